@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-WORKERS ?= 2
+# More than cores: many tests wait.
+WORKERS ?= 3
 
 .PHONY: demo test test-all bench lint fmt setup clean
 
@@ -26,16 +27,14 @@ fmt: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Real processes on a shared machine: a test that failed is run once more, alone and visibly, and has to pass then.
-AGAIN := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+# Lint and pytest side by side, then a second try of what failed: see tests/support/run.py.
+RUN := $(BIN)/python -m tests.support.run -n $(WORKERS)
 
-test: lint
-	$(BIN)/python -m pytest -m 'not slow and not spark and not interop' -n $(WORKERS) --dist loadfile || $(AGAIN) -m 'not slow and not spark and not interop'
-	$(BIN)/python -m pytest -m 'not slow and (spark or interop)' || $(AGAIN) -m 'not slow and (spark or interop)'
+test: $(READY)
+	$(RUN) -m 'not slow'
 
-test-all: lint
-	$(BIN)/python -m pytest --hypothesis-profile=default -m 'not spark and not interop' -n $(WORKERS) --dist loadfile
-	$(BIN)/python -m pytest --hypothesis-profile=default -m 'spark or interop'
+test-all: $(READY)
+	$(RUN) --hypothesis-profile=thorough
 
 demo: $(READY)
 	$(BIN)/python notebooks/flights_demo.py

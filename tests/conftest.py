@@ -1,14 +1,32 @@
+"""What holds for every test: how many examples hypothesis draws, the order of the tests, reasons of the slow ones."""
+
 from __future__ import annotations
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
 
 from mqspark import logs
+from tests.support.schedule import Scheduling, group_of, seconds_of
 
-# `make test` draws the same examples each time, so that whether a change passes is not a matter of luck;
-# `make test-all` draws new ones (--hypothesis-profile=default).
-settings.register_profile("same", derandomize=True)
+# `make test` draws the same few examples each time, so that whether a change passes is not a matter of luck;
+# `make test-all` draws many new ones (--hypothesis-profile=thorough). No deadlines: beside a JVM on few cores any
+# example may wait. Tests take their number of examples from `tests.support.draws`.
+settings.register_profile("thorough", deadline=None)
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=25)
 settings.load_profile("same")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(not mark.args for mark in item.iter_markers("slow")):
+            raise pytest.UsageError(f"{item.nodeid}: pytest.mark.slow takes the reason why it is")
+    items.sort(key=lambda item: -seconds_of(group_of(item.nodeid)))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -119,7 +119,7 @@ def test_a_flipped_bit_anywhere(clean: bool) -> None:
     assert check_flips(log, numbers, 40) == 800
 
 
-@pytest.mark.slow
+@pytest.mark.slow("every bit; a sample is the fast twin")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_every_flipped_bit(clean: bool) -> None:
@@ -207,7 +207,7 @@ def test_the_last_three_records_sampled() -> None:
     assert last_three_changed(5) > 500
 
 
-@pytest.mark.slow
+@pytest.mark.slow("every byte; a sample is the fast twin")
 @pytest.mark.timeout(3600)
 def test_every_byte_of_the_last_three_records() -> None:
     last_three_changed(1)

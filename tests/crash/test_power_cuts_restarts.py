@@ -18,32 +18,38 @@ from tests.crash.power import (
     restarts,
 )
 
+MORE = pytest.mark.slow("more images; the same with fewer is the fast twin")
+
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_power_cut_between_restarts(sync: bool) -> None:
-    assert_images(restarts(sync, 1, 12), 16, at_least=700)
+@pytest.mark.parametrize(("limit", "at_least"), [(4, 200), pytest.param(16, 700, marks=MORE)])
+def test_a_power_cut_between_restarts(sync: bool, limit: int, at_least: int) -> None:
+    assert_images(restarts(sync, 1, 12), limit, at_least=at_least)
 
 
-def test_a_power_cut_under_async_flush() -> None:
+@pytest.mark.parametrize(("limit", "at_least"), [(5, 200), pytest.param(16, 500, marks=MORE)])
+def test_a_power_cut_under_async_flush(limit: int, at_least: int) -> None:
     """What was synced is there, and nothing else than what was sent."""
-    assert_images(everyday(False, 2, 16), 16, at_least=500)
+    assert_images(everyday(False, 2, 16), limit, at_least=at_least)
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_power_cut_while_topics_are_deleted_and_made_again(sync: bool) -> None:
-    assert_images(deletions(sync, 1, 8), 12, at_least=600)
+@pytest.mark.parametrize(("limit", "at_least"), [(3, 200), pytest.param(12, 600, marks=MORE)])
+def test_a_power_cut_while_topics_are_deleted_and_made_again(sync: bool, limit: int, at_least: int) -> None:
+    assert_images(deletions(sync, 1, 8), limit, at_least=at_least)
 
 
-def test_a_second_power_cut_in_the_recovery_after_restarts() -> None:
+@pytest.mark.parametrize(("sample", "at_least"), [(6, 70), pytest.param(20, 250, marks=MORE)])
+def test_a_second_power_cut_in_the_recovery_after_restarts(sample: int, at_least: int) -> None:
     script = restarts(True, 5, 8)
     chance = random.Random(5)
     firsts = list(images(script, 20, chance))
-    assert_images(script, 12, at_least=250, found=(
-        second for first in chance.sample(firsts, 20) for second in images_of_recovery(script, first, 12, chance)
+    assert_images(script, 12, at_least=at_least, found=(
+        second for first in chance.sample(firsts, sample) for second in images_of_recovery(script, first, 12, chance)
     ))  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.slow("400 images a sync; those of few are the fast twins")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [restarts, deletions])
 @pytest.mark.parametrize("seed", range(20, 22))

@@ -369,7 +369,7 @@ def test_ten_kills(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, 10, 2000)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("a thousand kills; ten are the fast twin")
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("store", range(4))
 def test_a_thousand_kills(tmp_path: Path, store: int) -> None:

@@ -120,8 +120,11 @@ def garble(content: bytes, at: int, end: int) -> bytes:
 
 @pytest.mark.parametrize(("damage", "synced"), [(cut, False), (cut, True), (garble, True)])
 @pytest.mark.parametrize("checkpoint_at", [-1, 4])
+@pytest.mark.parametrize(
+    "step", [7, pytest.param(1, marks=pytest.mark.slow("at every byte; at every seventh is the fast twin"))]
+)
 def test_every_cut_of_the_last_records(
-    tmp_path: Path, damage: Callable[[bytes, int, int], bytes], synced: bool, checkpoint_at: int
+    tmp_path: Path, damage: Callable[[bytes, int, int], bytes], synced: bool, checkpoint_at: int, step: int
 ) -> None:
     image = make_image(tmp_path / "made", 9, checkpoint_at)
     root = tmp_path / "image"
@@ -132,20 +135,23 @@ def test_every_cut_of_the_last_records(
     if not synced:
         text = b"%d %020d" % (os.getpid(), image.records[first][2])
         image.files["abort"] = text + b" %08x\n" % zlib.crc32(text)
-    for at in range(low, high, 3 if synced else 1):
+    for at in range(low, high, step):
         image.write(root, {name: damage(image.files[name], at, high)})
         lost = {n for n, record in enumerate(image.records) if record[3] > image.records[first][2] + at - low}
         # Garbage that begins in the properties meets no CRC: that record may stay.
         check(root, image, lost, torn=damage is cut, synced=synced)
 
 
-def test_any_damage_in_the_middle_costs_one_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "step", [3, pytest.param(1, marks=pytest.mark.slow("every record; every third is the fast twin"))]
+)
+def test_any_damage_in_the_middle_costs_one_record(tmp_path: Path, step: int) -> None:
     image = make_image(tmp_path / "made", 60)
     root = tmp_path / "image"
     assert image.records[-1][2] > 2 * 4096, "three segments"
     rng = random.Random(7)
     # Not the last of each queue: there a wrong offset field cannot be told from a right one.
-    for number, (_, _, position, end, _) in list(enumerate(image.records))[3:-9]:
+    for number, (_, _, position, end, _) in list(enumerate(image.records))[3:-9:step]:
         name, low = image.segment(position)
         places = [*rng.sample(range(8), 3), *rng.sample(range(8, end - position), 5)]
         for at in places:

@@ -229,7 +229,7 @@ async def test_brokers_and_consumers_are_killed_and_added(tmp_path: Path, ordere
         await live_through(cluster, tmp_path, ordered=ordered, rounds=1 if ordered else 2, seed=7)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("kills processes; threads are the fast twin")
 @pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
 async def test_processes_are_killed_and_added_for_longer(tmp_path: Path, ordered: bool) -> None:
     with ExitStack() as stack:

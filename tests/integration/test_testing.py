@@ -467,7 +467,10 @@ async def test_asyncio(mq_broker, mq_topic):
 """
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "workers",
+    [0, pytest.param(2, marks=pytest.mark.slow("starts two workers; one process is the fast twin"))],
+)
 def test_a_strangers_project_needs_no_configuration(tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_orders.py").write_text(STRANGER)
     (tmp_path / "conftest.py").write_text(

@@ -46,7 +46,7 @@ def rocketmq(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 
 @pytest.fixture(
-    params=["mqspark_dev", pytest.param("rocketmq", marks=pytest.mark.slow)],
+    params=["mqspark_dev", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
     ids=["mqspark", "rocketmq"],
     scope="session",
 )
@@ -80,7 +80,7 @@ round."""
 
 
 @pytest.fixture(
-    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow)],
+    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
     scope="session",
 )
 def soon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

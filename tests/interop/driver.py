@@ -19,7 +19,7 @@ from tests.support.processes import process, tail
 
 CALL_TIMEOUT_S = 60.0
 
-JSON_FIRST = ["JSON", pytest.param("ROCKETMQ", marks=pytest.mark.slow)]
+JSON_FIRST = ["JSON", pytest.param("ROCKETMQ", marks=pytest.mark.slow("json is the fast twin"))]
 """Both header serialisations, for tests that take longer. Not for POP: its codes do not fit a binary header, and what
 the Java client makes of them RocketMQ refuses, too."""
 

@@ -32,7 +32,7 @@ on_both = pytest.mark.parametrize(
     "cluster",
     [
         pytest.param("mqspark_dev", id="mqspark"),
-        pytest.param("rocketmq", id="rocketmq", marks=pytest.mark.slow),
+        pytest.param("rocketmq", id="rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first")),
     ],
     indirect=True,
 )
@@ -232,7 +232,9 @@ def test_tools_look_into_our_consumer_and_move_it(java: JavaDriver, cluster: Clu
 
 @pytest.mark.parametrize("cluster", ["mqspark_dev"], indirect=True)
 @pytest.mark.parametrize(
-    "push", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["noted", "pushed"]
+    "push",
+    [False, pytest.param(True, marks=pytest.mark.slow("a reset consumer pauses for ten seconds"))],
+    ids=["noted", "pushed"],
 )  # a client to which a reset is pushed pauses for ten seconds
 def test_tools_look_into_javas_consumer_through_our_broker(
     java: JavaDriver, cluster: Cluster, name: Name, push: bool

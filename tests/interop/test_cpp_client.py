@@ -128,7 +128,7 @@ def test_an_unknown_topic_is_made_by_the_first_send(cpp: Driver, soon: Cluster, 
     assert [one.body for one in stored(soon, topic)] == [b"first"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow("the C++ client commits its offsets every five seconds")
 def test_tags_and_offsets(cpp: Driver, soon: Cluster, name: Name) -> None:
     topic, group = create_topic(soon, name("CppPush")), create_group(soon, name("cpp-push"))
     consumer = push(cpp, soon, topic, group, "A || C")
@@ -146,7 +146,7 @@ def test_tags_and_offsets(cpp: Driver, soon: Cluster, name: Name) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow("the first retry is due after ten seconds")
 def test_failed_messages_come_back(cpp: Driver, soon: Cluster, name: Name) -> None:
     """By the group's table of delays: the first time after ten seconds."""
     topic, group = create_topic(soon, name("CppRetry")), create_group(soon, name("cpp-retry"))

@@ -102,7 +102,7 @@ def wait_for(broker: Cluster, bodies: set[bytes], timeout_s: float = 90) -> list
         time.sleep(0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real brokers start at every stop")
 @pytest.mark.parametrize("kill", [False, True], ids=["clean stop", "kill"])
 def test_they_are_delivered_by_whoever_has_the_directory(jars: Jars, tmp_path: Path, kill: bool) -> None:
     stop_signal = signal.SIGKILL if kill else signal.SIGTERM

@@ -27,7 +27,7 @@ NOISE = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
 
 
 @pytest.fixture(
-    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow)],
+    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
     scope="module",
 )
 def quick(

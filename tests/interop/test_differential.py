@@ -95,7 +95,9 @@ class Season:
 
 
 @pytest.fixture(
-    scope="module", params=["JSON", pytest.param("ROCKETMQ", marks=pytest.mark.slow)], ids=["json", "binary"]
+    scope="module",
+    params=["JSON", pytest.param("ROCKETMQ", marks=pytest.mark.slow("json is the fast twin"))],
+    ids=["json", "binary"],
 )
 def season(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Season]:
     with ThreadPoolExecutor(AT_ONCE) as stage, ThreadPoolExecutor(AT_ONCE) as both:

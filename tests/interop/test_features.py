@@ -49,7 +49,7 @@ pytestmark = [
         "cluster",
         [
             pytest.param("mqspark_dev", id="mqspark"),
-            pytest.param("rocketmq", id="rocketmq", marks=pytest.mark.slow),
+            pytest.param("rocketmq", id="rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first")),
         ],
         indirect=True,
     ),
@@ -103,8 +103,8 @@ def strategies(broker: str, topic: str) -> dict[str, tuple[Allocation, ...]]:
 @pytest.mark.parametrize(
     "strategy",
     [
-        pytest.param("AVG", marks=pytest.mark.slow),
-        pytest.param("AVG_BY_CIRCLE", marks=pytest.mark.slow),
+        pytest.param("AVG", marks=pytest.mark.slow("CONSISTENT_HASH is the fast twin")),
+        pytest.param("AVG_BY_CIRCLE", marks=pytest.mark.slow("CONSISTENT_HASH is the fast twin")),
         "CONSISTENT_HASH",
         "MACHINE_ROOM_NEARBY",
         "CONFIG",
@@ -142,7 +142,10 @@ def test_both_clients_allocate_alike(java: JavaDriver, cluster: Cluster, name: N
 # ---- where a group begins
 
 
-@pytest.mark.parametrize("start", ["LAST_OFFSET", pytest.param("TIMESTAMP", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "start",
+    ["LAST_OFFSET", pytest.param("TIMESTAMP", marks=pytest.mark.slow("LAST_OFFSET is the fast twin"))],
+)
 def test_a_new_group_gets_all_of_a_young_queue(side: Side, name: Name, start: str) -> None:
     """Whatever its consumers want: of a queue with its first message in memory brokers say that it begins at 0."""
     topic, group = create_topic(side.cluster, name("Begin"), 1), create_group(side.cluster, name("begin"))
@@ -324,7 +327,7 @@ def test_a_group_may_be_forbidden_to_consume(side: Side, name: Name) -> None:
 # ---- messages for later
 
 
-@pytest.mark.slow
+@pytest.mark.slow("waits for delays in real time; test_delay_retry.py is the fast twin")
 def test_our_delays_timers_and_recall(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     """What test_delay_retry.py says of Java's producer and consumer."""
     topic, group = create_topic(cluster, name("Late")), create_group(cluster, name("late"))
@@ -363,7 +366,7 @@ def test_our_delays_timers_and_recall(java: JavaDriver, cluster: Cluster, name: 
         assert (received[body].topic, received[body].queue) == (topic, sent[body].queue)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("waits for a timeout in real time")
 def test_our_listener_that_takes_too_long(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     """Its message goes back to the broker and comes again, while it still works on it."""
     topic, group = create_topic(cluster, name("Slow"), 1), create_group(cluster, name("slow"))
@@ -391,7 +394,7 @@ def test_our_listener_that_takes_too_long(java: JavaDriver, cluster: Cluster, na
         gate.set()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("Java's shortest limit is a minute")
 def test_javas_listener_that_takes_too_long(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     """Its shortest limit is a minute, and it looks once a minute: the second attempt is due after 70 to 130 s."""
     topic, group = create_topic(cluster, name("Slow"), 1), create_group(cluster, name("slow"))
@@ -429,7 +432,7 @@ def test_mqadmin_shows_javas_trace(java: JavaDriver, cluster: Cluster, name: Nam
     member.do("stop")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("waits in real time; test_java_client.py is the fast twin")
 def test_our_lite_pull_goes_where_it_is_told(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     """What test_java_client.py says of Java's: seeks, pauses, times, and a change of the queues."""
     topic, group = create_topic(cluster, name("Lite"), 1), create_group(cluster, name("lite"))

@@ -331,7 +331,7 @@ def test_a_new_group_gets_all_of_a_young_queue(go: Driver, soon: Cluster, name: 
         assert counted(take(go, consumer, 5)) == Counter(bodies("old", 5))
 
 
-@pytest.mark.slow
+@pytest.mark.slow("the Go client looks every 30 s")
 def test_suspend_and_resume(go: Driver, soon: Cluster, name: Name) -> None:
     """A suspended consumer looks every 30 s whether it is resumed."""
     topic, group = create_topic(soon, name("GoSuspend"), 1), create_group(soon, name("go-suspend"))
@@ -369,7 +369,7 @@ def test_pull_consumer(go: Driver, soon: Cluster, name: Name) -> None:
     eventually(lambda: group_offset(soon, other, topic, 0) == 10, "the polled offset is committed")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("the Go client waits 20 s for nothing")
 def test_pulls_from_where_the_group_is(go: Driver, soon: Cluster, name: Name) -> None:
     """It pulls from the next queue, the retry topic's included, and there it waits 20 s for nothing."""
     topic, group = create_topic(soon, name("GoNext"), 1), create_group(soon, name("go-next"))
@@ -505,7 +505,7 @@ def test_tools_look_into_a_consumer(go: Driver, soon: Cluster, name: Name) -> No
         assert (status.code, place in status.body.decode()) == (0, True), status
 
 
-@pytest.mark.slow
+@pytest.mark.slow("the Go client pauses for ten seconds")
 def test_a_reset_reaches_a_consumer(go: Driver, soon: Cluster, name: Name) -> None:
     """The client waits ten seconds before it does what it is told, and begins with its next rebalance."""
     topic, group = create_topic(soon, name("GoReset"), 1), create_group(soon, name("go-reset"))
@@ -560,7 +560,7 @@ def test_namespaces(go: Driver, soon: Cluster, name: Name) -> None:
 # ---- a broker that goes and comes back
 
 
-@pytest.mark.slow
+@pytest.mark.slow("the Go client gives up lost pulls after 30 s")
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
 def test_clients_outlive_the_broker(program: Path, tmp_path: Path, blow: signal.Signals) -> None:
     """The client gives up the pulls of a lost connection after 30 s."""

@@ -118,7 +118,7 @@ def test_sql_filter(js: Driver, soon: Cluster, name: Name) -> None:
         assert not take(js, consumer, 1, 300)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("the first retry is due after ten seconds")
 def test_failed_messages_come_back(js: Driver, soon: Cluster, name: Name) -> None:
     """By the group's table of delays: the first time after ten seconds."""
     topic, group = create_topic(soon, name("JsRetry")), create_group(soon, name("js-retry"))

@@ -153,7 +153,7 @@ def test_java_is_refused_by_our_overloaded_broker(
         ), refused
 
 
-@pytest.mark.slow
+@pytest.mark.slow("a real broker starts first")
 def test_we_are_refused_by_a_java_broker(
     java: JavaDriver, jars: Jars, tmp_path: Path, name: Name, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -247,7 +247,7 @@ def saved_offset(cluster: Cluster) -> int:
     return int(table.get(f"{TOPIC}@{GROUP}", {}).get("0", -1))
 
 
-@pytest.mark.slow
+@pytest.mark.slow("a real broker starts twice")
 def test_check_points_move_with_their_directory(jars: Jars, tmp_path: Path) -> None:
     """Handed out by one broker, which is killed; the other one makes it visible again, and only that."""
     folder, namesrv = tmp_path / "broker", f"127.0.0.1:{free_port()}"

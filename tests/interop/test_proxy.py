@@ -37,7 +37,10 @@ PATIENT = {"transactionCheckInterval": 2500}
 INVISIBLE_MS = 60_000
 
 
-@pytest.fixture(scope="module", params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
+)
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     try:
         jars = fetch_proxy()
@@ -246,7 +249,7 @@ def test_transactions_are_committed_rolled_back_and_asked_for(client: Client, na
         assert (set(seen.values()), asked) == ({1}, {b"asked for"})
 
 
-@pytest.mark.slow
+@pytest.mark.slow("waits for retries in real time")
 def test_failures_are_retried_by_the_policy_of_the_group_and_end_as_dead_letters(
     client: Client, name: Name
 ) -> None:
@@ -279,7 +282,7 @@ def test_in_order_what_never_succeeds_becomes_a_dead_letter_and_the_next_goes_on
     eventually(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 2, "two dead letters")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("waits for invisible times in real time")
 def test_a_queue_of_ordered_messages_waits_for_those_that_are_out(client: Client, name: Name) -> None:
     cluster = client.proxy.cluster
     topic = create_topic(cluster, name("FifoSimple"), 1, attributes="+message.type=FIFO")
@@ -298,7 +301,7 @@ def test_a_queue_of_ordered_messages_waits_for_those_that_are_out(client: Client
     client.ack(consumer, *again)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("starts a proxy of its own")
 def test_a_proxy_that_puts_acknowledgements_together(
     grpc: Driver, proxy: Proxy, name: Name, tmp_path: Path
 ) -> None:
@@ -382,7 +385,7 @@ def test_the_remoting_client_sends_and_consumes_through_the_proxy(remoting: Remo
     assert bodies(remoting.take(in_order, 16)) == Counter({b"m-%d" % n: 2 for n in range(8)})
 
 
-@pytest.mark.slow
+@pytest.mark.slow("waits for checks in real time")
 @with_json
 def test_the_remoting_clients_transactions_go_through_the_proxy(remoting: Remoting, name: Name) -> None:
     cluster = remoting.proxy.cluster

@@ -86,7 +86,7 @@ def test_a_rocketmq_slave_has_the_log_of_our_master(java: JavaDriver, jars: Jars
                 assert theirs[name] == content, name
 
 
-@pytest.mark.slow
+@pytest.mark.slow("a RocketMQ slave asks once a minute")
 def test_consumers_go_on_at_the_slave_when_our_master_dies(
     java: JavaDriver, jars: Jars, tmp_path: Path
 ) -> None:

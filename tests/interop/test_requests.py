@@ -19,7 +19,7 @@ pytestmark = [
         "cluster",
         [
             pytest.param("mqspark_dev", id="mqspark"),
-            pytest.param("rocketmq", id="rocketmq", marks=pytest.mark.slow),
+            pytest.param("rocketmq", id="rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first")),
         ],
         indirect=True,
     ),

@@ -145,7 +145,7 @@ def ends(broker: Cluster) -> dict[tuple[str, int], tuple[int, int]]:
         }
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real brokers start at every stop; the one of every kind of message is the fast twin")
 @pytest.mark.parametrize("kill", [pytest.param(False, id="clean stop"), pytest.param(True, id="kill")])
 def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> None:
     rng = random.Random(1)
@@ -182,7 +182,7 @@ def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> 
     crash(store)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real brokers start at every stop")
 def test_a_directory_whose_beginning_was_deleted(jars: Jars, tmp_path: Path) -> None:
     """Queue Mixed/2 has nothing left: its offsets go on all the same, on both sides."""
     rng = random.Random(2)
@@ -237,7 +237,15 @@ def _stop_signal(kill: bool) -> signal.Signals:
 
 
 @pytest.mark.parametrize(
-    "kill", [pytest.param(False, id="clean stop", marks=pytest.mark.slow), pytest.param(True, id="kill")]
+    "kill",
+    [
+        pytest.param(
+            False,
+            id="clean stop",
+            marks=pytest.mark.slow("a clean stop of RocketMQ takes 15 s; the kill is the fast twin"),
+        ),
+        pytest.param(True, id="kill"),
+    ],
 )
 def test_every_kind_of_message_moves_back_and_forth(jars: Jars, tmp_path: Path, kill: bool) -> None:
     """Three times there and three times back, with writes at every stop; nothing is ever cut."""

@@ -111,7 +111,7 @@ class OurProducer:
 
 
 @pytest.fixture(
-    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow)],
+    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
     scope="module",
 )
 def quick(
@@ -222,7 +222,7 @@ FIRST_OWNER = {"transactionTimeOut": 600_000, "transactionCheckInterval": 600_00
 """Leaves open what is open."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real brokers start at every stop")
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "rocketmq-first"])
 def test_open_transactions_move_with_their_directory(
     java: JavaDriver, jars: Jars, tmp_path: Path, name: Name, ours_first: bool

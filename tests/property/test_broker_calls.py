@@ -93,4 +93,4 @@ class CallsLife(RuleBasedStateMachine):
 
 
 TestCallsLife = CallsLife.TestCase
-TestCallsLife.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestCallsLife.settings = settings(max_examples=25, stateful_step_count=25)

@@ -16,6 +16,7 @@ from mqspark.protocol.command import Command, send_response_frame
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark.record import decode_records
+from tests.support.draws import draws
 from tests.unit.broker_kit import SEND, Bench, ManualClock, send_ext
 
 SET_BY_THE_BROKER = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "C"}
@@ -57,7 +58,7 @@ def send_and_read(bench: Bench, properties: str) -> tuple[Command, MessageExt | 
     return answer, decode_records(b"".join(result.buffers))[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150))
 @given(
     properties=st.lists(st.tuples(names, texts), max_size=6, unique_by=lambda item: item[0]).map(dict),
     closed=st.booleans(),
@@ -80,7 +81,7 @@ def test_properties_are_stored_as_if_they_had_been_taken_apart(
 
 
 @given(text=st.text(st.characters(blacklist_categories=("Cs",)), max_size=40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150))
 def test_any_property_text_is_answered_and_read_back_like_its_map(bench: Bench, text: str) -> None:
     answer, message = send_and_read(bench, text)
     assert answer.code in (0, 13)

@@ -22,6 +22,7 @@ from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.push.ordered import OrderedQueue
 from mqspark.message import MessageQueue
 from mqspark.testing import FakeClock
+from tests.support.draws import draws
 from tests.unit.test_client_decisions import message
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(3)]
@@ -278,4 +279,4 @@ class OrderedGroup(RuleBasedStateMachine):
 
 
 TestOrderedGroup = OrderedGroup.TestCase
-TestOrderedGroup.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOrderedGroup.settings = settings(max_examples=draws(60), stateful_step_count=40)

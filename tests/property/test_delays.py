@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqspark.broker.timer import timers
 from mqspark.message import encode_recall_handle
 from mqspark.protocol.codes import RequestCode
+from tests.support.draws import draws
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
 LEVELS = "1s 3s 10s"
@@ -179,15 +180,14 @@ class Delays(RuleBasedStateMachine):
 TestDelays = Delays.TestCase
 # A failure is not shrunk: that takes minutes, and the calls that are left out by hand are found in seconds.
 TestDelays.settings = settings(
-    max_examples=40,
+    max_examples=draws(40),
     stateful_step_count=30,
-    deadline=None,
     phases=[Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 
 
-@pytest.mark.slow
+@pytest.mark.slow("500 long examples; 40 are the fast twin")
 @pytest.mark.timeout(900)
 class TestDelaysAtLength(Delays.TestCase):
-    settings = settings(TestDelays.settings, max_examples=500, stateful_step_count=40)
+    settings = settings(TestDelays.settings, max_examples=draws(500), stateful_step_count=40)

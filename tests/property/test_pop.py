@@ -242,7 +242,6 @@ class Pops(RuleBasedStateMachine):
 Pops.TestCase.settings = settings(
     max_examples=12,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestPops = Pops.TestCase

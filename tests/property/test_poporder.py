@@ -350,7 +350,6 @@ def min_count(counts: dict[int, int], offsets: list[int]) -> int:
 OrderedPops.TestCase.settings = settings(
     max_examples=15,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestOrderedPops = OrderedPops.TestCase

@@ -21,6 +21,7 @@ from mqspark.client.push.concurrent import Concurrent
 from mqspark.errors import RequestTimeout
 from mqspark.message import MessageExt
 from mqspark.testing import FakeClock
+from tests.support.draws import draws
 from tests.unit.test_client_decisions import message
 
 NUMBERS = st.integers(0, 100)
@@ -143,7 +144,7 @@ class OwnersOfAQueue(RuleBasedStateMachine):
         assert not self._left(end)
 
 
-OwnersOfAQueue.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+OwnersOfAQueue.TestCase.settings = settings(max_examples=draws(100), stateful_step_count=40)
 TestOwnersOfAQueue = OwnersOfAQueue.TestCase
 
 
@@ -240,7 +241,7 @@ class Listeners:
         raise AssertionError("it does not come to an end")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150))
 @given(events=EVENTS, batch_size=st.sampled_from([0, 1, 3]))
 @example(events=TWO_LATE_LISTENERS_OF_ONE_MESSAGE, batch_size=0)
 def test_listeners_that_fail_and_hang(events: list[tuple[str, int]], batch_size: int) -> None:

@@ -39,6 +39,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
+from tests.support.draws import draws
 from tests.unit.broker_kit import Bench, ManualClock, Peer
 
 GROUP = "G"
@@ -260,9 +261,8 @@ class Group(RuleBasedStateMachine):
 
 
 Group.TestCase.settings = settings(
-    max_examples=30,
+    max_examples=draws(30),
     stateful_step_count=12,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestGroup = Group.TestCase

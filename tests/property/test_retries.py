@@ -154,7 +154,6 @@ class Retries(RuleBasedStateMachine):
 Retries.TestCase.settings = settings(
     max_examples=20,
     stateful_step_count=20,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestRetries = Retries.TestCase

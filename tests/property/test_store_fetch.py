@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mqspark.store import MessageStore
 from mqspark.store.messages import fetch
+from tests.support.draws import draws
 from tests.support.store_tools import checkpoint, flush, opened, put
 
 TAGS = ("a", "b")
@@ -57,7 +58,7 @@ def fill(store: MessageStore, begin: int, end: int) -> None:
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=draws(400))
 def test_both_ways_agree(store: MessageStore, data: st.DataObject) -> None:
     queue_id = data.draw(st.integers(0, 1))
     offset = data.draw(st.integers(0, store.max_offset("T", queue_id)))

@@ -17,6 +17,7 @@ from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexfile import Shape
 from mqspark.store.index.keys import KeyColumns, index_hash, run_keys
 from mqspark.store.log.scan import read_run
+from tests.support.draws import draws
 
 SHAPE = Shape(7, 12)
 
@@ -78,7 +79,7 @@ GROUPS = st.lists(st.lists(st.tuples(HASHES, st.integers(-900, 5000)), max_size=
 
 
 @given(groups=GROUPS, begin_ms=st.integers(0, 200_000), span_ms=st.integers(0, 200_000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150))
 def test_files_and_answers_are_those_of_one_key_after_the_other(
     groups: list[list[tuple[int, int]]], begin_ms: int, span_ms: int
 ) -> None:
@@ -118,7 +119,6 @@ PROPERTIES = st.lists(st.tuples(NAMES, VALUES), max_size=6)
         max_size=8,
     )
 )
-@settings(deadline=None)
 def test_keys_are_those_of_the_decoded_properties(
     records: list[tuple[str, list[tuple[str, str]], bool]],
 ) -> None:
@@ -149,7 +149,6 @@ def test_keys_are_those_of_the_decoded_properties(
     data=st.binary(max_size=400),
     flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6),
 )
-@settings(deadline=None)
 def test_no_bytes_break_the_reader_of_keys(data: bytes, flips: list[tuple[int, int]]) -> None:
     record = encode_record(topic="T", body=b"body", properties=b"KEYS\x01a b\x02UNIQ_KEY\x01u\x02")
     noisy = bytearray(record + data + record * 3)

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mqspark.message import java_hash
 from mqspark.store import GetStatus, MessageStore, StoreReader
+from tests.support.draws import draws
 from tests.support.store_tools import TestClock, checkpoint, crash, drain, finish_deletions, make_store
 from tests.support.store_tools import put as put_message
 
@@ -230,4 +231,4 @@ class StoreLife(RuleBasedStateMachine):
 
 
 TestStoreLife = StoreLife.TestCase
-TestStoreLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestStoreLife.settings = settings(max_examples=draws(60), stateful_step_count=40)

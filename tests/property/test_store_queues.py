@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mqspark.message import Message
 from mqspark.record import encode_batch
+from tests.support.draws import draws
 from tests.support.store_tools import BORN_HOST, QuickFiles, checkpoint, crash, drain, flush, opened, put
 
 SETTINGS = {
@@ -33,7 +34,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60))
 @given(steps=STEPS, ext=st.booleans(), sealed=st.booleans())
 def test_every_kind_of_queue(steps: list[tuple[str, object]], ext: bool, sealed: bool) -> None:
     root = Path(tempfile.mkdtemp())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mqspark.store import MessageStore
+from tests.support.draws import draws
 from tests.support.store_tools import RoomyFiles, TestClock, checkpoint, crash, drain, flush, make_store
 from tests.support.store_tools import put as put_message
 
@@ -122,4 +123,4 @@ class AgeingStore(RuleBasedStateMachine):
 
 
 TestAgeingStore = AgeingStore.TestCase
-TestAgeingStore.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAgeingStore.settings = settings(max_examples=draws(60), stateful_step_count=30)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from mqspark.record import Verdict, check_record, encode_record, tags_code
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.log.scan import Run, read_run
+from tests.support.draws import draws
 
 HOSTS = st.sampled_from([bytes(8), bytes(range(20))])
 RECORDS = st.lists(
@@ -60,7 +61,7 @@ def rows_of(run: Run) -> list[Row]:
     return list(columns)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(300))
 @given(
     records=RECORDS,
     before=st.integers(0, 9),
@@ -98,7 +99,7 @@ EVEN = 1100
 """Enough records of one size to be read as a table."""
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     odd=st.dictionaries(
         st.integers(0, EVEN - 1), st.sampled_from(["topic", "body", "empty", "torn", "host"]), max_size=2

@@ -243,7 +243,6 @@ class Transactions(RuleBasedStateMachine):
 Transactions.TestCase.settings = settings(
     max_examples=10,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestTransactions = Transactions.TestCase

@@ -18,7 +18,7 @@ def test_a_few_seconds_of_a_target(name: str, tmp_path: Path) -> None:
     assert fuzz(TARGETS[name](tmp_path), seed=20, seconds=SECONDS) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow("ten minutes a target; the kept cases are the fast twin")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TARGETS)
 def test_ten_minutes_of_a_target(name: str, tmp_path: Path) -> None:

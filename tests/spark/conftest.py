@@ -10,7 +10,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 
 import pyspark_pymq
 from mqspark_jobs.commandline import delta_settings
@@ -19,10 +18,6 @@ from tests.support.dev import DevCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# The first example pays for imports and, beside a JVM on few cores, any of them may wait.
-settings.register_profile("spark", deadline=None)
-settings.load_profile("spark")
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -49,7 +49,7 @@ def expected(root: Path, count: int) -> list[tuple[str, int, int, bytes]]:
     return sorted(found)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("writes and proves Delta tables; history and tail as one topic is the fast twin")
 def test_every_visible_record_once_and_again_nothing(delta: SparkSession, tmp_path: Path) -> None:
     messages = expected(tmp_path, 200)
     summary = archived(delta, tmp_path, commit_bytes=20_000)
@@ -65,7 +65,7 @@ def test_every_visible_record_once_and_again_nothing(delta: SparkSession, tmp_pa
     assert {row.properties["KEYS"] for row in properties.collect()} == {"k1 all", "k4 all"}
 
 
-@pytest.mark.slow
+@pytest.mark.slow("writes and proves Delta tables; history and tail as one topic is the fast twin")
 def test_killed_between_commit_proof_and_manifest(
     delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +98,7 @@ def test_killed_between_commit_proof_and_manifest(
     assert sum(manifest.rows for manifest in manifests) == len(messages)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("writes and proves Delta tables; history and tail as one topic is the fast twin")
 def test_what_does_not_agree_is_not_archived(
     delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +116,7 @@ def test_what_does_not_agree_is_not_archived(
     assert load_manifests(str(tmp_path / "table"), "dev") == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow("writes and proves Delta tables; history and tail as one topic is the fast twin")
 def test_a_hole_in_the_log_is_said(delta: SparkSession, tmp_path: Path) -> None:
     expected(tmp_path, 40)
     summary = archived(delta, tmp_path)
@@ -136,7 +136,7 @@ def frame(spark: SparkSession, cluster: DevCluster, topic: str, table: Path, **o
     return reader.option("archive", str(table)).options(**options).load(topic)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("writes and proves Delta tables; history and tail as one topic is the fast twin")
 @pytest.mark.timeout(600)
 def test_retention_waits_for_the_archive_while_sends_go_on(delta: SparkSession, tmp_path: Path) -> None:
     every_hour = "deleteWhen=" + ";".join(f"{hour:02d}" for hour in range(24))

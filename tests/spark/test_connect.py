@@ -14,7 +14,7 @@ from tests.support.dev import DevCluster
 
 NEEDED = ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard")
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow("starts a Spark Connect server")]
 
 
 def missing() -> list[str]:

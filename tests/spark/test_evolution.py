@@ -45,7 +45,9 @@ def one(cluster: DevCluster, topic: str, queue: int, *numbers: int) -> None:
     cluster.send(topic, queue, [Message.of(topic, str(number)) for number in numbers])
 
 
-@pytest.mark.parametrize("strict", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "strict", [True, pytest.param(False, marks=pytest.mark.slow("failOnDataLoss is the fast twin"))]
+)
 def test_queues_topics_and_a_topic_made_anew(
     spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, strict: bool
 ) -> None:

@@ -41,7 +41,7 @@ def test_rebuild_index_in_worker_processes(
     assert "is no directory" in json.loads(capfd.readouterr().out)["error"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow("two drivers start")
 def test_a_driver_killed_in_the_middle(tmp_path: Path) -> None:
     filled_store(tmp_path / "store", 4000, mapped_file_size_commit_log=16384).close()
     own = {name: tree(tmp_path / "store" / name) for name in ("consumequeue", "index")}
@@ -66,7 +66,7 @@ def test_a_driver_killed_in_the_middle(tmp_path: Path) -> None:
     assert {name: tree(tmp_path / "store" / name) for name in own} == own
 
 
-@pytest.mark.slow
+@pytest.mark.slow("each error is a job of Delta")
 def test_what_goes_wrong_is_one_line(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

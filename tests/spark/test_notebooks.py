@@ -24,7 +24,7 @@ def test_outputs_are_stripped(path: Path) -> None:
         assert cell.get("execution_count") is None
 
 
-@pytest.mark.slow
+@pytest.mark.slow("runs whole notebooks")
 @pytest.mark.spark
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore:.*zmq.*:RuntimeWarning")

@@ -36,7 +36,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool) -> None:
     monkeypatch.setattr(job, name, call)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("writes and reads Delta tables")
 def test_parked_for_years(
     delta: SparkSession,
     cluster: DevCluster,

@@ -120,7 +120,9 @@ def killed_and_restarted(
     assert cluster.group_offsets(f"g-{topic}", topic) == cluster.max_offsets(topic)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kills", [2, pytest.param(5, marks=pytest.mark.slow("five kills; two are the fast twin"))]
+)
 def test_file_sink(spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, kills: int) -> None:
     killed_and_restarted(cluster, topic, tmp_path, "parquet", {}, kills)
     rows = (
@@ -130,7 +132,7 @@ def test_file_sink(spark: SparkSession, cluster: DevCluster, topic: str, tmp_pat
     assert len({(row.partition, row.offset) for row in rows}) == kills * ROWS_A_KILL
 
 
-@pytest.mark.slow
+@pytest.mark.slow("five drivers start; the file sink is the fast twin")
 def test_delta_sink(cluster: DevCluster, topic: str, tmp_path: Path, delta_settings: dict[str, str]) -> None:
     killed_and_restarted(cluster, topic, tmp_path, "delta", delta_settings, 5)
     # Read without Spark's Delta: the files that the log says are live.

@@ -21,7 +21,7 @@ from mqspark.message import encode_host
 from mqspark.store import MessageStore, StoreConfig
 from tests.support.dev import DevCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("spark-submit starts Spark for each test")
 
 STREAM = """
 import sys

@@ -45,7 +45,10 @@ def make_store(
     sync: bool = False,
     **settings: Any,
 ) -> MessageStore:
-    """Small files, so that every test rolls; however full this machine's disk is, it is not too full."""
+    """Small files, so that every test rolls; however full this machine's disk is, it is not too full.
+
+    Nothing is synced unless the files say so: a test ends no sooner than its syncs, and loses no power.
+    """
     config = StoreConfig(
         **{
             "store_path_root_dir": str(root),
@@ -60,7 +63,7 @@ def make_store(
             **settings,
         }
     )
-    return MessageStore(config, clock or TestClock(), store_host=STORE_HOST, files=files)
+    return MessageStore(config, clock or TestClock(), store_host=STORE_HOST, files=files or QuickFiles())
 
 
 def opened(root: Path, *args: Any, **settings: Any) -> MessageStore:
@@ -125,7 +128,7 @@ def crash(store: MessageStore) -> None:
 
 
 class QuickFiles(OsFiles):
-    """Does not sync: for tests that look at thousands of images and cut no power."""
+    """Does not sync: for tests that cut no power."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -166,7 +169,7 @@ class RoomyFiles(QuickFiles):
         super().remove(path)
 
 
-class FaultyFiles(OsFiles):
+class FaultyFiles(QuickFiles):
     """Fails verbs on demand and writes down what happened."""
 
     def __init__(self) -> None:

@@ -20,6 +20,7 @@ from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
 from mqspark.record import decode_records
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
+from tests.support.store_tools import QuickFiles
 
 
 class ManualClock:
@@ -136,7 +137,10 @@ class Bench:
             }
         )
         self.store = MessageStore(
-            self.store_config, self.clock, store_host=encode_host(self.config.broker_ip1, 10911)
+            self.store_config,
+            self.clock,
+            store_host=encode_host(self.config.broker_ip1, 10911),
+            files=QuickFiles(),
         )
         self.store.open()
         self.broker = BrokerCore(

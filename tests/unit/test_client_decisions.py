@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqspark.client.consumer.allocate import (
@@ -127,7 +127,6 @@ def test_nearby_rooms_keep_their_queues_and_share_the_orphaned() -> None:
     assert [q for q in shares["x1"] if q.broker_name[0] == "x"] == queues[:2]
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 40),
     st.integers(1, 12),
@@ -183,7 +182,6 @@ def test_plan_leaves_a_group_that_no_longer_lists_us() -> None:
     assert plan(QUEUES[:2], QUEUES, client_id="b", members=["a"], allocation=Averagely()).drop == QUEUES[:2]
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 20)), st.integers(1, 20), st.integers(1, 8), st.data())
 def test_plans_of_all_members_settle_on_one_owner_each(
     owned: set[int], queue_count: int, member_count: int, data: st.DataObject
@@ -277,7 +275,6 @@ def test_a_dropped_queue_is_empty() -> None:
     assert (process.dropped, process.message_count, process.size_bytes) == (True, 0, 0)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_commit_never_passes_an_unconsumed_message(data: st.DataObject) -> None:
     process = ProcessQueue(data.draw(st.integers(0, 5)))

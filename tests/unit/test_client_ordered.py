@@ -1,7 +1,7 @@
 """What may run of an ordered queue, step by step."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqspark.client.delivery.process_queue import ProcessQueue
@@ -152,7 +152,6 @@ def test_what_was_held_before_a_restart_is_forgotten() -> None:
     st.integers(1, 3),
     st.booleans(),
 )
-@settings(deadline=None)
 def test_the_offset_to_commit_is_the_one_after_the_last_commit(
     words: list[str], batch_size: int, auto_commit: bool
 ) -> None:

@@ -86,7 +86,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return root, count
 
 
-@pytest.mark.slow
+@pytest.mark.slow("needs a store larger than memory may be")
 @pytest.mark.parametrize(
     ("code", "counts"),
     [(ARCHIVE, 2), (REBUILD, 1), (COMPACT, 2)],
@@ -100,7 +100,7 @@ def test_a_task_needs_less_than_its_log(store: tuple[Path, int], code: str, coun
     assert done.stdout.split() == [str(count)] * counts
 
 
-@pytest.mark.slow
+@pytest.mark.slow("needs a store larger than memory may be")
 def test_the_limit_is_one(store: tuple[Path, int]) -> None:
     root, _ = store
     command = [sys.executable, "-c", LIMITED + "bytearray(300 << 20)", str(root), str(ROOM_BYTES)]

@@ -31,6 +31,7 @@ from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.scan import read_run
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.store import MessageStore
+from tests.support.draws import draws
 from tests.support.store_tools import BORN_HOST, FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -806,7 +807,7 @@ def test_large_records_are_collected_before_they_are_indexed(tmp_path: Path) -> 
     st.lists(st.sampled_from(["keys", "plain", "batch", "flush", "catch up", "second"]), max_size=40),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40))
 def test_what_has_no_properties_is_passed_over_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], sync: bool
 ) -> None:

@@ -17,6 +17,7 @@ from mqspark.record import split_batch
 from mqspark.store import MessageStore
 from mqspark.store.messages.members import MIN_MEMBERS, MemberColumns
 from mqspark.store.messages.membertable import MIN_ALIKE, BatchMembers, MemberTable, batch_members
+from tests.support.draws import draws
 from tests.support.store_tools import BORN_HOST, TestClock, crash, make_store, opened, put
 
 Item = tuple[int, bytes, bytes]
@@ -119,7 +120,7 @@ def both(
 
 
 @given(ITEMS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_the_bytes_are_those_of_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, items: list[Item]
 ) -> None:
@@ -127,7 +128,7 @@ def test_the_bytes_are_those_of_one_by_one(
 
 
 @given(alike())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_so_are_those_of_a_table(tmp_path_factory: pytest.TempPathFactory, items: list[Item]) -> None:
     both(tmp_path_factory.mktemp("members"), items, take=table)
 
@@ -220,7 +221,7 @@ def test_no_table_where_one_differs(at: int, member: int) -> None:
 
 
 @given(st.data(), st.sampled_from([SOME, SOME_ALIKE]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(300))
 def test_damage_is_found_as_it_is_one_by_one(data: st.DataObject, items: list[Item]) -> None:
     body = bytearray(body_of(items[:80]))
     at = data.draw(st.integers(0, len(body) - 1))

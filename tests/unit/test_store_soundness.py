@@ -13,6 +13,7 @@ from mqspark.message import encode_host
 from mqspark.record import Verdict, check_record
 from mqspark.store import MessageStore
 from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
+from tests.support.draws import draws
 from tests.support.store_tools import BORN_HOST, TestClock, opened
 
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20_000}
@@ -70,7 +71,7 @@ def test_long_hosts_are_left_to_others(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(300))
 def test_damage_is_never_sound(stored: MessageStore, data: st.DataObject) -> None:
     octets = image(stored)
     end = stored.max_physical_offset

@@ -1,0 +1,39 @@
+"""``make test`` and ``make test-all``: lint and pytest side by side, then a second try of the tests that failed.
+
+Tests are real processes on a shared machine. One that fails is run once more, alone: if it passes then, it is printed
+as flaky, last of all and with its first failure; if not, the run fails. Arguments go to pytest.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+PYTEST = [sys.executable, "-m", "pytest", "-p", "tests.support.again"]
+TESTS_FAILED = 1
+"""pytest's exit code when all tests have run, and some failed: what a second try can change."""
+ALONE = ["--last-failed", "--last-failed-no-failures=none", "-n0"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    with tempfile.TemporaryFile("w+") as output:
+        lint = subprocess.Popen(["make", "--no-print-directory", "lint"], stdout=output, stderr=output)
+        try:
+            code = subprocess.run([*PYTEST, "--first-try", *arguments]).returncode
+        finally:
+            lint_code = lint.wait()
+        output.seek(0)
+        print(output.read(), end="", flush=True)
+        print(f"make lint: {'failed' if lint_code else 'passed'}", flush=True)
+    if code == TESTS_FAILED:
+        print("Tests failed; a second try of each, alone:", flush=True)
+        code = subprocess.run([*PYTEST, "--second-try", *arguments, *ALONE]).returncode
+    return code or lint_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
