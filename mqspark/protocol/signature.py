@@ -2,7 +2,7 @@
 
 A signature proves that the sender knows the secret key. It covers neither the request's code nor the names of the
 fields nor their borders, and nothing makes it valid only once: whoever can read a request can use it again, and only
-TLS prevents that. Facts: reference/remoting-protocol.md §10.1.
+TLS prevents that. Facts: docs/rocketmq/protocol.md#signature.
 """
 
 from __future__ import annotations
