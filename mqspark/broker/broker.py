@@ -30,6 +30,7 @@ from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.registration import Registration, registrations
 from mqspark.broker.replication.follower import Follower
+from mqspark.broker.replication.metadata import Metadata
 from mqspark.broker.replication.replicas import Replicas
 from mqspark.broker.replication.slave import refusals
 from mqspark.broker.send.fastfail import FastFail
@@ -226,15 +227,22 @@ class BrokerCore:
         )
         self.follower: Follower | None = None
         """Set on a slave, which runs no services: its master's messages and progress are all it has."""
+        self.metadata: Metadata | None = None
+        """Set on a slave."""
         self._services: list[Service] = []
         if config.broker_role is BrokerRole.SLAVE:
             self.follower = Follower(config, store, clock)
+            self.metadata = Metadata(state, modes, self._delays, self._timers)
             store.follow()
+            self._timers.begin_following()
+            self._service_tables = [*self._delays.saved_tables(), *self._timers.saved_tables()]
+            for table in self._service_tables:
+                table.load()
         else:
             self._services += [self._delays, self._timers, self._transactions, self._pop]
-        for service in self._services:
-            service.load()
-        self._service_tables = [table for service in self._services for table in service.saved_tables()]
+            for service in self._services:
+                service.load()
+            self._service_tables = [table for service in self._services for table in service.saved_tables()]
 
         self.replicas = Replicas(config, store, clock, self.follower)
         self._acked = 0

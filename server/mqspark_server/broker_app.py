@@ -211,7 +211,9 @@ class BrokerApp:
             self.config.broker_name, core, outbox, self.settings.server, self._after_turn, core.overload
         )
         registrar = Registrar(core, server.write_outbox)
-        follower = core.follower
+        following: Following | None = None
+        if core.follower is not None and core.metadata is not None:
+            following = Following(core.follower, core.metadata, registrar, server.schedule)
         parts = BrokerParts(
             core=core,
             server=server,
@@ -220,7 +222,7 @@ class BrokerApp:
             registrar=registrar,
             route_finder=RouteFinder(core, server.write_outbox),
             slaves=ReplicationServer(core.replicas, self._replicated),
-            following=None if follower is None else Following(follower, registrar, server.schedule),
+            following=following,
         )
 
         async def save() -> None:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
 from mqspark.broker.replication.follower import Follower
+from mqspark.broker.replication.metadata import Metadata, Request, log_bounds
 from mqspark.config import INT64_MAX
 from mqspark.errors import MQError, NotNow, ProtocolError
 from mqspark.logs import sparing
-from mqspark.protocol.bodies import KVTable, decode_body
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.registrar import Registrar
 
@@ -30,6 +31,9 @@ RETRY_S = 1.0
 """Pause before the next attempt to connect. (RocketMQ: 5 s.)"""
 
 REQUEST_TIMEOUT_S = 3.0
+METADATA_S = 3.0
+"""Interval of the rounds in which topics, groups and progress are copied. (RocketMQ: 60 s.)"""
+
 SCAN_S = 0.5
 PROGRESS_S = 10.0
 """Interval of the log lines of a slave that catches up."""
@@ -41,40 +45,74 @@ MIN_BEHIND_BYTES = 16 << 20
 class Following:
     """``appended`` is called after bytes of the master's log were appended: they have to be written."""
 
-    def __init__(self, follower: Follower, registrar: Registrar, appended: Callable[[], None]) -> None:
+    def __init__(
+        self, follower: Follower, metadata: Metadata, registrar: Registrar, appended: Callable[[], None]
+    ) -> None:
         self.follower = follower
+        self._metadata = metadata
         self._registrar = registrar
         self._appended = appended
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._remoting: Outbound | None = None
+        self._connecting = asyncio.Lock()
         self._connection: _MasterConnection | None = None
-        self.problem: str | None = "no master is known yet"
-        """Why the log of the master is not being copied, or None."""
+        self.problems = {"log": "no master is known yet"}
+        """Why the log or the metadata of the master are not being copied."""
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._keep(), name="mqspark-following")
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep(self._follow, RETRY_S), name="mqspark-following"),
+            loop.create_task(self._keep(self.copy_metadata, METADATA_S), name="mqspark-following-metadata"),
+        ]
 
     def turned(self) -> None:
         """More of the log may be written or synced."""
         if self._connection is not None:
             self._connection.turned()
 
-    async def _keep(self) -> None:
+    async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], pause_s: float) -> None:
+        what = "log" if work == self._follow else "metadata"
         while True:
             try:
-                await self._follow()
+                await work()
+                self.problems.pop(what, None)
             except (OSError, ValueError, MQError) as error:
-                self._failed(str(error) or type(error).__name__)
+                self._failed(what, str(error) or type(error).__name__)
             except Exception as error:  # a bug: without retries the slave would silently fall behind
                 log.exception("following the master failed unexpectedly")
-                self._failed(repr(error))
-            await asyncio.sleep(RETRY_S)
+                self._failed(what, repr(error))
+            await asyncio.sleep(pause_s)
 
-    def _failed(self, problem: str) -> None:
-        if problem != self.problem:
-            log.warning(
-                "the master's log is not being copied: %s; trying again every %.0f s", problem, RETRY_S
-            )
-        self.problem = problem
+    def _failed(self, what: str, problem: str) -> None:
+        if problem != self.problems.get(what):
+            log.warning("the master's %s is not being copied: %s; it is tried again", what, problem)
+        self.problems[what] = problem
+
+    async def copy_metadata(self) -> None:
+        """Copy the master's tables once."""
+        if not self._registrar.master.address:
+            return  # ``_follow`` says so
+        requests = self._metadata.read()
+        with contextlib.suppress(StopIteration):
+            request = next(requests)
+            while True:
+                request = requests.send(await self._ask(request))
+
+    async def _ask(self, request: Request) -> Command:
+        """Ask the master."""
+        address = self._registrar.master.address
+        async with self._connecting:
+            connection = self._remoting
+            if connection is None or not connection.alive or connection.address != address:
+                if connection is not None:
+                    connection.close()
+                connection = self._remoting = await Outbound.connect(address, lambda: None, REQUEST_TIMEOUT_S)
+        try:
+            return await connection.request(request.code, request.ext, timeout_s=REQUEST_TIMEOUT_S)
+        except MQError:
+            connection.close()
+            raise
 
     async def _follow(self) -> None:
         """Copy from one connection until it ends."""
@@ -82,7 +120,10 @@ class Following:
         address = self.follower.ha_master_address or master.ha_address
         if not address:
             raise ProtocolError("the name servers know no master of this broker")
-        begin, end = await _bounds(master.address) if master.address else (0, INT64_MAX)
+        begin, end = 0, INT64_MAX
+        if master.address:
+            answer = await self._ask(Request(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
+            begin, end = log_bounds(answer)
         first = self.follower.connect(address, begin, end)
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
@@ -99,7 +140,7 @@ class Following:
             raise
         self._connection = connection
         log.info("copying the log of %s from %d on", address, self.follower.begin)
-        self.problem = None
+        self.problems.pop("log", None)
         try:
             await self._watch(connection)
         finally:
@@ -120,6 +161,7 @@ class Following:
                 connection.end("it is silent")
             connection.retry()
             connection.turned()
+            self._metadata.apply()
             if follower.behind_bytes > MIN_BEHIND_BYTES and now_s - told_s > PROGRESS_S:
                 told_s = now_s
                 log.info(
@@ -132,25 +174,11 @@ class Following:
         self._appended()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-
-async def _bounds(address: str) -> tuple[int, int]:
-    """Where the log of the broker at this address begins and ends."""
-    connection = await Outbound.connect(address, lambda: None, REQUEST_TIMEOUT_S)
-    try:
-        answer = await connection.request(RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=REQUEST_TIMEOUT_S)
-    finally:
-        connection.close()
-    if answer.code != ResponseCode.SUCCESS:
-        raise ProtocolError(f"the master at {address} answers {answer.code}: {answer.remark}")
-    table = decode_body(KVTable, answer.body).table
-    try:
-        return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
-    except (KeyError, ValueError) as error:
-        raise ProtocolError(f"the master at {address} does not say where its log is: {error}") from None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._remoting is not None:
+            self._remoting.close()
 
 
 class _MasterConnection(asyncio.Protocol):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark import Message, Producer, SendStatus
+from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.errors import MQError
 from mqspark.testing import Cluster
 from tests.support.waiting import eventually
@@ -97,11 +97,30 @@ def test_a_slave_says_why_it_does_not_follow(tmp_path: Path) -> None:
         until_copied(cluster)
         following = cluster.apps[SLAVE].parts.following
         assert following is not None
-        assert following.problem is None
+        assert not following.problems
         cluster.shut_down(MASTER)
-        eventually(lambda: following.problem is not None, "the slave to notice")
+        eventually(lambda: "log" in following.problems, "the slave to notice")
 
 
 def test_a_slave_has_an_id_of_its_own() -> None:
     with pytest.raises(MQError, match="setting brokerId=0 is a master's: a slave"):
         Cluster(settings={"brokerRole": "SLAVE"})
+
+
+def test_a_slave_knows_topics_and_groups_and_where_they_are(tmp_path: Path) -> None:
+    with Cluster(slaves=1, store=tmp_path) as cluster, Producer(cluster.namesrv, group="P") as producer:
+        send(producer, 40)
+        with LitePullConsumer(cluster.namesrv, group="G", auto_commit=False) as consumer:
+            consumer.subscribe(TOPIC)
+            read = 0
+            while read < 40:
+                read += len(consumer.poll(1_000))
+            consumer.commit()
+        state = cluster.apps[SLAVE].parts.core.state
+
+        def consumed() -> int:
+            return sum(max(0, state.offsets.query("G", TOPIC, queue_id)) for queue_id in range(4))
+
+        eventually(lambda: cluster.call(consumed) == 40, "the offsets of the group")
+        assert cluster.call(lambda: TOPIC in {topic.name for topic in state.topics})
+        assert cluster.call(lambda: "G" in state.subscriptions)

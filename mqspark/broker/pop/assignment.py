@@ -106,9 +106,18 @@ class RequestModes:
         wrapper = self.wrapper()
         return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
 
+    def follow(self, master: MessageRequestModeSerializeWrapper) -> None:
+        """Become a copy of a master's table."""
+        before = self._modes
+        self._replace(master)
+        if self._modes != before:
+            self.generation += 1
+
     def load(self, data: bytes) -> None:
         """Raises ProtocolError."""
-        wrapper = decode_table(MessageRequestModeSerializeWrapper, data)
+        self._replace(decode_table(MessageRequestModeSerializeWrapper, data))
+
+    def _replace(self, wrapper: MessageRequestModeSerializeWrapper) -> None:
         modes = sound_only("message request modes", wrapper.message_request_mode_map)
         self._modes = {
             topic: sound_only("message request modes of a topic", groups) for topic, groups in modes.items()

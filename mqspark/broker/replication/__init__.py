@@ -1,4 +1,4 @@
 """Master and slave: copies of the log.
 
-Imported from outside: ``follower``, ``replicas``, ``slave``. Must not know the sockets between them.
+Imported from outside: ``follower``, ``metadata``, ``replicas``, ``slave``. Must not know the sockets between them.
 """

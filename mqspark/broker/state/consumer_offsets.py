@@ -247,6 +247,24 @@ class ConsumerOffsets:
                 yield
         return ConsumerOffsetSerializeWrapper(offset_table=table, data_version=self.data_version)
 
+    def follow(self, master: ConsumerOffsetSerializeWrapper) -> None:
+        """Take over the offsets of a master. Those that it does not have stay, as in RocketMQ. Raises
+        TableFull."""
+        changed = False
+        for key, queues in sound_only("offsets", master.offset_table, separator="@").items():
+            topic, at, group = key.partition("@")
+            known = self._table.get((topic, group))
+            if not at or known == queues:
+                continue
+            self.admit(group, topic)
+            for queue_id, offset in queues.items():
+                self._put(self._table, (topic, group), queue_id, offset)
+            changed = True
+        if changed:
+            self.generation += 1
+        if master.data_version is not None:
+            self.data_version = master.data_version
+
     def load(self, data: bytes) -> None:
         """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError for a malformed file."""
         wrapper = decode_table(LmqConsumerOffsetSerializeWrapper, data)

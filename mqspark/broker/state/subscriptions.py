@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
@@ -160,6 +160,30 @@ class SubscriptionGroups:
     def _changed(self) -> None:
         self.data_version = next_version(self.data_version, self._clock.now_ms())
         self.generation += 1
+
+    def follow(
+        self,
+        version: DataVersion,
+        table: Mapping[str, SubscriptionGroupConfig],
+        forbidden: Mapping[str, Mapping[str, int]],
+    ) -> None:
+        """Become a copy of a master's table. Raises TableFull."""
+        table = sound_only("groups", table)
+        for name in [name for name in self._table if name not in table]:
+            self.remove(name)
+        for name, config in table.items():
+            config.group_name = name
+            self.put(config)
+        wanted = {
+            (group, topic)
+            for group, topics in sound_only("forbidden groups", forbidden).items()
+            for topic, bits in sound_only("topics of a forbidden group", topics).items()
+            if bits & 1
+        }
+        there = {(group, topic) for group, topics in self._forbidden.items() for topic in topics}
+        for group, topic in there ^ wanted:
+            self.forbid_read(group, topic, (group, topic) in wanted)
+        self.data_version = version
 
     # --- file ---
 

@@ -5,7 +5,7 @@ A ``Topic`` is for the hot paths: plain attributes copied from the configuration
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, weigh
 from mqspark.broker.config import BrokerConfig
@@ -291,6 +291,16 @@ class Topics:
     def _changed(self) -> None:
         self.data_version = next_version(self.data_version, self._clock.now_ms())
         self.generation += 1
+
+    def follow(self, version: DataVersion, table: Mapping[str, TopicConfig]) -> None:
+        """Become a copy of a master's table. Raises TableFull."""
+        table = sound_only("topics", table, accepts=_is_kept)
+        for name in [name for name in self._table if name not in table]:
+            self.remove(name)
+        for name, config in table.items():
+            config.topic_name = name
+            self.put(config)
+        self.data_version = version
 
     # --- file ---
 

@@ -160,6 +160,14 @@ class DelayOffsets:
                     self.data_version = next_version(self.data_version, self._clock.now_ms())
         return self._generation
 
+    def follow(self, master: DelayOffsetSerializeWrapper) -> None:
+        """Take over the progress of a master."""
+        if self.table != master.offset_table:
+            self.table = dict(master.offset_table)
+            self._generation += 1
+        if master.data_version is not None:
+            self.data_version = master.data_version
+
     def load(self, data: bytes) -> None:
         """Raises ProtocolError for a malformed file."""
         wrapper = decode_table(DelayOffsetSerializeWrapper, data)

@@ -75,6 +75,13 @@ class TimerMetrics:
         """topic → waiting messages."""
         return {topic: count for topic, (count, _) in self._table.items()}
 
+    def follow(self, data: bytes) -> None:
+        """Become a copy of a master's table. Raises ProtocolError."""
+        before = self._table
+        self.load(data)
+        if self._table != before:
+            self.generation += 1
+
     def load(self, data: bytes) -> None:
         """Raises ProtocolError for a malformed file."""
         found = decode_table(_SavedMetrics, data)

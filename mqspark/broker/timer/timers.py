@@ -184,6 +184,8 @@ class TimerService:
         """(log position that must be on disk, the checkpoint that may be saved then, the ticks whose chains may
         be cut then)."""
         self._due = TimerCheckpoint()
+        self._followed: TimerCheckpoint | None = None
+        """A slave's: what of its master's progress is to be saved."""
         """The checkpoint that may be saved now."""
         self._known: set[int] = set()
         """CommitLog positions of messages that a crash left in the timer log past its checkpoint."""
@@ -236,6 +238,22 @@ class TimerService:
         # Records past the checkpoint may belong to earlier ticks, if the clock had gone back.
         self._read_tick = self._wheel.next_used(1, read_tick) or read_tick
         self._due = saved
+
+    def follow(self, data: bytes) -> None:
+        """A slave takes over the progress of its master, which it has no wheel and timer log for: a start as master
+        reads the whole queue again, and leaves out what was due before ``read_time_ms`` and enqueued before
+        ``queue_offset``. Raises ProtocolError."""
+        found = TimerCheckpoint.decode(data)
+        known = min(found.queue_offset, found.master_queue_offset, self._store.max_offset(TIMER_TOPIC, 0))
+        # A position behind the empty timer log says that what was enqueued before is not in it.
+        self._followed = replace(
+            found, log_position=RECORD_BYTES, queue_offset=known, master_queue_offset=known
+        )
+
+    def begin_following(self) -> None:
+        """Called on a slave in place of ``load``: its wheel and timer log of an earlier life are out of date."""
+        self._files.discard()
+        self._followed = self._files.checkpoint
 
     def _first_unknown(self) -> int:
         """The queue offset after that of the timer log's last message that can be found. Messages before it may
@@ -580,6 +598,10 @@ class TimerService:
     def jobs(self, *, final: bool = False) -> list[Job]:
         """Blocking work that is due. ``final``: ``tick`` is not called any more."""
         now_ms = self._clock.monotonic_ms()
+        if self._followed is not None:
+            if self._followed == self._files.checkpoint:
+                return []
+            return [self._files.flush(self._followed, self._store.min_physical_offset)]
         if final and not self._is_broken:
             self._end()
         if self._is_broken or (now_ms < self._next_flush_ms and not final):

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mqspark.errors import StoreCorrupt, is_shortage
+from mqspark.errors import ProtocolError, StoreCorrupt, is_shortage
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.disk.layout import file_start
@@ -53,6 +53,16 @@ class TimerCheckpoint:
     state_version: int = 0
     version_timestamp_ms: int = 0
     version_counter: int = 0
+
+    @classmethod
+    def decode(cls, data: bytes) -> TimerCheckpoint:
+        """From what a master sends. Raises ProtocolError."""
+        if len(data) < _FIELDS.size:
+            raise ProtocolError(f"a timer checkpoint has {len(data)} bytes instead of {_FIELDS.size}")
+        found = cls(*_FIELDS.unpack_from(data))
+        if min(found.read_time_ms, found.queue_offset, found.master_queue_offset) < 0:
+            raise ProtocolError(f"a timer checkpoint is impossible: {found}")
+        return found
 
     @classmethod
     def load(cls, path: Path, files: FileLayer) -> TimerCheckpoint | None:
@@ -158,6 +168,12 @@ class TimerFiles:
             text = f"it ends at {end} and went up to {saved.log_position}; its messages are read again from their queue"
             self._note(Damage("timer.log", Outcome.HEALED, text))
         self._check_wheel(saved.read_time_ms // self._precision_ms, is_lost=is_lost)
+
+    def discard(self) -> None:
+        """Remove wheel and log; read the checkpoint. In place of ``load``. Raises OSError."""
+        self._files.remove(self._wheel_path)
+        self.log.remove_all()
+        self.checkpoint = TimerCheckpoint.load(self._checkpoint_path, self._files) or TimerCheckpoint()
 
     def _load_wheel(self) -> bool:
         try:

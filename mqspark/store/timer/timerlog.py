@@ -96,6 +96,12 @@ class TimerLog:
         self.position = 0
         """Position of the next record."""
 
+    def remove_all(self) -> None:
+        """Remove every file of a log that is not loaded."""
+        for name in self._files.names(self._directory):
+            if file_start(name) is not None:
+                self._files.remove(self._directory / name)
+
     def load(self) -> None:
         """Find the files; ``end_at`` sets the end of their valid content. Raises StoreCorrupt, OSError."""
         names = self._files.names(self._directory)

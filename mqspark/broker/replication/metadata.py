@@ -1,0 +1,223 @@
+"""A slave's copies of its master's tables (SlaveSynchronize). Answers of the master in, requests out.
+
+    topics, groups, request modes       taken over at once
+    consumer offsets, delay levels,     taken over once the log here has reached the place where the master's log ended
+    timer messages                      when they were read
+
+So a slave that becomes a master never counts messages as consumed or delivered that it does not have. (RocketMQ's
+slave takes over everything at once, and may lose delayed messages so.)
+
+Must not know connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeVar
+
+from mqspark.broker.pop.assignment import RequestModes
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.timer.delays import DelayService
+from mqspark.broker.timer.timers import TimerService
+from mqspark.errors import InvalidMessage, ProtocolError
+from mqspark.protocol.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    DataVersion,
+    DelayOffsetSerializeWrapper,
+    KVTable,
+    MessageRequestModeSerializeWrapper,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    decode_table,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+
+__all__ = ["Metadata", "Request", "log_bounds"]
+
+PAGE_ROWS = 2_000
+MAX_PAGES = 1_000
+"""Pages of a table that changes again and again while it is read; the next round starts anew."""
+
+BATCH_QUEUE = ("queue.type", "BatchCQ")
+
+R = TypeVar("R")
+
+
+class Request(NamedTuple):
+    code: int
+    ext: dict[str, str]
+
+
+Round = Generator[Request, Command, R]
+
+
+def log_bounds(answer: Command) -> tuple[int, int]:
+    """Where the log of a broker begins and ends, from its answer to GET_BROKER_RUNTIME_INFO. Raises ProtocolError."""
+    table = decode_table(KVTable, _success(answer)).table
+    try:
+        return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"the master does not say where its log is: {error}") from None
+
+
+def _success(answer: Command) -> bytes:
+    if answer.code != ResponseCode.SUCCESS:
+        raise ProtocolError(f"the master answers {answer.code}: {(answer.remark or '')[:200]}")
+    return bytes(answer.body)
+
+
+class Metadata:
+    """The tables of one slave. ``read`` and ``apply`` alternate."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        modes: RequestModes,
+        delays: DelayService,
+        timers: TimerService,
+    ) -> None:
+        self._state = state
+        self._modes = modes
+        self._delays = delays
+        self._timers = timers
+        self._due: list[Callable[[], None]] = []
+        self._due_at = 0
+        """The position of the log here at which ``_due`` applies."""
+        self._topic_version = self._group_version = DataVersion(0, 0, 0)
+        """The master's versions of what is copied."""
+
+    def read(self) -> Round[None]:
+        """One round of requests. Raises ProtocolError for an answer that cannot be understood, TableFull."""
+        topics = yield from self._topics()
+        if topics is not None:
+            self._copy_topics(*topics)
+        groups = yield from self._groups()
+        if groups is not None:
+            self._copy_groups(*groups)
+        answer = yield Request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
+        self._modes.follow(decode_table(MessageRequestModeSerializeWrapper, _success(answer)))
+        state, due = self._state, list[Callable[[], None]]()
+        offsets = decode_table(
+            ConsumerOffsetSerializeWrapper, _success((yield Request(RequestCode.GET_ALL_CONSUMER_OFFSET, {})))
+        )
+        due.append(lambda: state.offsets.follow(offsets))
+        delays = decode_table(
+            DelayOffsetSerializeWrapper, _success((yield Request(RequestCode.GET_ALL_DELAY_OFFSET, {})))
+        )
+        due.append(lambda: self._delays.offsets.follow(delays))
+        timers = yield Request(RequestCode.GET_TIMER_CHECK_POINT, {})
+        if timers.code == ResponseCode.SUCCESS:  # else it has no timer messages
+            checkpoint = bytes(timers.body)
+            due.append(lambda: self._timers.follow(checkpoint))
+            metrics = _success((yield Request(RequestCode.GET_TIMER_METRICS, {})))
+            due.append(lambda: self._timers.metrics.follow(metrics))
+        _, end = log_bounds((yield Request(RequestCode.GET_BROKER_RUNTIME_INFO, {})))
+        if not self._due:  # else the earlier ones come first, or a busy master's would never apply
+            self._due, self._due_at = due, end
+        self.apply()
+
+    def apply(self) -> None:
+        """Take over the progress that was read, if the log has come far enough. Raises ProtocolError."""
+        if self._due and self._state.store.acked_offset >= self._due_at:
+            due, self._due = self._due, []
+            for each in due:
+                each()
+
+    # --- tables in pages --------------------------------------------------------------------------------------
+
+    def _topics(self) -> Round[tuple[DataVersion, dict[str, TopicConfig]] | None]:
+        def rows(body: bytes) -> tuple[DataVersion | None, dict[str, TopicConfig]]:
+            page = decode_table(TopicConfigSerializeWrapper, body)
+            return page.data_version, page.topic_config_table
+
+        found = yield from self._pages(
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            "topicSeq",
+            "maxTopicNum",
+            "totalTopicNum",
+            self._topic_version,
+            rows,
+        )
+        return None if found is None else (found[0], found[1])
+
+    def _groups(
+        self,
+    ) -> Round[tuple[DataVersion, dict[str, SubscriptionGroupConfig], dict[str, dict[str, int]]] | None]:
+        forbidden: dict[str, dict[str, int]] = {}
+
+        def rows(body: bytes) -> tuple[DataVersion | None, dict[str, SubscriptionGroupConfig]]:
+            page = decode_table(SubscriptionGroupWrapper, body)
+            forbidden.update(page.forbidden_table or {})
+            return page.data_version, page.subscription_group_table
+
+        found = yield from self._pages(
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            "groupSeq",
+            "maxGroupNum",
+            "totalGroupNum",
+            self._group_version,
+            rows,
+        )
+        return None if found is None else (found[0], found[1], forbidden)
+
+    def _pages(
+        self,
+        code: int,
+        first_key: str,
+        limit_key: str,
+        total_key: str,
+        known: DataVersion,
+        rows: Callable[[bytes], tuple[DataVersion | None, dict[str, Any]]],
+    ) -> Round[tuple[DataVersion, dict[str, Any]] | None]:
+        """The whole table, or None when it still has the version that is known. A master without pages answers with
+        everything.
+
+        The first request asks behind the last row with the known version: the answer is empty, or, when the version
+        is another one, the first page.
+        """
+        table: dict[str, Any] = {}
+        version, first = known, 1 << 30
+        for _ in range(MAX_PAGES):
+            ext = {
+                first_key: str(first),
+                limit_key: str(PAGE_ROWS),
+                "dataVersion": encode_body(version).decode(),
+            }
+            answer = yield Request(code, ext)
+            found, page = rows(_success(answer))
+            total = answer.ext.get(total_key, "")
+            found = found or DataVersion(0, 0, 0)
+            if found == known and not page and first == 1 << 30:
+                return None
+            if found != version:
+                table, version = {}, found
+            table |= page
+            first = len(table)
+            if not total.isdecimal() or first >= int(total):
+                return version, table
+            if not page:
+                first = 0
+        raise ProtocolError("a table of the master changes faster than it can be read")
+
+    def _copy_topics(self, version: DataVersion, table: dict[str, TopicConfig]) -> None:
+        topics, store = self._state.topics, self._state.store
+        topics.follow(version, table)
+        for name, config in table.items():
+            if config.attributes.get(BATCH_QUEUE[0]) == BATCH_QUEUE[1]:
+                with contextlib.suppress(InvalidMessage):  # the first batch in the log converts its queues
+                    store.use_batch_queues(name)
+        self._topic_version = version
+
+    def _copy_groups(
+        self,
+        version: DataVersion,
+        table: dict[str, SubscriptionGroupConfig],
+        forbidden: dict[str, dict[str, int]],
+    ) -> None:
+        self._state.subscriptions.follow(version, table, forbidden)
+        self._group_version = version

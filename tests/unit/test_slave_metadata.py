@@ -1,0 +1,237 @@
+"""What a slave copies beside the log, and what it makes of it once it is a master."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.broker.config import BrokerRole
+from mqspark.broker.replication.metadata import Metadata, Request
+from mqspark.errors import ProtocolError, TableFull
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.test_follower import connected, make_master, make_slave, pieces
+
+GROUP = {"groupName": "G", "retryQueueNums": 3}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
+    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+    yield master, slave
+    master.close()
+    slave.close()
+
+
+def metadata_of(slave: Bench) -> Metadata:
+    assert slave.broker.metadata is not None
+    return slave.broker.metadata
+
+
+def one_round(
+    master: Bench, slave: Bench, change: Callable[[Request, Command], None] = lambda *_: None
+) -> list[int]:
+    """Let the slave ask the master once; the codes that it asked."""
+    peer, asked = master.peer(), list[int]()
+    requests = metadata_of(slave).read()
+    try:
+        request = next(requests)
+        while True:
+            asked.append(request.code)
+            answer = peer.ask(request.code, request.ext)
+            change(request, answer)
+            request = requests.send(answer)
+    except StopIteration:
+        return asked
+
+
+def copy_log(master: Bench, slave: Bench) -> None:
+    with connected(master, slave) as link:
+        link.carry(pieces(1))
+
+
+def names(bench: Bench) -> set[str]:
+    return {topic.name for topic in bench.broker.state.topics}
+
+
+def put_topic(master: Bench, name: str, queues: int = 2) -> None:
+    ext = {
+        "topic": name, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues),
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    assert master.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+
+
+def test_a_slave_has_its_masters_topics_and_groups(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    put_topic(master, "Orders")
+    state = master.broker.state
+    group = state.subscriptions.find("G", master.peer().session)
+    assert group is not None
+    state.subscriptions.forbid_read("G", "Orders", True)
+    one_round(master, slave)
+    copied = slave.broker.state
+    assert names(slave) == names(master)
+    assert copied.topics.data_version == state.topics.data_version
+    assert copied.subscriptions.names() == state.subscriptions.names()
+    assert copied.subscriptions.is_read_forbidden("G", "Orders")
+    generation = copied.topics.generation
+    one_round(master, slave)
+    assert copied.topics.generation == generation, (
+        "nothing has changed, so nothing is saved or registered again"
+    )
+    assert master.peer().ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"}).code == 0
+    state.subscriptions.remove("G")
+    one_round(master, slave)
+    assert "Orders" not in names(slave)
+    assert "G" not in copied.subscriptions.names()
+    slave.run_jobs()
+    slave.close()
+    slave.open()
+    assert names(slave) == names(master)
+
+
+@pytest.mark.parametrize("has_pages", [True, False])
+def test_large_tables_come_in_pages(tmp_path: Path, has_pages: bool) -> None:
+    master, slave = make_master(tmp_path / "m", split_metadata_size=7), make_slave(tmp_path / "s")
+    for number in range(40):
+        put_topic(master, f"T{number}")
+    asked: list[int] = []
+
+    def ancient(request: Request, answer: Command) -> None:
+        """As a master before RocketMQ 5.4 would answer."""
+        if request.code == RequestCode.GET_ALL_TOPIC_CONFIG and not has_pages:
+            whole = master.peer().ask(request.code)
+            answer.body = whole.body
+            answer.ext.clear()
+
+    asked = one_round(master, slave, ancient)
+    assert names(slave) == names(master)
+    pages = asked.count(RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert pages == (-(-len(names(master)) // 7) if has_pages else 1)
+    assert one_round(master, slave, ancient).count(RequestCode.GET_ALL_TOPIC_CONFIG) == 1
+    assert names(slave) == names(master)
+    master.close()
+    slave.close()
+
+
+def test_a_table_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    master, slave = make_master(tmp_path / "m", split_metadata_size=5), make_slave(tmp_path / "s")
+    for number in range(20):
+        put_topic(master, f"T{number}")
+    changed: list[str] = []
+
+    def change(request: Request, answer: Command) -> None:
+        if request.code == RequestCode.GET_ALL_TOPIC_CONFIG and len(changed) < 3:
+            changed.append(f"A{len(changed)}")
+            put_topic(master, changed[-1])
+
+    one_round(master, slave, change)
+    assert names(slave) == names(master)
+    assert len(changed) == 3
+    master.close()
+    slave.close()
+
+
+def commit(bench: Bench, offset: int) -> None:
+    ext = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
+    assert bench.peer().ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext).code == 0
+
+
+def test_progress_never_runs_ahead_of_the_log(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    for number in range(5):
+        assert master.peer().ask(SEND, send_ext(), b"%d" % number).code == 0
+    master.broker.state.subscriptions.find("G", master.peer().session)
+    commit(master, 3)
+    one_round(master, slave)
+    offsets = slave.broker.state.offsets
+    assert offsets.query("G", "T", 0) == -1
+    copy_log(master, slave)
+    metadata_of(slave).apply()
+    assert offsets.query("G", "T", 0) == 3
+    assert offsets.data_version == master.broker.state.offsets.data_version
+    commit(master, 4)
+    one_round(master, slave)
+    assert offsets.query("G", "T", 0) == 4
+    generation = offsets.generation
+    one_round(master, slave)
+    assert offsets.generation == generation
+
+
+def promote(slave: Bench) -> None:
+    slave.close()
+    slave.settings.update(broker_role=BrokerRole.ASYNC_MASTER, broker_id=0)
+    slave.open()
+
+
+def test_a_promoted_slave_delivers_what_waits_and_nothing_twice(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    peer = master.peer()
+    start = master.clock.now_ms()
+    for seconds in (5, 60):
+        at = f"TIMER_DELIVER_MS\x01{start + 1_000 * seconds}\x02"
+        assert peer.ask(SEND, send_ext(properties=at), b"timer %d" % seconds).code == 0
+    assert peer.ask(SEND, send_ext(properties="DELAY\x011\x02"), b"level 1").code == 0
+    assert peer.ask(SEND, send_ext(properties="DELAY\x014\x02"), b"level 4").code == 0
+    master.run_for(10_000)
+    master.flush()
+    master.run_jobs()
+    early = [one.body for one in master.records("T")]
+    assert sorted(early) == [b"level 1", b"timer 5"]
+    copy_log(master, slave)
+    slave.clock.advance(10_000)
+    one_round(master, slave)
+    slave.run_jobs()
+    promote(slave)
+    assert [one.body for one in slave.records("T")] == early
+    slave.run_for(60_000)
+    assert sorted(one.body for one in slave.records("T")) == [b"level 1", b"level 4", b"timer 5", b"timer 60"]
+
+
+def test_a_demoted_master_forgets_its_wheel(pair: tuple[Bench, Bench]) -> None:
+    master, _ = pair
+    at = f"TIMER_DELIVER_MS\x01{master.clock.now_ms() + 60_000}\x02"
+    assert master.peer().ask(SEND, send_ext(properties=at), b"t").code == 0
+    master.run_for(3_000)
+    master.close()
+    assert (master.directory / "timerwheel").exists()
+    master.settings.update(broker_role=BrokerRole.SLAVE, broker_id=1)
+    master.open()
+    assert not (master.directory / "timerwheel").exists()
+    promote(master)
+    master.run_for(70_000)
+    assert [one.body for one in master.records("T")] == [b"t"]
+
+
+def test_a_master_that_talks_nonsense_changes_nothing(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    before = names(slave)
+    put_topic(master, "Orders")
+
+    def garbage(request: Request, answer: Command) -> None:
+        answer.body = b'{"topicConfigTable":[1,2]}'
+
+    with pytest.raises(ProtocolError):
+        one_round(master, slave, garbage)
+
+    def refusal(request: Request, answer: Command) -> None:
+        answer.code = ResponseCode.SYSTEM_ERROR
+
+    with pytest.raises(ProtocolError, match="the master answers 1"):
+        one_round(master, slave, refusal)
+    assert names(slave) == before
+
+
+def test_a_masters_tables_are_bounded(tmp_path: Path) -> None:
+    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s", max_topics=20)
+    for number in range(30):
+        put_topic(master, f"T{number}")
+    with pytest.raises(TableFull, match="maxTopics"):
+        one_round(master, slave)
+    assert len(names(slave)) <= 20
+    master.close()
+    slave.close()
