@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from mqspark.client.producer.transaction import TransactionResult, TransactionState
     from mqspark.client.remoting.credentials import Credentials
     from mqspark.client.remoting.identity import ClientOptions
+    from mqspark.client.remoting.tls import TlsSettings
     from mqspark.client.sync import (
         AdminClient,
         LitePullConsumer,
@@ -77,6 +78,7 @@ __all__ = [
     "AdminClient",
     "ClientOptions",
     "Credentials",
+    "TlsSettings",
     "ProducerSettings",
     "ConsumerSettings",
     "PushConsumerSettings",
@@ -120,6 +122,7 @@ _HOMES = {
     ),
     "mqspark.client.remoting.identity": ("ClientOptions",),
     "mqspark.client.remoting.credentials": ("Credentials",),
+    "mqspark.client.remoting.tls": ("TlsSettings",),
     "mqspark.client.producer.autobatch": ("AutoBatch",),
     "mqspark.client.hooks.hooks": (
         "Interceptor",

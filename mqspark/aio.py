@@ -44,6 +44,7 @@ from mqspark.client.producer.transaction import TransactionProducer, Transaction
 from mqspark.client.push.push import PushConsumer
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.tls import TlsSettings
 from mqspark.message import Message, MessageExt, MessageQueue
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "AdminClient",
     "ClientOptions",
     "Credentials",
+    "TlsSettings",
     "ProducerSettings",
     "ConsumerSettings",
     "PushConsumerSettings",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.credentials import Credentials, signer_of
+from mqspark.client.remoting.tls import Tls, refusal_of, tls_context
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.config import parse_addresses
 from mqspark.errors import (
@@ -79,14 +81,15 @@ _MAX_HEADER_BYTES = 1 << 20
 """The answer to a batch lists every message's id: at most 57 bytes each."""
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
 T = TypeVar("T")
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 
 
 class BlockingConnection:
     """One TCP connection. ``send`` any number of times, then ``wait`` for each answer in any order.
 
-    Signs with ``credentials``, or those of the environment. Raises ConfigError, ConnectionLost, RequestTimeout,
-    ProtocolError; after ConnectionLost and ProtocolError it is unusable.
+    Signs with ``credentials`` and speaks TLS by ``tls``, or as the environment says. Raises ConfigError,
+    ConnectionLost, RequestTimeout, ProtocolError; after ConnectionLost and ProtocolError it is unusable.
     """
 
     def __init__(
@@ -95,16 +98,19 @@ class BlockingConnection:
         *,
         connect_timeout_ms: int = DEFAULT_TIMEOUT_MS,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.address = address
+        context = tls_context(tls)
         self._signer = signer_of(credentials)
         (endpoint,) = parse_addresses(address, key="nameserver", required=True)
         host, _, port = endpoint.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         try:
-            self._socket = _connected(host, int(port), connect_timeout_ms / 1000)
+            self._socket = _connected(host, int(port), connect_timeout_ms / 1000, context)
         except OSError as error:
-            raise ConnectionLost(address, error.strerror or str(error), made=False) from error
+            raise ConnectionLost(address, refusal_of(error, tls=context is not None), made=False) from error
+        self._tls = context is not None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._receiver = Connection(max_header_bytes=_MAX_HEADER_BYTES)
         self._opaque = 0
@@ -168,8 +174,9 @@ class BlockingConnection:
             while parts:
                 self._socket.settimeout(0)
                 try:
-                    sent = self._socket.sendmsg(parts)
-                except BlockingIOError:
+                    # TLS sockets take one part at a time.
+                    sent = self._socket.send(parts[0]) if self._tls else self._socket.sendmsg(parts)
+                except _NOT_NOW:
                     left = deadline - time.monotonic()
                     events = self._wait(max(0.0, left))
                     if events & select.POLLIN:
@@ -217,7 +224,7 @@ class BlockingConnection:
             rest = self._receiver.rest()
             data = self._socket.recv(_RECEIVE_BYTES) if rest is None else b""
             count = len(data) if rest is None else self._socket.recv_into(rest)
-        except (TimeoutError, BlockingIOError):
+        except (TimeoutError, *_NOT_NOW):
             return False
         except OSError as error:
             self.close()
@@ -243,8 +250,8 @@ class BlockingClient:
     """Routes, offsets and pulls over cached connections.
 
     ``first_contact_ms``: how long to wait for the first answer from a name server; None: ``retry_ms``, as for any
-    other request. ``credentials`` sign all requests; None: those of the environment. Raises NotANameServer when a
-    broker answers in a name server's place.
+    other request. ``credentials`` sign all requests and ``tls`` encrypts the connections; None: as the environment
+    says. Raises NotANameServer when a broker answers in a name server's place.
     """
 
     def __init__(
@@ -255,11 +262,13 @@ class BlockingClient:
         retry_ms: int = 30_000,
         first_contact_ms: int | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._nameservers = parse_addresses(nameservers, key="nameserver", required=True)
         self._timeout_ms = timeout_ms
         self._credentials = credentials
+        self._tls = tls_context(tls) or False
         self._retry_ms = retry_ms
         self._first_contact_ms = first_contact_ms
         """None once a name server has answered."""
@@ -278,7 +287,10 @@ class BlockingClient:
             connection = None
         if connection is None:
             connection = self._connections[address] = BlockingConnection(
-                address, connect_timeout_ms=timeout_ms or self._timeout_ms, credentials=self._credentials
+                address,
+                connect_timeout_ms=timeout_ms or self._timeout_ms,
+                credentials=self._credentials,
+                tls=self._tls,
             )
         return connection
 
@@ -608,8 +620,8 @@ def _route_of(topic: str, body: bytes | memoryview, *, max_queues: int | None = 
     return TopicRoute.of(topic, data, max_queues=max_queues)
 
 
-def _connected(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Connect within the time, including the name look-up and all addresses of the host."""
+def _connected(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
+    """Connect within the time, including the name look-up, all addresses of the host and TLS."""
     deadline = time.monotonic() + timeout_s
     failure: OSError = TimeoutError("timed out")
     for family, kind, protocol, _, target in _resolved(host, port, timeout_s):
@@ -617,6 +629,9 @@ def _connected(host: str, port: int, timeout_s: float) -> socket.socket:
         try:
             sock.settimeout(max(0.001, deadline - time.monotonic()))
             sock.connect(target)
+            if tls is not None:
+                sock.settimeout(max(0.001, deadline - time.monotonic()))
+                sock = tls.wrap_socket(sock, server_hostname=host)
         except OSError as error:
             sock.close()
             failure = error

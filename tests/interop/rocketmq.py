@@ -1,7 +1,7 @@
 """A real RocketMQ to run clients against, as processes with a folder of their own."""
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,13 +34,13 @@ def java_command(
 
 
 @contextmanager
-def rocketmq_namesrv(jars: Jars, folder: Path) -> Iterator[str]:
-    """A real name server; its address."""
+def rocketmq_namesrv(jars: Jars, folder: Path, options: Sequence[str] = ()) -> Iterator[str]:
+    """A real name server; its address. ``options`` are Java's."""
     port = free_port()
     conf = write_conf(folder / "namesrv.conf", {"listenPort": port, "bindAddress": HOST})
     command = java_command(
         jars, "org.apache.rocketmq.namesrv.NamesrvStartup", folder, "-c", str(conf),
-        heap_mib=128, options=["-XX:TieredStopAtLevel=1"],
+        heap_mib=128, options=["-XX:TieredStopAtLevel=1", *options],
     )  # fmt: skip
     address = f"{HOST}:{port}"
     log = folder / "namesrv.out"
@@ -73,8 +73,10 @@ def rocketmq_broker(
     settings: Mapping[str, object] | None = None,
     stop_signal: signal.Signals = signal.SIGKILL,
     registered: bool = True,
+    options: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """A real broker, registered at namesrv (it takes about ten seconds to); not ``registered``: it only listens.
+    ``options`` are Java's.
 
     It is killed at the end, since its clean stop takes 15 s; ask for SIGTERM when its files are wanted.
     """
@@ -101,7 +103,7 @@ def rocketmq_broker(
         "-c",
         str(conf),
         heap_mib=heap_mib,
-        options=[],
+        options=list(options),
     )
     log = folder / "broker.out"
     with process(command, log, env={"ROCKETMQ_HOME": str(folder)}, stop_signal=stop_signal) as child:

@@ -14,6 +14,7 @@ from typing import TypedDict
 
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.remoting import split_address
+from mqspark.client.remoting.tls import Tls
 from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, ConnectionLost
@@ -65,6 +66,8 @@ class ClientOptions:
 
     credentials: Credentials | None = None
     """Sign every request with these; None: with those that the environment names, if any."""
+    tls: Tls | None = None
+    """Speak TLS: True, ``TlsSettings`` or an ``ssl.SSLContext``; False: do not; None: as the environment says."""
     max_inflated_bytes: int = MAX_INFLATED_BYTES
     """What a compressed body may become at most; a larger one is a message that cannot be consumed."""
     max_inflate_ratio: int = LIMITS.max_ratio
@@ -96,6 +99,7 @@ class ClientKeywords(TypedDict, total=False):
     heartbeat_interval_ms: int
     idle_timeout_ms: int
     credentials: Credentials | None
+    tls: Tls | None
     max_inflated_bytes: int
     max_inflate_ratio: int
 

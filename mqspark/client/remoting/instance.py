@@ -19,6 +19,7 @@ from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.identity import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.remoting import Channel, Remoting
+from mqspark.client.remoting.tls import tls_context
 from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute, address_of
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import (
@@ -113,6 +114,7 @@ class ClientInstance:
             greet=self._greet,
             fields={**options.fields, **STREAM_FIELDS} if is_stream else options.fields,
             signer=self.signer,
+            tls=tls_context(options.tls),
         )
         self._members: list[InstanceMember] = []
         self._routes: dict[str, TopicRoute] = {}

@@ -6,11 +6,12 @@ them. Must not know any particular setting.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from mqspark.config import did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -34,9 +35,7 @@ def changed(*arguments: Any) -> Any:
     known = set().union(*names)
     for name in changes:
         if name not in known:
-            close = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise TypeError(f"unexpected keyword argument {name!r}{hint}")
+            raise TypeError(f"unexpected keyword argument {name!r}{did_you_mean(name, known)}")
     found = [
         replace(value, **mine)
         if (mine := {name: changes[name] for name in changes if name in own})

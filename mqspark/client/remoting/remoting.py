@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+from mqspark.client.remoting.tls import refusal_of
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_response
@@ -31,6 +33,8 @@ _WRITE_HIGH_BYTES = 4 * 1024 * 1024
 """A peer that does not read stops us from buffering more than this (plus one turn's worth)."""
 _MAX_OPAQUE = 0x7FFFFFFF
 _MAX_PORT = 0xFFFF
+_FAREWELL_S = 1.0
+"""How long the end of a TLS connection may take."""
 
 MIN_SILENCE_MS = 1_000
 """A peer that answers nothing at all for so long, and for the whole of a request's time, is given up
@@ -79,6 +83,7 @@ class Channel(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         self._reason = "the peer closed it"
         self._heard_at = self._wrote_at = loop.time()
+        self._end = asyncio.Event()
 
     # --- requests ---------------------------------------------------------------------------------------
 
@@ -148,6 +153,16 @@ class Channel(asyncio.Protocol):
             self._flush()
             self._transport.close()
 
+    async def ended(self) -> None:
+        """After ``close``: until the transport has ended, or is made to."""
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._end.wait()
+        except TimeoutError:
+            if self._transport is not None:
+                self._transport.abort()
+                await self._end.wait()
+
     def idle_s(self) -> float:
         """For how long nothing came or went; 0 while an answer is awaited."""
         return 0.0 if self._pending else self._loop.time() - max(self._heard_at, self._wrote_at)
@@ -197,6 +212,7 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = self.writable = False
+        self._end.set()
         if exc is not None:
             self._reason = str(exc) or type(exc).__name__
         if self._timer is not None:
@@ -285,6 +301,7 @@ class Remoting:
         greet: Callable[[Channel], Awaitable[None]] | None = None,
         fields: Mapping[str, str] | None = None,
         signer: Signer | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._connect_timeout_ms = connect_timeout_ms
         self._on_request = on_request
@@ -292,6 +309,7 @@ class Remoting:
         self._greet = greet
         self._fields = fields
         self._signer = signer
+        self._tls = tls
         self._channels: dict[str, Channel] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
         self._closed = False
@@ -373,23 +391,32 @@ class Remoting:
         self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()
-        for channel in list(self._channels.values()):
-            channel.close()
+        channels = list(self._channels.values())
         self._channels.clear()
-        # One turn for the transports to report their end.
+        for channel in channels:
+            channel.close()
+        # One turn for the transports to report their end. With TLS the peer has to answer the farewell first.
         await asyncio.sleep(0)
+        if self._tls is not None:
+            await asyncio.gather(*(channel.ended() for channel in channels))
 
     async def _open(self, address: str) -> Channel:
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                _, channel = await loop.create_connection(lambda: self._channel(address, loop), host, port)
+                _, channel = await loop.create_connection(
+                    lambda: self._channel(address, loop),
+                    host,
+                    port,
+                    ssl=self._tls,
+                    server_hostname=host if self._tls is not None else None,
+                )
         except TimeoutError:
             reason = f"no connection within {self._connect_timeout_ms} ms"
             raise ConnectionLost(address, reason, made=False) from None
         except OSError as error:
-            raise ConnectionLost(address, error.strerror or str(error), made=False) from None
+            raise ConnectionLost(address, refusal_of(error, tls=self._tls is not None), made=False) from None
         except ValueError as error:  # no name of a host: a label that is empty or too long, a null character
             raise ConnectionLost(address, str(error), made=False) from None
         if self._greet is not None:

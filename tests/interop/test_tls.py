@@ -1,0 +1,124 @@
+"""Our clients over TLS on an unmodified RocketMQ 5.5.0."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from mqspark import (
+    AdminClient,
+    ConsumeFromWhere,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    TlsSettings,
+)
+from mqspark.client.blocking import BlockingClient
+from mqspark.errors import ConnectionLost
+from mqspark.message import MessageQueue
+from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
+from tests.support.clusters import Cluster
+from tests.support.processes import HOST
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.slow
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+@dataclass(frozen=True)
+class Secured:
+    cluster: Cluster
+    tls: TlsSettings
+
+
+@pytest.fixture(scope="module")
+def secured(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker that takes nothing but TLS, and wants certificates. (Its name server takes both, since the broker itself
+    registers without.)"""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    for name, holder in (("server", HOST), ("client", "client@example.com")):
+        issued = authority.issue_cert(holder)
+        issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (folder / f"{name}.key").write_bytes(pem)
+    with rocketmq_namesrv(jars, folder / "namesrv", java_options(folder, "permissive")) as namesrv:
+        options = java_options(folder, "enforcing")
+        with rocketmq_broker(jars, folder / "broker", namesrv, options=options) as cluster:
+            yield Secured(
+                cluster,
+                TlsSettings(
+                    ca_file=folder / "ca.pem",
+                    cert_file=folder / "client.pem",
+                    key_file=folder / "client.key",
+                ),
+            )
+
+
+def java_options(folder: Path, mode: str) -> list[str]:
+    settings = {
+        "tls.test.mode.enable": "false",
+        "tls.server.need.client.auth": "require" if mode == "enforcing" else "none",
+        "tls.server.keyPath": folder / "server.key",
+        "tls.server.certPath": folder / "server.pem",
+        "tls.server.authClient": "true" if mode == "enforcing" else "false",
+        "tls.server.trustCertPath": folder / "ca.pem",
+    }
+    path = folder / f"{mode}.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return [f"-Dtls.server.mode={mode}", f"-Dtls.config.file={path}"]
+
+
+def test_a_message_there_and_back(secured: Secured, name: Callable[[str], str]) -> None:
+    cluster, tls, topic = secured.cluster, secured.tls, name("Secured")
+    got: set[bytes] = set()
+    large = bytes(range(256)) * 4_000
+    with AdminClient(cluster.namesrv, tls=tls) as admin:
+        admin.create_topic(topic, queues=1)
+    with Producer(cluster.namesrv, group=name("p"), tls=tls, compress_from_bytes=1 << 30) as producer:
+        for body in (b"small", large):
+            producer.send(Message.of(topic, body))
+    push = PushConsumer(
+        cluster.namesrv,
+        group=name("push"),
+        listener=lambda message: got.add(message.body),
+        consume_from=FIRST,
+        tls=tls,
+    )
+    push.subscribe(topic)
+    with push:
+        eventually(lambda: got == {b"small", large}, "both messages")
+    lite = LitePullConsumer(cluster.namesrv, group=name("lite"), consume_from=FIRST, tls=tls)
+    lite.subscribe(topic)
+    pulled: set[bytes] = set()
+    with lite:
+        eventually(lambda: pulled.update(m.body for m in lite.poll(500)) or pulled == got, "both messages")
+    client = BlockingClient(cluster.namesrv, tls=tls)
+    assert client.max_offsets(cluster.broker, [MessageQueue(topic, cluster.broker_name, 0)]) == [2]
+    client.close()
+
+
+def test_without_a_certificate(secured: Secured, name: Callable[[str], str]) -> None:
+    trusting = TlsSettings(ca_file=secured.tls.ca_file)
+    with Producer(secured.cluster.namesrv, group=name("p"), tls=trusting) as producer:
+        with pytest.raises(ConnectionLost):
+            producer.send(Message.of(name("Secured"), b"x"))
+
+
+def test_without_tls(secured: Secured, name: Callable[[str], str]) -> None:
+    with Producer(secured.cluster.namesrv, group=name("p")) as producer:
+        with pytest.raises(ConnectionLost):
+            producer.send(Message.of(name("Secured"), b"x"))
