@@ -8,17 +8,21 @@ Missing packages are reported when the source is used.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pyspark_pymq.work.verdicts import Discard, RetryLater
+    from pyspark_pymq.work.workqueue import WorkQueue
 
 try:
     from pyspark_pymq.source import DefaultSource as DefaultSource
 except ImportError:  # without pyspark there is no use for a source
     __all__ = ["register", "tuned_settings"]
 else:
-    __all__ = ["DefaultSource", "register", "tuned_settings"]
+    __all__ = ["DefaultSource", "Discard", "RetryLater", "WorkQueue", "register", "tuned_settings"]
 
 
 def register(spark: SparkSession) -> None:
@@ -50,7 +54,17 @@ def tuned_settings(pyspark_version: str | None = None) -> dict[str, str]:
     return settings(pyspark_version)
 
 
+_LAZY = {
+    "Discard": "pyspark_pymq.work.verdicts",
+    "RetryLater": "pyspark_pymq.work.verdicts",
+    "WorkQueue": "pyspark_pymq.work.workqueue",
+}
+"""Loaded on first use."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     if name == "DefaultSource":
         raise AttributeError("pyspark_pymq.DefaultSource needs pyspark: pip install 'mqspark[spark]'")
     raise AttributeError(f"module 'pyspark_pymq' has no attribute {name!r}")

@@ -48,11 +48,12 @@ COLUMNS: dict[str, str] = {
     HEADERS: "array<struct<key:string,value:binary>>",
     "physicalOffset": "bigint",
     "sysFlag": "int",
+    "reconsumeTimes": "int",
 }
 """Name to Spark type. The columns from ``properties`` on are present only if an option or ``.schema(...)``
 selects them."""
 
-_ASKED_FOR = (PROPERTIES, HEADERS, "physicalOffset", "sysFlag")
+_ASKED_FOR = (PROPERTIES, HEADERS, "physicalOffset", "sysFlag", "reconsumeTimes")
 
 
 def default_columns(*asked: str) -> tuple[str, ...]:

@@ -36,7 +36,6 @@ from mqspark.message import (
     DEFAULT_TOPIC,
     PERM_READ,
     PERM_WRITE,
-    RETRY_PREFIX,
     MessageQueue,
     QueueOffset,
 )
@@ -506,10 +505,9 @@ class BlockingClient:
             for answer in answers
         ]
 
-    def make_retry_topic(self, group: str, addresses: Iterable[str]) -> None:
-        """Create ``%RETRY%group`` at these brokers unless it exists, as a consumer's first heartbeat does.
-        ``mqadmin consumerProgress`` finds groups by that topic (DefaultMQAdminExtImpl)."""
-        topic = RETRY_PREFIX + group
+    def make_topic(self, topic: str, addresses: Iterable[str]) -> None:
+        """Create a topic of one queue at these brokers unless it exists, such as ``%RETRY%group``, which a consumer's
+        first heartbeat creates. ``mqadmin consumerProgress`` finds groups by that topic (DefaultMQAdminExtImpl)."""
         if self._route_answer(topic).code == ResponseCode.SUCCESS:
             return
         header = CreateTopicRequestHeader(

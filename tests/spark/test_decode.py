@@ -154,6 +154,7 @@ def test_same_rows_as_the_record_decoder(items: list[tuple[bytes, dict[str, str]
             store_host=v6 if store_v6 else v4,
             born_timestamp_ms=1_700_000_000_001 + offset,
             store_timestamp_ms=1_700_000_000_900 + offset,
+            reconsume_times=offset * 3,
         )
         for offset, (body, properties, born_v6, store_v6, long_topic) in enumerate(items)
     )
@@ -166,6 +167,7 @@ def test_same_rows_as_the_record_decoder(items: list[tuple[bytes, dict[str, str]
         assert row["tags"] == message.tags
         assert row["msgId"] == message.message_id
         assert row["offset"] == message.queue_offset
+        assert row["reconsumeTimes"] == message.reconsume_times
         assert row["properties"] == message.properties
         assert milliseconds(row["timestamp"]) == message.store_timestamp_ms
         assert milliseconds(row["bornTimestamp"]) == message.born_timestamp_ms

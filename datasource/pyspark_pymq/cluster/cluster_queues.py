@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient, pull_header
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
-from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic
+from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic, retry_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageResponseHeader
 from pyspark_pymq.cluster.history import Archive, first_offsets
@@ -380,7 +380,7 @@ class ClusterQueues:
 
     def _make_known(self, group: str, addresses: Iterable[str]) -> None:
         try:
-            self.client.make_retry_topic(group, sorted(set(addresses)))
+            self.client.make_topic(retry_topic(group), sorted(set(addresses)))
         except ClientError as error:
             log.warning("mqadmin consumerProgress will not know group %s: %s", group, error)
 

@@ -6,6 +6,7 @@ Must not know Spark, and imports fsspec only if a URL requires it.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "names",
     "open_input",
     "read_bytes",
+    "remove_tree",
     "write_bytes",
 ]
 
@@ -28,8 +30,8 @@ def is_remote(url: str) -> bool:
 
 
 def local_path(url: str) -> Path:
-    """The path that a local URL or path names."""
-    return Path(url.removeprefix("file://"))
+    """The path that a local URL or path names; Hadoop writes ``file:/path``."""
+    return Path(url.removeprefix("file://").removeprefix("file:"))
 
 
 def join(url: str, *parts: str) -> str:
@@ -88,3 +90,13 @@ def write_bytes(url: str, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, target)
+
+
+def remove_tree(url: str) -> None:
+    """Remove a directory with all that is in it; nothing happens if it does not exist."""
+    if is_remote(url):
+        filesystem, path = filesystem_of(url)
+        if filesystem.exists(path):
+            filesystem.rm(path, recursive=True)
+    elif local_path(url).exists():
+        shutil.rmtree(local_path(url))

@@ -46,7 +46,7 @@ log = sparing(__name__)
 INFLATED_BYTES = 16 << 20
 """Limit of decompressed bodies in one batch; a larger body is alone in its batch."""
 
-_PHYSICAL, _STORE_HOST = 28, 64
+_PHYSICAL, _STORE_HOST, _RECONSUME_TIMES = 28, 64, 72
 
 _HEX = np.array([int.from_bytes(b"%02X" % value, "little") for value in range(256)], dtype="<u2")
 """Byte value to its two upper-case hex characters, packed."""
@@ -99,6 +99,7 @@ class Decoder:
             "partition": lambda rows: _fixed(rows.heads["queue_id"].astype(np.int32), pa.int32()),
             "physicalOffset": lambda rows: _fixed(rows.field("physical_offset"), pa.int64()),
             "sysFlag": lambda rows: _fixed(rows.heads["sys_flag"].astype(np.int32), pa.int32()),
+            "reconsumeTimes": lambda rows: _fixed(rows.reconsume_times().astype(np.int32), pa.int32()),
         }
 
     def __call__(self, records: Records, positions: Ints) -> pa.RecordBatch:
@@ -218,6 +219,12 @@ class _Rows:
         if self.born_shifts is None:
             return self.field("store_time")
         return self.records.longs(self.positions + BORN_HOST_END + self.born_shifts)
+
+    def reconsume_times(self) -> Ints:
+        """The field lies behind both hosts, at a fixed distance before the body."""
+        if self.born_shifts is None:
+            return self.field("reconsume_times")
+        return self.records.ints(self.body_starts - (BODY - _RECONSUME_TIMES))
 
     @property
     def packed(self) -> npt.NDArray[np.bool_]:

@@ -55,7 +55,17 @@ _COLUMN_TYPES = {
     "deliverAt": ("timestamp", "bigint"),
 }
 _IGNORED = frozenset(
-    {"offset", "timestamp", "broker", "bornTimestamp", "msgId", "headers", "physicalOffset", "sysFlag"}
+    {
+        "offset",
+        "timestamp",
+        "broker",
+        "bornTimestamp",
+        "msgId",
+        "headers",
+        "physicalOffset",
+        "sysFlag",
+        "reconsumeTimes",
+    }
 )
 
 _DEFAULT_QUEUES = 4

@@ -1,0 +1,270 @@
+"""One micro-batch of a work queue: evaluated once, its failures sent back, its results handed on.
+
+    evaluate    the function is called, and what became of every message is written down
+    complete    ``batch.json`` is written: from here on a batch that runs again evaluates nothing
+    send back   dead letters to the dead-letter topic, failed messages to the retry topic
+    hand on     the results to the sink, with the number of the batch
+
+A crash behind ``complete`` repeats the last two steps. Dead letters are written as transactions of the batch, so
+once; a retry that may have been sent twice is noted first, and the second copy is passed over when it comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mqspark.client.blocking import BlockingClient
+from mqspark.message import dlq_topic, retry_topic
+from pyspark_pymq.work.journal import Journal, State
+from pyspark_pymq.work.outcome import MESSAGE, NAMES, ORDER
+from pyspark_pymq.work.sendback import Failed, SendBack, properties_of
+from pyspark_pymq.work.trial import write_outcome
+from pyspark_pymq.work.verdicts import DEAD, DISCARDED, DONE, ORDER_KEY, RETRY, RETRY_OF, WAIT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Batches", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where failures go."""
+
+    nameserver: str
+    group: str
+    is_exact: bool
+    """The brokers are mqspark's: dead letters are transactions."""
+
+
+@dataclass
+class Batches:
+    """What ``foreachBatch`` calls. ``evaluate(messages, is_careful, blocked)`` gives outcomes."""
+
+    target: Target
+    journal: Journal
+    ordered_by: str | None
+    evaluate: Callable[[DataFrame, bool, Mapping[str, str] | None], DataFrame]
+    sink: Callable[[DataFrame, int, str], None] | None
+    outcome_schema: Any
+    counts: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Of the last batches, for the progress."""
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        spark = frame.sparkSession
+        query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
+        state = self.journal.state(batch)
+        if state is None:
+            state = self._evaluated(spark, frame, batch)
+            is_repeated = False
+        else:
+            is_repeated = True
+        outcome = self._outcome(spark, batch)
+        if state.counts[DEAD] and outcome is not None:
+            self._bury(outcome, query, batch)
+        if state.counts[RETRY] and outcome is not None:
+            self._send_back(outcome, query, batch, is_repeated)
+        if self.sink is not None and outcome is not None:
+            self.sink(
+                outcome.where(f"kind = '{DONE}' AND result IS NOT NULL").select("result.*"), batch, query
+            )
+        self.journal.tidy(batch, state.waiting)
+        self.counts[batch] = state.counts | {"blocked": len(state.blocked)}
+        for old in [number for number in self.counts if number <= batch - 100]:
+            del self.counts[old]
+
+    # --- evaluate ---------------------------------------------------------------------------------------------
+
+    def _evaluated(self, spark: SparkSession, frame: DataFrame, batch: int) -> State:
+        before = self.journal.state_before(batch, _now_ms())
+        messages = self._messages(frame)
+        returned: set[str] = set()
+        resent = before.resent
+        if before.resent or before.blocked:
+            messages, returned, resent = self._without_copies(messages, before.resent)
+        blocked, waiting = None, before.waiting
+        if self.ordered_by is not None:
+            blocked = before.blocked
+            if returned & set(blocked.values()) and waiting:
+                messages = messages.unionByName(self._waiting(spark, waiting))
+                waiting = []
+            messages = messages.repartition("lane").sortWithinPartitions(
+                "lane", "rank", "turn", "broker", "topic", "partition", "offset"
+            )
+        messages = messages.select(*NAMES, *ORDER)
+
+        def evaluate(part: DataFrame, is_careful: bool) -> DataFrame:
+            return self.evaluate(part, is_careful, blocked)
+
+        write_outcome(self.journal, batch, messages, evaluate, self._poisoned)
+        counts = dict.fromkeys((DONE, RETRY, DEAD, DISCARDED, WAIT), 0)
+        now_blocked = {key: place for key, place in before.blocked.items() if place not in returned}
+        outcome = self._outcome(spark, batch)
+        if outcome is not None:
+            sums = outcome.groupBy("kind").sum("count").collect()
+            counts |= {row["kind"]: int(row["sum(count)"]) for row in sums}
+            if self.ordered_by is not None and counts[RETRY]:
+                rows = outcome.where(f"kind = '{RETRY}' AND orderKey IS NOT NULL")
+                now_blocked |= {
+                    row.orderKey: row.place for row in rows.select("orderKey", "message.place").collect()
+                }
+            if counts[WAIT]:
+                waiting = [*waiting, batch]
+        state = State(counts=counts, blocked=now_blocked, waiting=waiting, resent=resent)
+        self.journal.complete(batch, state)
+        return state
+
+    def _messages(self, frame: DataFrame) -> DataFrame:
+        """The source's rows as messages: a retry under the topic that its message was sent to."""
+        retries = f"topic = '{retry_topic(self.target.group)}'"
+        key = {
+            None: "CAST(NULL AS string)",
+            "key": "key",
+            "queue": "concat_ws(':', broker, topic, partition)",
+        }[self.ordered_by]
+        computed = {
+            "topic": f"if({retries}, coalesce(properties['RETRY_TOPIC'], topic), topic)",
+            "attempt": "reconsumeTimes + 1",
+            "place": "concat_ws(':', broker, topic, partition, offset)",
+            "orderKey": f"if({retries}, coalesce(properties['{ORDER_KEY}'], {key}), {key})"
+            if self.ordered_by
+            else key,
+            "retryOf": f"if({retries}, properties['{RETRY_OF}'], NULL)",
+            "turn": "CAST(NULL AS bigint)",
+            "rank": f"if({retries}, 0, 2)",
+        }
+        rows = frame.selectExpr(
+            *[
+                f"{computed[name]} AS `{name}`" if name in computed else f"`{name}`"
+                for name in (*MESSAGE, *ORDER)
+            ],
+            f"{computed['rank']} AS rank",
+        )
+        return rows.selectExpr("*", "coalesce(orderKey, place) AS lane")
+
+    def _without_copies(
+        self, messages: DataFrame, resent: Mapping[str, list[Any]]
+    ) -> tuple[DataFrame, set[str], dict[str, list[Any]]]:
+        """Of retries that were sent twice, one. Also: what the retries in the batch are retries of."""
+        rows = messages.where("retryOf IS NOT NULL").select("retryOf", "place").collect()
+        now = {place: list(kept) for place, kept in resent.items()}
+        copies, returned = [], set()
+        for row in sorted(rows, key=lambda row: row.place):
+            kept = now.get(row.retryOf)
+            if kept is not None and kept[0]:
+                copies.append(row.place)
+                continue
+            returned.add(row.retryOf)
+            if kept is not None:
+                kept[0] = True
+        if copies:
+            messages = messages.where(~messages.place.isin(copies))
+        return messages, returned, now
+
+    def _waiting(self, spark: SparkSession, batches: list[int]) -> DataFrame:
+        """The messages that waited, in the shape of ``_messages``."""
+        waiting: DataFrame | None = None
+        for number in batches:
+            outcome = self._outcome(spark, number)
+            if outcome is None:
+                continue
+            part = outcome.where(f"kind = '{WAIT}'").selectExpr(
+                "message.*",
+                "orderKey",
+                f"message.properties['{RETRY_OF}'] AS retryOf",
+                f"coalesce(turn, {number}L) AS turn",
+                "1 AS rank",
+                "coalesce(orderKey, message.place) AS lane",
+            )
+            waiting = part if waiting is None else waiting.unionByName(part)
+        if waiting is None:
+            raise AssertionError("batches with waiting messages have outcomes")
+        return waiting
+
+    def _poisoned(self, messages: DataFrame, kind: str, text: str) -> DataFrame:
+        from pyspark.sql.functions import lit, struct
+
+        dead = messages.select(
+            lit(DEAD).alias("kind"),
+            lit(1).cast("bigint").alias("count"),
+            lit(kind).alias("errorType"),
+            lit(text).alias("errorText"),
+            lit(None).cast("bigint").alias("delayMs"),
+            struct(*NAMES).alias("message"),
+            "orderKey",
+            "turn",
+        )
+        if "result" in self.outcome_schema.fieldNames():
+            dead = dead.withColumn("result", lit(None).cast(self.outcome_schema["result"].dataType))
+        return dead
+
+    def _outcome(self, spark: SparkSession, batch: int) -> DataFrame | None:
+        urls = self.journal.outcome_urls(batch)
+        return spark.read.schema(self.outcome_schema).parquet(*urls) if urls else None
+
+    # --- send back --------------------------------------------------------------------------------------------
+
+    def _failed(self, outcome: DataFrame, kind: str, query: str, batch: int) -> Iterator[Failed]:
+        at_ms = _now_ms()
+        columns = ("message", "errorType", "errorText", "delayMs", "orderKey")
+        for row in outcome.where(f"kind = '{kind}'").select(*columns).toLocalIterator():
+            yield Failed(
+                row.message,
+                row.errorType,
+                row.errorText,
+                row.delayMs,
+                row.orderKey,
+                query,
+                batch,
+                at_ms,
+            )
+
+    def _send_back(self, outcome: DataFrame, query: str, batch: int, is_repeated: bool) -> None:
+        def may_come_twice(places: Any) -> None:
+            self.journal.may_come_twice(batch, places)
+
+        if is_repeated:
+            rows = outcome.where(f"kind = '{RETRY}'").select("message.place").collect()
+            may_come_twice([row.place for row in rows])
+        client = BlockingClient(self.target.nameserver)
+        try:
+            SendBack(client, self.target.group, may_come_twice).send(
+                self._failed(outcome, RETRY, query, batch)
+            )
+        finally:
+            client.close()
+
+    def _bury(self, outcome: DataFrame, query: str, batch: int) -> None:
+        """To the dead-letter topic."""
+        from pyspark.sql.functions import udf
+        from pyspark.sql.types import MapType, StringType
+
+        at_ms = _now_ms()
+
+        # Without annotations, which Spark would take for those of a pandas function.
+        describe = udf(
+            lambda message, kind, text: properties_of(
+                Failed(message, kind, text, None, None, query, batch, at_ms)
+            ),
+            MapType(StringType(), StringType()),
+        )
+        dead = outcome.where(f"kind = '{DEAD}'").select(
+            "message.key",
+            "message.tags",
+            "message.value",
+            describe("message", "errorType", "errorText").alias("properties"),
+        )
+        writer = dead.write.format("pymq").option("nameserver", self.target.nameserver)
+        writer = writer.option("topic", dlq_topic(self.target.group)).option("compression", "zlib")
+        writer = writer.option("compressionThreshold", "1m").mode("append")
+        if self.target.is_exact:
+            writer = writer.option("deliveryGuarantee", "exactly-once")
+            writer = writer.option("transactionId", f"{query}:dead").option("transactionBatch", batch)
+        writer.save()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,382 @@
+"""A topic as a queue of work for Spark: a function is called for every message, and those that fail come again.
+
+    queue = WorkQueue(spark, nameserver="127.0.0.1:9876", topic="Orders", group="billing", max_attempts=5)
+    query = queue.for_each(charge, checkpoint="/data/billing")
+
+A message for which the function raises goes to the broker's retry topic of the group, waits there, and comes again in
+the same stream; after the last attempt it is in the dead-letter topic, with the reason in its properties. It stops
+neither the query nor the messages behind it, and what succeeded is not done again. The retries are RocketMQ's own:
+other consumers of the group see them.
+
+Spark's checkpoint says which messages were read, and the directory ``work`` beside it what became of them
+(``pyspark_pymq.work.journal``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient
+from mqspark.errors import ConfigError, NoRoute
+from mqspark.message import check_group, check_topic, dlq_topic, retry_topic
+from pyspark_pymq.work.batches import Batches, Target
+from pyspark_pymq.work.evaluate import ERROR, Arrow, Evaluation, Rows
+from pyspark_pymq.work.journal import Journal
+from pyspark_pymq.work.outcome import MESSAGE, outcome_ddl
+from pyspark_pymq.work.verdicts import DEAD, DONE, REASONS, RETRY, Policy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["WorkQuery", "WorkQueue"]
+
+_SOURCE = {name: kind for name, kind in MESSAGE.items() if name not in ("attempt", "place")} | {
+    "reconsumeTimes": "int"
+}
+"""The columns that the source is asked for."""
+_OURS = frozenset(
+    {"nameserver", "topic", "topics", "subscribe", "topicpattern", "subscribepattern", "assign", "group"}
+)
+_ROUTE_WAIT_S = 30.0
+
+Sink = str | Callable[["DataFrame", int], None]
+"""Where results go: a function of the results of a batch and its number, or the name of a topic."""
+
+
+class WorkQuery:
+    """The running query: Spark's StreamingQuery, whose progress also tells what became of the messages."""
+
+    def __init__(self, query: StreamingQuery, counts: Mapping[int, Mapping[str, int]]) -> None:
+        self._query = query
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """Spark's, with the key ``work``: how many messages were done, sent back (``retry``), given up (``dead``),
+        discarded or began to wait in that batch, and how many keys are ``blocked``."""
+        progress = self._query.lastProgress
+        return None if progress is None else self._with_work(progress)
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        return [self._with_work(each) for each in self._query.recentProgress]
+
+    def _with_work(self, progress: Mapping[str, Any]) -> dict[str, Any]:
+        return {**progress, "work": dict(self._counts.get(progress["batchId"], {}))}
+
+
+class WorkQueue:
+    """The messages of one topic (or several, with commas) for one consumer group.
+
+    ``max_attempts``: after so many a message is a dead letter. ``delays``: how long it waits after the first attempt,
+    the second and so on (``"10s 1m 10m"``, or a list of texts or seconds; the last one repeats); without it RocketMQ's
+    delay levels apply, 10 s, 30 s, 1 min and so on. ``ordered``: ``"key"`` or ``"queue"``: the messages of a key, or
+    of a queue, wait behind one that failed, and others go on. Further options are those of the source, such as
+    ``maxOffsetsPerTrigger``; ``startingOffsets`` is ``group`` unless it is given. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        nameserver: str,
+        topic: str,
+        group: str,
+        max_attempts: int = 16,
+        delays: Sequence[float | str] | str | None = None,
+        ordered: str | None = None,
+        **options: str,
+    ) -> None:
+        check_group(group)
+        if ordered not in (None, "key", "queue"):
+            raise ConfigError(f"ordered: 'key', 'queue' or None, not {ordered!r:.80}", key="ordered")
+        for name in options:
+            if name.lower() in _OURS | {"payloadformat"}:
+                raise ConfigError(f"{name}: not an option of a work queue's source", key=name)
+        topics = [name.strip() for name in topic.split(",") if name.strip()]
+        for name in topics:
+            check_topic(name)
+        if not topics:
+            raise ConfigError("topic: no topic is named", key="topic")
+        self._spark = spark
+        self._nameserver = nameserver
+        self._topics = topics
+        self._group = group
+        self._policy = Policy.parse(max_attempts, delays)
+        self._ordered = ordered
+        self._options = options
+
+    # --- what is done with a message --------------------------------------------------------------------------
+
+    def for_each(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        checkpoint: str,
+        trigger: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> WorkQuery:
+        """``function(message)`` is called with a Row of ``pyspark_pymq.work.outcome.MESSAGE``; what it returns is
+        ignored. ``trigger``: the arguments of ``DataStreamWriter.trigger``."""
+        return self._start(self._calls(Rows(function, None)), None, None, checkpoint, trigger, name)
+
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        schema: str,
+        *,
+        sink: Sink,
+        checkpoint: str,
+        trigger: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> WorkQuery:
+        """``function(message)`` returns a dict, a Row or a tuple of the columns of ``schema``, or None for no result.
+
+        ``sink``: a topic that the results are written to, exactly once on mqspark brokers, or ``sink(results, batch)``,
+        called with a DataFrame and the number of the batch. That number is the same, and the results are the same, if
+        the batch runs again after a crash: a sink that knows the numbers it has written repeats nothing."""
+        results = _arrow_struct(schema)
+        return self._start(self._calls(Rows(function, results)), schema, sink, checkpoint, trigger, name)
+
+    def map_arrow(
+        self,
+        function: Callable[[pa.RecordBatch], Any],
+        schema: str,
+        *,
+        sink: Sink,
+        checkpoint: str,
+        trigger: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> WorkQuery:
+        """``function(batch)`` returns a RecordBatch or Table with the columns of ``schema``. A column ``error`` (text,
+        null for success), a row for each message, says which messages failed. If the function raises, the halves of
+        its batch are tried, so it should have no effects of its own."""
+        if self._ordered is not None:
+            raise ConfigError(
+                "ordered: goes with for_each and map, which see one message at a time", key="ordered"
+            )
+        results = _arrow_struct(schema)
+        return self._start(self._calls(Arrow(function, results)), schema, sink, checkpoint, trigger, name)
+
+    def transform(
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        *,
+        sink: Sink,
+        checkpoint: str,
+        trigger: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> WorkQuery:
+        """``function(messages)`` returns a DataFrame with a column ``error`` (text, null for success), at most one row
+        a message, and the column ``message`` of its input, which says which message a row is of. The other columns
+        are the results."""
+        if self._ordered is not None:
+            raise ConfigError(
+                "ordered: goes with for_each and map, which see one message at a time", key="ordered"
+            )
+        results = self._results_of(function)
+        policy = self._policy
+
+        def evaluate(messages: DataFrame, is_careful: bool, blocked: Mapping[str, str] | None) -> DataFrame:
+            return _outcome_of_frame(_with_message(messages), function, policy)
+
+        return self._start(evaluate, results, sink, checkpoint, trigger, name)
+
+    # --- dead letters -----------------------------------------------------------------------------------------
+
+    def dead_letters(self) -> DataFrame:
+        """The dead letters of the group: the messages, and why they died. The job ``redeliver`` sends them again."""
+        self._make_topics()
+        frame = self._spark.read.format("pymq").option("nameserver", self._nameserver)
+        columns = ("key", "value", "tags", "offset", "timestamp", "broker", "msgId", "properties")
+        schema = ", ".join(f"`{name}` {MESSAGE[name]}" for name in columns)
+        frame = frame.schema(schema).load(dlq_topic(self._group))
+        kind, text, attempt, query, batch, at_ms = (f"properties['{name}']" for name in REASONS)
+        return frame.selectExpr(
+            "coalesce(properties['DLQ_ORIGIN_TOPIC'], properties['RETRY_TOPIC']) AS topic",
+            "key",
+            "tags",
+            "value",
+            "msgId",
+            f"{kind} AS errorType",
+            f"{text} AS errorText",
+            f"int({attempt}) AS attempt",
+            f"{query} AS query",
+            f"bigint({batch}) AS batch",
+            f"timestamp_millis(bigint({at_ms})) AS failedAt",
+            "timestamp",
+            "broker",
+            "offset",
+            "properties",
+        )
+
+    # --- the query --------------------------------------------------------------------------------------------
+
+    def _calls(self, form: Rows | Arrow) -> Callable[[DataFrame, bool, Mapping[str, str] | None], DataFrame]:
+        policy = self._policy
+
+        def evaluate(messages: DataFrame, is_careful: bool, blocked: Mapping[str, str] | None) -> DataFrame:
+            result = None if form.results is None else _ddl_of(form.results)
+            return messages.mapInArrow(Evaluation(form, policy, is_careful, blocked), outcome_ddl(result))
+
+        return evaluate
+
+    def _start(
+        self,
+        evaluate: Callable[[DataFrame, bool, Mapping[str, str] | None], DataFrame],
+        results: str | None,
+        sink: Sink | None,
+        checkpoint: str,
+        trigger: Mapping[str, Any] | None,
+        name: str | None,
+    ) -> WorkQuery:
+        from pyspark.sql.types import StructType
+
+        is_exact = self._make_topics()
+        ddl = outcome_ddl(None if results is None else f"struct<{results}>")
+        batches = Batches(
+            target=Target(self._nameserver, self._group, is_exact),
+            journal=Journal(checkpoint),
+            ordered_by=self._ordered,
+            evaluate=evaluate,
+            sink=None if sink is None else self._sink(sink, is_exact),
+            outcome_schema=StructType.fromDDL(ddl),
+        )
+        source = self._spark.readStream.format("pymq").option("nameserver", self._nameserver)
+        source = source.option("topic", ",".join([*self._topics, retry_topic(self._group)]))
+        source = (
+            source.option("group", self._group).option("startingOffsets", "group").options(**self._options)
+        )
+        frame = source.schema(", ".join(f"`{each}` {kind}" for each, kind in _SOURCE.items())).load()
+        writer = frame.writeStream.foreachBatch(batches).option("checkpointLocation", checkpoint)
+        if trigger is not None:
+            writer = writer.trigger(**trigger)
+        if name is not None:
+            writer = writer.queryName(name)
+        return WorkQuery(writer.start(), batches.counts)
+
+    def _sink(self, sink: Sink, is_exact: bool) -> Callable[[DataFrame, int, str], None]:
+        if not isinstance(sink, str):
+            function = sink
+            return lambda results, batch, query: function(results, batch)
+        topic, nameserver = sink, self._nameserver
+        check_topic(topic)
+
+        def write(results: DataFrame, batch: int, query: str) -> None:
+            writer = results.write.format("pymq").option("nameserver", nameserver).option("topic", topic)
+            if is_exact:
+                writer = writer.option("deliveryGuarantee", "exactly-once")
+                writer = writer.option("transactionId", f"{query}:results").option("transactionBatch", batch)
+            writer.mode("append").save()
+
+        return write
+
+    def _make_topics(self) -> bool:
+        """Create the retry and the dead-letter topic of the group where the topics are, and wait until they are known.
+        Returns whether all brokers are mqspark's."""
+        client = BlockingClient(self._nameserver, first_contact_ms=FIRST_CONTACT_MS)
+        try:
+            addresses: set[str] = set()
+            for topic in self._topics:
+                route = client.route(topic)
+                masters = {route.master(name) for name in route.brokers}
+                addresses |= {address for address in masters if address is not None}
+            for topic in (retry_topic(self._group), dlq_topic(self._group)):
+                client.make_topic(topic, sorted(addresses))
+                _wait_for(client, topic)
+            return all("mqsparkStoreNonce" in client.runtime_info(address) for address in addresses)
+        finally:
+            client.close()
+
+    def _results_of(self, function: Callable[[DataFrame], DataFrame]) -> str:
+        """The columns of the results, found by calling the function with no messages."""
+        from pyspark.sql.types import StructType
+
+        columns = ", ".join(f"`{name}` {kind}" for name, kind in MESSAGE.items())
+        empty = self._spark.createDataFrame([], StructType.fromDDL(columns))
+        returned = function(_with_message(empty))
+        kinds = dict(returned.dtypes)
+        for wanted, kind in ((ERROR, "string"), ("message", None)):
+            if wanted not in kinds or kind not in (None, kinds[wanted]):
+                raise ConfigError(
+                    f"function: the DataFrame that it returns needs the column {wanted}"
+                    + (f" of type {kind}" if kind else ", as it was given"),
+                    key="function",
+                )
+        results = [f"`{name}` {kind}" for name, kind in returned.dtypes if name not in (ERROR, "message")]
+        if not results:
+            raise ConfigError(
+                "function: the DataFrame that it returns has no columns of results", key="function"
+            )
+        return ", ".join(results)
+
+
+def _wait_for(client: BlockingClient, topic: str) -> None:
+    deadline = time.monotonic() + _ROUTE_WAIT_S
+    while True:
+        try:
+            client.route(topic)
+        except NoRoute:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _with_message(messages: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import struct
+
+    return messages.withColumn("message", struct(*MESSAGE))
+
+
+def _outcome_of_frame(
+    messages: DataFrame, function: Callable[[DataFrame], DataFrame], policy: Policy
+) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    returned = function(messages.drop("orderKey", "retryOf", "turn"))
+    failed = f.col(ERROR).isNotNull()
+    attempt = f.col("message.attempt")
+    delay = f.lit(None)
+    if policy.delays_ms is not None:
+        place = f.least(attempt, f.lit(len(policy.delays_ms)))
+        delay = f.element_at(f.array(*map(f.lit, policy.delays_ms)), place)
+    kind = f.when(~failed, DONE).when(attempt >= policy.max_attempts, DEAD).otherwise(RETRY)
+    names = [name for name in returned.columns if name not in (ERROR, "message")]
+    return returned.select(
+        kind.alias("kind"),
+        f.lit(1).cast("bigint").alias("count"),
+        f.when(failed, "Error").alias("errorType"),
+        f.translate(f.substring(ERROR, 1, 1000), "\x01\x02", "??").alias("errorText"),
+        f.when(failed, delay.cast("bigint")).alias("delayMs"),
+        f.when(failed, f.col("message")).alias("message"),
+        f.lit(None).cast("string").alias("orderKey"),
+        f.lit(None).cast("bigint").alias("turn"),
+        f.when(~failed, f.struct(*names)).alias("result"),
+    )
+
+
+def _arrow_struct(schema: str) -> pa.StructType:
+    """The columns of results. Raises ConfigError."""
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+    from pyspark_pymq.cluster.payload import arrow_schema_of
+
+    return pyarrow.struct(list(arrow_schema_of(StructType.fromDDL(schema).toNullable())))
+
+
+def _ddl_of(results: pa.StructType) -> str:
+    import pyarrow
+
+    from pyspark_pymq.cluster.payload import spark_schema_of
+
+    return str(spark_schema_of(pyarrow.schema(list(results))).simpleString())
