@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from mqspark.errors import ConfigError
+from mqspark.message import Message
 from pyspark_pymq import Discard, RetryLater, WorkQueue
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from pyspark_pymq.work.workqueue import WorkQuery
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs Spark 4.2")]
 

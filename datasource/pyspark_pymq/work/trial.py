@@ -2,8 +2,9 @@
 
 First all messages at once, in Spark's own workers. After a death the functions are called in child processes of the
 workers (``pyspark_pymq.work.child``), which finds the message that is to blame without repeating others. Where that is
-not enough (a DataFrame function, or a message that takes the whole executor along), the batch is halved by the hash
-of the messages' places until one message is left, which dies alone once more and is a dead letter then.
+not enough (a DataFrame function, or a message that takes the whole executor along), the batch is halved by a hash
+until one message is left, which dies alone once more and is a dead letter then. Of an ordered queue all messages of
+its key in the batch are.
 
 What was tried is kept in the journal, because the driver may die with it.
 """
@@ -15,6 +16,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mqspark.errors import ConfigError
 from pyspark_pymq.files.locations import join
 from pyspark_pymq.work.child import DIED
 from pyspark_pymq.work.journal import WHOLE, Journal, Trial
@@ -30,8 +32,10 @@ _DEATHS = re.compile(
     r"Python worker exited unexpectedly|Python worker process terminated|ExecutorLostFailure|ExecutorDeadException|"
     r"Python worker failed to connect back|OutOfMemoryError"
 )
+_LANE = "coalesce(orderKey, place)"
+"""What is never parted: a message, or those of one key of an ordered queue, which depend on each other."""
 _DEATHS_ALONE = 2
-"""A message that is alone in its part is a dead letter after so many: the driver may die for another reason, too."""
+"""A message (or key) that is alone in its part is a dead letter after so many: a driver may die by chance, too."""
 _MAX_BITS = 48
 """Of the hash. Messages that still share a part then are dead letters together."""
 
@@ -50,6 +54,12 @@ def write_outcome(journal: Journal, batch: int, frame: DataFrame, evaluate: Eval
             return  # the driver died behind the last task
         is_new = not journal.was_begun(batch)
         if is_new and _died(lambda: _write(evaluate(frame, False), join(url, WHOLE))) is None:
+            if not journal.is_written(batch):
+                raise ConfigError(
+                    f"checkpoint: Spark has written {url}, and it is not there for Python; give the scheme of the file"
+                    " system, too (file:///..., s3a://...)",
+                    key="checkpoint",
+                )
             return
         trial = Trial()  # now, or when the driver died in this batch
     if trial.trying is not None:
@@ -77,7 +87,8 @@ def _split(trial: Trial, frame: DataFrame, part: list[int]) -> None:
     remainder, bits = part
     name = _name(part)
     trial.deaths[name] = trial.deaths.get(name, 0) + 1
-    if bits < _MAX_BITS and _messages(frame, part).count() > 1:
+    lanes = _messages(frame, part).selectExpr(f"{_LANE} AS lane").distinct()
+    if bits < _MAX_BITS and lanes.limit(2).count() > 1:
         trial.open += [[remainder + (1 << bits), bits + 1], [remainder, bits + 1]]
     else:
         trial.open.append(part)
@@ -90,7 +101,7 @@ def _name(part: list[int]) -> str:
 
 def _messages(frame: DataFrame, part: list[int]) -> DataFrame:
     remainder, bits = part
-    return frame.where(f"pmod(xxhash64(place), {1 << bits}L) = {remainder}L") if bits else frame
+    return frame.where(f"pmod(xxhash64({_LANE}), {1 << bits}L) = {remainder}L") if bits else frame
 
 
 def _write(outcome: DataFrame, url: str) -> None:

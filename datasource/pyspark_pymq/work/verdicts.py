@@ -53,24 +53,27 @@ ORDER_KEY = "MQSPARK_ORDER_KEY"
 _TEXT_CHARACTERS = 1000
 _TYPE_CHARACTERS = 200
 _SEPARATORS = re.compile("[\x00-\x02\ud800-\udfff]")
+MAX_DELAY_MS = 3 * 86_400_000
+"""timerMaxDelaySec of a broker, by default. A message for which it is exceeded would be refused."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration_ms(name: str, value: object) -> int:
     """Milliseconds of seconds as a number, or of a text such as ``500ms``, ``30s``, ``15m``, ``1h``. Raises
     ConfigError."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9:
-        return round(value * 1000)
-    found = (
-        re.fullmatch(r"(\d{1,12})\s*(ms|s|min|m|h|d)", value.strip().lower())
-        if isinstance(value, str)
-        else None
-    )
-    if found is None:
+    delay_ms = -1
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_DELAY_MS:
+        delay_ms = round(value * 1000)
+    elif isinstance(value, str):
+        found = re.fullmatch(r"(\d{1,12})\s*(ms|s|min|m|h|d)", value.strip().lower())
+        if found is not None:
+            delay_ms = int(found[1]) * _UNITS_MS[found[2]]
+    if not 0 <= delay_ms <= MAX_DELAY_MS:
         raise ConfigError(
-            f"{name}: seconds, or a time like 500ms, 30s, 15m or 1h, not {value!r:.80}", key=name
+            f"{name}: seconds, or a time like 500ms, 30s, 15m or 1h, up to 3 days, not {value!r:.80}",
+            key=name,
         )
-    return int(found[1]) * _UNITS_MS[found[2]]
+    return delay_ms
 
 
 class RetryLater(Exception):

@@ -1,0 +1,124 @@
+"""A Spark work queue and a Java push consumer in one group: the same messages, attempts and dead letters."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.interop.clusters import Cluster, mqspark_cluster, rocketmq_cluster
+from tests.interop.driver import JSON_FIRST, JavaDriver, body_of, message
+from tests.interop.jars import Jars
+from tests.interop.topics import create_group, create_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.parametrize("java", JSON_FIRST, ids=["json", "binary"], indirect=True),
+]
+
+SETTINGS = {"messageDelayLevel": "1s 2s 1s 1s 1s 1h", "timerWheelEnable": "true"}
+WAIT_S = 120
+
+
+@pytest.fixture(params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow)], scope="module")
+def quick(
+    request: pytest.FixtureRequest, jars: Jars, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder: Path = tmp_path_factory.mktemp("work")
+    if request.param == "rocketmq":
+        with rocketmq_cluster(jars, folder, settings=SETTINGS) as running:
+            yield running
+    else:
+        settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+        with mqspark_cluster(folder, *settings) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator["SparkSession"]:
+    from pyspark.sql import SparkSession
+
+    import pyspark_pymq
+    from tests.spark.conftest import SETTINGS as SPARK
+    from tests.spark.conftest import stop_session
+
+    session = SparkSession.builder.config(map=SPARK | pyspark_pymq.tuned_settings()).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    stop_session(session)
+
+
+def test_one_group_in_two_languages(
+    java: JavaDriver, quick: Cluster, spark: "SparkSession", name: Callable[[str], str], tmp_path: Path
+) -> None:
+    from pyspark_pymq import WorkQueue
+
+    topic, group = create_topic(quick, name("Shared"), 2), name("shared")
+    create_group(quick, group)
+    producer = java.call("producer.start", namesrv=quick.namesrv, group=name("producer"))["handle"]
+    for number in range(6):
+        java.call("producer.send", handle=producer, message=message(topic, f"m{number}".encode()))
+    java.call("producer.stop", handle=producer)
+    seen = tmp_path / "seen"
+    seen.mkdir()
+
+    def handle(each: Any) -> None:
+        (seen / f"{bytes(each.value).decode()}-{each.attempt}").touch()
+        if each.value == b"m3":
+            raise ValueError("not in Spark")
+
+    def spark_until(done: Callable[[dict[str, Any]], bool], delays: str) -> None:
+        work = WorkQueue(
+            spark, nameserver=quick.namesrv, topic=topic, group=group, max_attempts=3, delays=delays
+        )
+        query = work.for_each(handle, checkpoint=str(tmp_path / "checkpoint"))
+        deadline = time.monotonic() + WAIT_S
+        while not any(done(each) for each in query.recentProgress if each["work"]):
+            assert query.exception() is None, query.exception()
+            assert time.monotonic() < deadline, query.lastProgress
+            time.sleep(0.1)
+        # The next look of the source publishes what is finished.
+        query.processAllAvailable()
+        query.stop()
+
+    # First Spark fails a message; its retry comes to the Java consumer of the group, which fails it as well.
+    spark_until(lambda each: each["work"]["retry"] == 1, "5s")
+    assert {path.name for path in seen.iterdir()} == {f"m{number}-1" for number in range(6)}
+    consumer = java.call(
+        "push.start",
+        namesrv=quick.namesrv,
+        group=group,
+        topic=topic,
+        expression="*",
+        model="CLUSTERING",
+        failures=2,
+        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+    )["handle"]
+    (one,) = java.call("push.take", handle=consumer, count=1, timeout_ms=WAIT_S * 500)
+    assert (body_of(one), one["reconsume_times"], one["topic"]) == (b"m3", 1, topic)
+    assert one["properties"]["MQSPARK_FAILED_TEXT"] == "not in Spark"
+    java.call("push.stop", handle=consumer)
+    # Then it comes back to Spark, in its third and last attempt.
+    spark_until(lambda each: each["work"]["dead"] == 1, "1s")
+    dead = WorkQueue(spark, nameserver=quick.namesrv, topic=topic, group=group).dead_letters().collect()
+    assert [(bytes(row.value), row.topic, row.attempt, row.errorText) for row in dead] == [
+        (b"m3", topic, 3, "not in Spark")
+    ]
+    # A Java consumer of the dead letters reads the same.
+    undertaker = java.call(
+        "push.start",
+        namesrv=quick.namesrv,
+        group=name("undertaker"),
+        topic=f"%DLQ%{group}",
+        expression="*",
+        model="CLUSTERING",
+        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+    )["handle"]
+    (letter,) = java.call("push.take", handle=undertaker, count=1, timeout_ms=WAIT_S * 500)
+    assert (body_of(letter), letter["properties"]["MQSPARK_FAILED_TYPE"]) == (b"m3", "ValueError")
+    assert letter["msg_id"] == one["msg_id"]
+    java.call("push.stop", handle=undertaker)

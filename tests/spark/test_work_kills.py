@@ -1,0 +1,164 @@
+"""Drivers and workers of a work queue are killed at any moment; every message has one result or is one dead letter."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_pymq.reading.stream import ADMISSION_CONTROL
+from tests.support.dev import DevCluster
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs Spark 4.2"),
+]
+
+ROWS_A_KILL = 400
+WAIT_S = 300
+
+
+class Work:
+    """The query's process and everything that it started."""
+
+    def __init__(self, root: Path, cluster: DevCluster, topic: str, master: str) -> None:
+        self.root = root
+        self._cluster = cluster
+        self._topic = topic
+        self.results = cluster.create_topic(f"{topic}-results", 2)
+        self._settings = root / "settings.json"
+        settings = {
+            "master": master,
+            "nameserver": cluster.nameserver,
+            "topic": topic,
+            "group": f"g-{topic}",
+            "results": self.results,
+            "checkpoint": str(root / "checkpoint"),
+            "stop": str(root / "stop"),
+        }
+        self._settings.write_text(json.dumps(settings))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        return (self.root / "driver.log").read_text()[-3000:]
+
+    def start(self) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("work_driver.py")), str(self._settings)]
+        with (self.root / "driver.log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + WAIT_S
+        while "STARTED" not in (self.root / "driver.log").read_text():
+            assert self._process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Python, JVM and workers at once, as when the machine goes."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(WAIT_S)
+
+    def kill_below(self, mark: str) -> bool:
+        """Kill one process below the driver whose command line holds ``mark``."""
+        assert self._process is not None
+        found = []
+        for each in Path("/proc").iterdir():
+            if not each.name.isdigit():
+                continue
+            try:
+                fields = (each / "stat").read_text().rpartition(")")[2].split()
+                line = (each / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[3]) == self._process.pid and mark in line:
+                found.append(int(each.name))
+        for pid in random.sample(found, min(1, len(found))):
+            os.kill(pid, signal.SIGKILL)
+        return bool(found)
+
+    def until(self, sent: int) -> None:
+        """Let it run, started again when it fails, until every message has a result or is dead."""
+        deadline = time.monotonic() + WAIT_S
+        while self._ended() < sent:
+            assert time.monotonic() < deadline, (self._ended(), sent, self.log)
+            if not self.is_running:
+                self.start()
+            time.sleep(0.2)
+        (self.root / "stop").touch()
+        if self._process is not None:
+            self._process.wait(WAIT_S)
+
+    def _ended(self) -> int:
+        return sum(
+            sum(self._cluster.max_offsets(topic).values())
+            for topic in (self.results, f"%DLQ%g-{self._topic}")
+            if topic in self._cluster.client.topics()
+        )
+
+
+def bodies(spark: SparkSession, cluster: DevCluster, topic: str) -> Counter[int]:
+    rows = spark.read.format("pymq").option("nameserver", cluster.nameserver).load(topic).collect()
+    return Counter(int(bytes(row.value)) for row in rows)
+
+
+def check(spark: SparkSession, cluster: DevCluster, topic: str, sent: int) -> None:
+    always = {n for n in range(sent) if n % 50 == 11}
+    assert bodies(spark, cluster, f"%DLQ%g-{topic}") == Counter(dict.fromkeys(always, 1))
+    assert bodies(spark, cluster, f"{topic}-results") == Counter(dict.fromkeys(set(range(sent)) - always, 1))
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_killed_drivers(
+    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, kills: int
+) -> None:
+    work = Work(tmp_path, cluster, topic, "local[2]")
+    sent = 0
+    for _ in range(kills):
+        cluster.send_numbers(topic, range(sent, sent + ROWS_A_KILL))
+        sent += ROWS_A_KILL
+        work.start()
+        time.sleep(random.uniform(2, 14))
+        work.kill()
+    work.until(sent)
+    check(spark, cluster, topic, sent)
+
+
+@pytest.mark.parametrize(
+    ("master", "mark", "kills"),
+    [
+        ("local[2]", "pyspark.daemon", 1),
+        pytest.param("local[2]", "pyspark.daemon", 5, marks=pytest.mark.slow),
+        pytest.param("local-cluster[1,2,1024]", "CoarseGrainedExecutorBackend", 5, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_workers_and_executors(
+    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, master: str, mark: str, kills: int
+) -> None:
+    work = Work(tmp_path, cluster, topic, master)
+    sent = killed = 0
+    deadline = time.monotonic() + WAIT_S
+    while killed < kills:
+        assert time.monotonic() < deadline, work.log
+        cluster.send_numbers(topic, range(sent, sent + ROWS_A_KILL))
+        sent += ROWS_A_KILL
+        if not work.is_running:
+            work.start()
+        time.sleep(random.uniform(2, 8))
+        killed += work.kill_below(mark)
+    work.until(sent)
+    check(spark, cluster, topic, sent)
