@@ -1,16 +1,17 @@
 """A Spark work queue and a Java push consumer in one group: the same messages, attempts and dead letters."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.interop.clusters import Cluster, mqspark_cluster, rocketmq_cluster
 from tests.interop.driver import JSON_FIRST, JavaDriver, body_of, message
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_cluster
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster, mqspark_cluster
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,11 +77,12 @@ def test_one_group_in_two_languages(
             spark, nameserver=quick.namesrv, topic=topic, group=group, max_attempts=3, delays=delays
         )
         query = work.for_each(handle, checkpoint=str(tmp_path / "checkpoint"))
-        deadline = time.monotonic() + WAIT_S
-        while not any(done(each) for each in query.recentProgress if each["work"]):
-            assert query.exception() is None, query.exception()
-            assert time.monotonic() < deadline, query.lastProgress
-            time.sleep(0.1)
+        eventually(
+            lambda: query.exception() or any(done(each) for each in query.recentProgress if each["work"]),
+            lambda: query.lastProgress,
+            WAIT_S,
+        )
+        assert query.exception() is None, query.exception()
         # The next look of the source publishes what is finished.
         query.processAllAvailable()
         query.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 from mqspark.message import Message
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from tests.support.dev import DevCluster
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -41,11 +41,7 @@ def test_the_work_queue(spark: SparkSession, cluster: DevCluster, tmp_path: Path
     names: dict[str, Any] = {"spark": spark}
     exec(compile(code, "datasource/README.md", "exec"), names)  # noqa: S102 - our own README
     query = names["query"]
-    deadline = time.monotonic() + 90
-    while cluster.max_offsets("Invoices") != {0: 2}:
-        assert query.isActive, query.exception()
-        assert time.monotonic() < deadline, query.lastProgress
-        time.sleep(0.1)
+    eventually(lambda: cluster.max_offsets("Invoices") == {0: 2} or not query.isActive, query.exception)
     query.stop()
     reader = spark.read.format("pymq").option("nameserver", cluster.nameserver)
     assert [bytes(row.value) for row in reader.load("Invoices").orderBy("offset").collect()] == [

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from tests.support.dev import DevCluster
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.spark,
@@ -51,17 +52,17 @@ class Work:
 
     @property
     def log(self) -> str:
-        return (self.root / "driver.log").read_text()[-3000:]
+        return self._output()[-3000:]
 
     def start(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("work_driver.py")), str(self._settings)]
         with (self.root / "driver.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + WAIT_S
-        while "STARTED" not in (self.root / "driver.log").read_text():
-            assert self._process.poll() is None, self.log
-            assert time.monotonic() < deadline, self.log
-            time.sleep(0.05)
+        eventually(lambda: "STARTED" in self._output() or not self.is_running, lambda: self.log, WAIT_S)
+        assert self.is_running, self.log
+
+    def _output(self) -> str:
+        return (self.root / "driver.log").read_text()
 
     @property
     def is_running(self) -> bool:

@@ -17,6 +17,7 @@ from pyspark_pymq import Discard, RetryLater, WorkQueue
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from pyspark_pymq.work.workqueue import WorkQuery
 from tests.support.dev import DevCluster
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs Spark 4.2")]
 
@@ -36,10 +37,7 @@ def queue(spark: SparkSession, cluster: DevCluster, topic: str) -> Queue:
 def finish(query: WorkQuery, done: Callable[[], bool]) -> None:
     """Let it run until ``done``; then stop it behind its last batch."""
     try:
-        deadline = time.monotonic() + WAIT_S
-        while not done() and query.isActive:
-            assert time.monotonic() < deadline, query.lastProgress
-            time.sleep(0.1)
+        eventually(lambda: done() or not query.isActive, lambda: query.lastProgress, WAIT_S)
         assert query.exception() is None, query.exception()
         query.processAllAvailable()
     finally:

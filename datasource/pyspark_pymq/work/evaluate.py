@@ -177,9 +177,9 @@ class Evaluation:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        from pyspark_pymq.worker_tuning import settle
+        from pyspark_pymq.worker_tuning import begin_task
 
-        settle()
+        begin_task()
         context = TaskContext.get()
         child: Isolated | None = None
         if self.is_careful or (context is not None and context.attemptNumber() > 0):
