@@ -14,8 +14,9 @@ import pytest
 
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MAX_PROPERTIES_BYTES
+from pyspark_pymq.work.calls import Arrow, Rows
 from pyspark_pymq.work.child import DIED, Isolated
-from pyspark_pymq.work.evaluate import Arrow, Evaluation, Rows
+from pyspark_pymq.work.evaluate import Evaluation
 from pyspark_pymq.work.journal import REMEMBERED_MS, Journal, State, Trial
 from pyspark_pymq.work.outcome import NAMES
 from pyspark_pymq.work.sendback import Failed, _encoded, properties_of

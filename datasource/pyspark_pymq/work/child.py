@@ -19,10 +19,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pyspark_pymq.work.calls import Calls
 from pyspark_pymq.work.verdicts import Failure
 
 if TYPE_CHECKING:
-    from pyspark_pymq.work.evaluate import Arrow, Calls, Rows
+    from pyspark_pymq.work.calls import Arrow, Rows
 
 __all__ = ["DIED", "Isolated", "serve"]
 
@@ -48,8 +49,6 @@ class Isolated:
             self._end(self._process)
 
     def call(self, batch: pa.RecordBatch) -> Calls:
-        from pyspark_pymq.work.evaluate import Calls
-
         calls = Calls()
         parts: list[pa.Array] = []
         size = self._form.slice_rows

@@ -22,7 +22,8 @@ from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient
 from mqspark.errors import ConfigError, NoRoute
 from mqspark.message import check_group, check_topic, dlq_topic, retry_topic
 from pyspark_pymq.work.batches import Batches, Target
-from pyspark_pymq.work.evaluate import ERROR, Arrow, Evaluation, Rows
+from pyspark_pymq.work.calls import ERROR, Arrow, Rows
+from pyspark_pymq.work.evaluate import Evaluation
 from pyspark_pymq.work.journal import Journal
 from pyspark_pymq.work.outcome import MESSAGE, outcome_ddl
 from pyspark_pymq.work.verdicts import DEAD, DONE, REASONS, RETRY, Policy
