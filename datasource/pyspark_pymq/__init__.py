@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_pymq.work.verdicts import Discard, RetryLater
+    from pyspark_pymq.work.verdicts import Discard, RetryAfter
     from pyspark_pymq.work.workqueue import WorkQueue
 
 try:
@@ -22,7 +22,7 @@ try:
 except ImportError:  # without pyspark there is no use for a source
     __all__ = ["register", "tuned_settings"]
 else:
-    __all__ = ["DefaultSource", "Discard", "RetryLater", "WorkQueue", "register", "tuned_settings"]
+    __all__ = ["DefaultSource", "Discard", "RetryAfter", "WorkQueue", "register", "tuned_settings"]
 
 
 def register(spark: SparkSession) -> None:
@@ -56,7 +56,7 @@ def tuned_settings(pyspark_version: str | None = None) -> dict[str, str]:
 
 _LAZY = {
     "Discard": "pyspark_pymq.work.verdicts",
-    "RetryLater": "pyspark_pymq.work.verdicts",
+    "RetryAfter": "pyspark_pymq.work.verdicts",
     "WorkQueue": "pyspark_pymq.work.workqueue",
 }
 """Loaded on first use."""

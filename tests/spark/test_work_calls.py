@@ -14,9 +14,9 @@ import pytest
 
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MAX_PROPERTIES_BYTES
-from pyspark_pymq.work.calls import Arrow, Rows
 from pyspark_pymq.work.child import DIED, Isolated
 from pyspark_pymq.work.evaluate import Evaluation
+from pyspark_pymq.work.functions import ArrowFunction, RowFunction
 from pyspark_pymq.work.journal import REMEMBERED_MS, Journal, State, Trial
 from pyspark_pymq.work.outcome import NAMES
 from pyspark_pymq.work.sendback import Failed, _encoded, properties_of
@@ -27,7 +27,7 @@ from pyspark_pymq.work.verdicts import (
     Discard,
     Failure,
     Policy,
-    RetryLater,
+    RetryAfter,
     duration_ms,
 )
 
@@ -81,7 +81,7 @@ def number(message: Any) -> dict[str, Any]:
     if n == 2:
         raise ValueError("two")
     if n == 3:
-        raise RetryLater(5)
+        raise RetryAfter(5)
     if n == 4:
         raise Discard
     if n == 5:
@@ -92,13 +92,13 @@ def number(message: Any) -> dict[str, Any]:
 
 
 def test_each_row_has_an_outcome_of_its_own() -> None:
-    rows = outcomes(Evaluation(Rows(number, RESULT), POLICY, False), batch(range(9)))
+    rows = outcomes(Evaluation(RowFunction(number, RESULT), POLICY, False), batch(range(9)))
     assert sum(row["count"] for row in rows) == 9
     assert [row["result"]["n"] for row in rows if row.get("result")] == [0, 1, 7, 8]
     assert by_kind(rows) == {RETRY: ["2", "3", "5", "6"], DISCARDED: ["4"]}
     delays = {row["message"]["value"]: row["delayMs"] for row in rows if row["kind"] == RETRY}
     assert delays == {b"2": 1000, b"3": 5000, b"5": 1000, b"6": 1000}
-    last = outcomes(Evaluation(Rows(number, RESULT), POLICY, False), batch([2, 3], attempt=[3, 4]))
+    last = outcomes(Evaluation(RowFunction(number, RESULT), POLICY, False), batch([2, 3], attempt=[3, 4]))
     assert by_kind(last) == {DEAD: ["2", "3"]}
 
 
@@ -111,7 +111,7 @@ def test_a_function_on_batches_is_halved_until_its_bad_rows_are_alone(careful: b
         errors = ["odd" if n == 3 else None for n in numbers]
         return pa.table({"n": [2 * n for n in numbers], "text": [str(n) for n in numbers], "error": errors})
 
-    rows = outcomes(Evaluation(Arrow(double, RESULT), POLICY, careful), batch(range(10)))
+    rows = outcomes(Evaluation(ArrowFunction(double, RESULT), POLICY, careful), batch(range(10)))
     assert sorted(row["result"]["n"] for row in rows if row.get("result")) == [0, 2, 4, 8, 12, 14, 16, 18]
     assert by_kind(rows) == {RETRY: ["3", "5"]}
     assert {row["errorText"] for row in rows if row["kind"] == RETRY} == {"odd", "five"}
@@ -132,7 +132,7 @@ def test_a_message_that_kills_its_process_is_found_and_no_other_is_repeated(tmp_
             file.write(f"{int(message.value)}\n")
         return kill_at(3, 6)(message)
 
-    calls = Isolated(Rows(noted, RESULT))
+    calls = Isolated(RowFunction(noted, RESULT))
     try:
         done = calls.call(batch(range(8)))
     finally:
@@ -144,7 +144,7 @@ def test_a_message_that_kills_its_process_is_found_and_no_other_is_repeated(tmp_
     assert done.results.field("n").to_pylist() == [0, 1, 2, 4, 5, 7]
     # Once more in a fresh process, to be sure; every other message once.
     assert [int(line) for line in (tmp_path / "calls").read_text().split()] == [0, 1, 2, 3, 3, 4, 5, 6, 6, 7]
-    rows = outcomes(Evaluation(Rows(kill_at(1), None), POLICY, True), batch(range(3)))
+    rows = outcomes(Evaluation(RowFunction(kill_at(1), None), POLICY, True), batch(range(3)))
     assert by_kind(rows) == {DEAD: ["1"]}
 
 
@@ -155,7 +155,7 @@ def test_a_batch_function_that_kills_its_process() -> None:
             os._exit(9)
         return pa.table({"n": numbers, "text": [""] * len(numbers)})
 
-    rows = outcomes(Evaluation(Arrow(function, RESULT), POLICY, True), batch(range(10)))
+    rows = outcomes(Evaluation(ArrowFunction(function, RESULT), POLICY, True), batch(range(10)))
     assert by_kind(rows) == {DEAD: ["5"]}
     assert [row["errorText"] for row in rows if row["kind"] == DEAD] == [
         "the message ended its process with exit code 9"
@@ -164,7 +164,9 @@ def test_a_batch_function_that_kills_its_process() -> None:
 
 
 def test_what_is_printed_is_not_taken_for_an_answer(capfd: pytest.CaptureFixture[str]) -> None:
-    rows = outcomes(Evaluation(Rows(lambda message: print("hello"), None), POLICY, True), batch(range(3)))
+    rows = outcomes(
+        Evaluation(RowFunction(lambda message: print("hello"), None), POLICY, True), batch(range(3))
+    )
     assert sum(row["count"] for row in rows) == 3
     assert capfd.readouterr().err.count("hello") == 3
 
@@ -181,7 +183,7 @@ def fail_on(*numbers: int) -> Callable[[Any], Any]:
 
 
 def in_order(function: Callable[[Any], Any], blocked: dict[str, str], *batches: pa.RecordBatch) -> Any:
-    return by_kind(outcomes(Evaluation(Rows(function, None), POLICY, False, blocked), *batches))
+    return by_kind(outcomes(Evaluation(RowFunction(function, None), POLICY, False, blocked), *batches))
 
 
 def test_messages_of_a_key_wait_behind_a_failed_one() -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mqspark.errors import ConfigError
 from mqspark.message import Message
-from pyspark_pymq import Discard, RetryLater, WorkQueue
+from pyspark_pymq import Discard, RetryAfter, WorkQueue
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from pyspark_pymq.work.workqueue import WorkQuery
 from tests.support.dev import DevCluster
@@ -73,7 +73,7 @@ def test_failed_messages_come_again_and_die_at_last(
         if text == "7" or (text == "8" and attempt < 3):
             raise ValueError(f"{text} is not \x01 possible")
         if text == "9" and attempt == 1:
-            raise RetryLater("2s", "not yet")
+            raise RetryAfter("2s", "not yet")
         if text == "10":
             raise Discard
 

@@ -27,11 +27,11 @@ from pyspark_pymq.work.verdicts import DEAD, DISCARDED, DONE, ORDER_KEY, RETRY, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Batches", "Target"]
+__all__ = ["Batches", "FailureTarget"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FailureTarget:
     """Where failures go."""
 
     nameserver: str
@@ -44,7 +44,7 @@ class Target:
 class Batches:
     """What ``foreachBatch`` calls. ``evaluate(messages, is_careful, blocked)`` gives outcomes."""
 
-    target: Target
+    target: FailureTarget
     journal: Journal
     ordered_by: str | None
     evaluate: Callable[[DataFrame, bool, Mapping[str, str] | None], DataFrame]

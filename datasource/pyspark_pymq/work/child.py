@@ -19,11 +19,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_pymq.work.calls import Calls
+from pyspark_pymq.work.functions import Handled
 from pyspark_pymq.work.verdicts import Failure
 
 if TYPE_CHECKING:
-    from pyspark_pymq.work.calls import Arrow, Rows
+    from pyspark_pymq.work.functions import ArrowFunction, RowFunction
 
 __all__ = ["DIED", "Isolated", "serve"]
 
@@ -35,7 +35,7 @@ _LENGTH = struct.Struct(">Q")
 class Isolated:
     """A form of function whose calls happen in a child."""
 
-    def __init__(self, form: Rows | Arrow) -> None:
+    def __init__(self, form: RowFunction | ArrowFunction) -> None:
         from pyspark import cloudpickle
 
         self._form = form
@@ -48,8 +48,8 @@ class Isolated:
             self._process.kill()
             self._end(self._process)
 
-    def call(self, batch: pa.RecordBatch) -> Calls:
-        calls = Calls()
+    def call(self, batch: pa.RecordBatch) -> Handled:
+        calls = Handled()
         parts: list[pa.Array] = []
         size = self._form.slice_rows
         waiting = [(first, min(size, batch.num_rows - first)) for first in range(0, batch.num_rows, size)][
@@ -75,14 +75,14 @@ class Isolated:
             calls.results = pa.concat_arrays([pa.nulls(0, self._form.results), *parts])
         return calls
 
-    def _exchange(self, batch: pa.RecordBatch) -> Calls | str:
+    def _exchange(self, batch: pa.RecordBatch) -> Handled | str:
         """What became of the rows, or how the child died."""
         process = self._process or self._start()
         try:
             if process.stdin is None or process.stdout is None:
                 raise BrokenPipeError
             _write(process.stdin, batch)
-            calls: Calls = _read(process.stdout)
+            calls: Handled = _read(process.stdout)
         except (EOFError, BrokenPipeError):
             return self._end(process)
         self._is_fresh = False

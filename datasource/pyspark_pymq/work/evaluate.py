@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_pymq.work.calls import Arrow, Calls, Rows
 from pyspark_pymq.work.child import Isolated
+from pyspark_pymq.work.functions import ArrowFunction, Handled, RowFunction
 from pyspark_pymq.work.outcome import outcome_of
 from pyspark_pymq.work.verdicts import RETRY, Policy
 
@@ -45,7 +45,7 @@ class Order:
 class Evaluation:
     """The function of ``mapInArrow``: pickled into every task."""
 
-    form: Rows | Arrow
+    form: RowFunction | ArrowFunction
     policy: Policy
     is_careful: bool
     """A process died on this batch before."""
@@ -75,10 +75,10 @@ class Evaluation:
                 child.close()
 
     def _in_order(
-        self, batch: pa.RecordBatch, call: Callable[[pa.RecordBatch], Calls], order: Order
-    ) -> Calls:
+        self, batch: pa.RecordBatch, call: Callable[[pa.RecordBatch], Handled], order: Order
+    ) -> Handled:
         """One by one: the outcome of a message decides whether the next one of its key is called."""
-        calls = Calls()
+        calls = Handled()
         parts: list[pa.Array] = []
         names = ("orderKey", "retryOf", "attempt", "place")
         for row, (key, retry_of, attempt, place) in enumerate(

@@ -139,7 +139,7 @@ def _encoded(properties: Mapping[str, str]) -> str:
 
 
 @dataclass(slots=True)
-class _Send:
+class _Returned:
     place: str
     broker: str
     header: SendMessageRequestHeaderV2
@@ -155,7 +155,7 @@ class SendBack:
         self._client = client
         self._group = group
         self._may_come_twice = may_come_twice
-        self._under_way: dict[tuple[BlockingConnection, int], _Send] = {}
+        self._under_way: dict[tuple[BlockingConnection, int], _Returned] = {}
         self._bytes = 0
         self._turn = 0
         self._failing_since: float | None = None
@@ -181,7 +181,7 @@ class SendBack:
         if not self._queues:
             raise NoRoute(topic, "the retry topic of the group has no writable queue")
 
-    def _send_of(self, failed: Failed) -> _Send:
+    def _send_of(self, failed: Failed) -> _Returned:
         message = failed.message
         properties = properties_of(failed) | {RETRY_OF: message.place}
         if failed.order_key is not None:
@@ -211,9 +211,9 @@ class SendBack:
             max_reconsume_times=NEVER_DEAD,
             batch=False,
         )
-        return _Send(message.place, message.broker, header, body)
+        return _Returned(message.place, message.broker, header, body)
 
-    def _start(self, sends: Iterable[_Send]) -> None:
+    def _start(self, sends: Iterable[_Returned]) -> None:
         """Send to the broker that the message came from, where it can be."""
         waiting = deque(sends)
         while waiting:
@@ -241,13 +241,13 @@ class SendBack:
             self._bytes += len(send.body)
             waiting.popleft()
 
-    def _lost(self, address: str) -> list[_Send]:
+    def _lost(self, address: str) -> list[_Returned]:
         """What was under way on a lost connection."""
         gone = [key for key in self._under_way if key[0].address == address]
         self._client.forget(address)
         return [self._taken(key) for key in gone]
 
-    def _taken(self, key: tuple[BlockingConnection, int]) -> _Send:
+    def _taken(self, key: tuple[BlockingConnection, int]) -> _Returned:
         send = self._under_way.pop(key)
         self._bytes -= len(send.body)
         return send

@@ -29,7 +29,7 @@ __all__ = [
     "Discard",
     "Failure",
     "Policy",
-    "RetryLater",
+    "RetryAfter",
     "duration_ms",
 ]
 
@@ -76,7 +76,7 @@ def duration_ms(name: str, value: object) -> int:
     return delay_ms
 
 
-class RetryLater(Exception):
+class RetryAfter(Exception):
     """Raised by a function: the message fails, and comes again after ``delay`` (seconds, or a text such as ``5m``).
     Without a delay it waits as after any other exception."""
 
@@ -113,7 +113,7 @@ class Failure:
         name = (
             kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         )
-        delay_ms = error.delay_ms if isinstance(error, RetryLater) else None
+        delay_ms = error.delay_ms if isinstance(error, RetryAfter) else None
         try:
             text = str(error)
         except Exception as broken:

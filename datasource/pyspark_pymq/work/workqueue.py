@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient
 from mqspark.errors import ConfigError, NoRoute
 from mqspark.message import check_group, check_topic, dlq_topic, retry_topic
-from pyspark_pymq.work.batches import Batches, Target
-from pyspark_pymq.work.calls import ERROR, Arrow, Rows
+from pyspark_pymq.work.batches import Batches, FailureTarget
 from pyspark_pymq.work.evaluate import Evaluation
+from pyspark_pymq.work.functions import ERROR, ArrowFunction, RowFunction
 from pyspark_pymq.work.journal import Journal
 from pyspark_pymq.work.outcome import MESSAGE, outcome_ddl
 from pyspark_pymq.work.verdicts import DEAD, DONE, REASONS, RETRY, Policy
@@ -126,7 +126,7 @@ class WorkQueue:
     ) -> WorkQuery:
         """``function(message)`` is called with a Row of ``pyspark_pymq.work.outcome.MESSAGE``; what it returns is
         ignored. ``trigger``: the arguments of ``DataStreamWriter.trigger``."""
-        return self._start(self._calls(Rows(function, None)), None, None, checkpoint, trigger, name)
+        return self._start(self._calls(RowFunction(function, None)), None, None, checkpoint, trigger, name)
 
     def map(
         self,
@@ -144,7 +144,9 @@ class WorkQueue:
         called with a DataFrame and the number of the batch. That number is the same, and the results are the same, if
         the batch runs again after a crash: a sink that knows the numbers it has written repeats nothing."""
         results = _arrow_struct(schema)
-        return self._start(self._calls(Rows(function, results)), schema, sink, checkpoint, trigger, name)
+        return self._start(
+            self._calls(RowFunction(function, results)), schema, sink, checkpoint, trigger, name
+        )
 
     def map_arrow(
         self,
@@ -164,7 +166,9 @@ class WorkQueue:
                 "ordered: goes with for_each and map, which see one message at a time", key="ordered"
             )
         results = _arrow_struct(schema)
-        return self._start(self._calls(Arrow(function, results)), schema, sink, checkpoint, trigger, name)
+        return self._start(
+            self._calls(ArrowFunction(function, results)), schema, sink, checkpoint, trigger, name
+        )
 
     def transform(
         self,
@@ -220,7 +224,9 @@ class WorkQueue:
 
     # --- the query --------------------------------------------------------------------------------------------
 
-    def _calls(self, form: Rows | Arrow) -> Callable[[DataFrame, bool, Mapping[str, str] | None], DataFrame]:
+    def _calls(
+        self, form: RowFunction | ArrowFunction
+    ) -> Callable[[DataFrame, bool, Mapping[str, str] | None], DataFrame]:
         policy = self._policy
 
         def evaluate(messages: DataFrame, is_careful: bool, blocked: Mapping[str, str] | None) -> DataFrame:
@@ -243,7 +249,7 @@ class WorkQueue:
         is_exact = self._make_topics()
         ddl = outcome_ddl(None if results is None else f"struct<{results}>")
         batches = Batches(
-            target=Target(self._nameserver, self._group, is_exact),
+            target=FailureTarget(self._nameserver, self._group, is_exact),
             journal=Journal(checkpoint),
             ordered_by=self._ordered,
             evaluate=evaluate,

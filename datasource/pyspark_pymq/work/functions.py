@@ -15,14 +15,14 @@ import pyarrow as pa
 from pyspark_pymq.work.outcome import NAMES, with_results
 from pyspark_pymq.work.verdicts import Failure
 
-__all__ = ["ERROR", "Arrow", "Calls", "Rows"]
+__all__ = ["ERROR", "ArrowFunction", "Handled", "RowFunction"]
 
 ERROR = "error"
 """The column by which a function on batches or DataFrames says which rows failed, and why."""
 
 
 @dataclass
-class Calls:
+class Handled:
     """What became of the rows of one batch."""
 
     failures: dict[int, Failure] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowFunction:
     """A function of one message; its result is a row, or ignored when ``results`` is None."""
 
     function: Callable[[Any], Any]
@@ -40,8 +40,8 @@ class Rows:
     slice_rows = 1
     """In a child process: one by one, so that none is repeated when another one kills the process."""
 
-    def call(self, batch: pa.RecordBatch) -> Calls:
-        calls = Calls()
+    def call(self, batch: pa.RecordBatch) -> Handled:
+        calls = Handled()
         values: list[Any] = []
         for row, message in enumerate(messages_of(batch)):
             try:
@@ -56,7 +56,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Arrow:
+class ArrowFunction:
     """A function of a RecordBatch. It returns one of results; a column ``error`` in it, row by row with the input,
     names the rows that failed. When it raises, halves of the batch find the rows that fail."""
 
@@ -65,8 +65,8 @@ class Arrow:
 
     slice_rows = 1 << 30
 
-    def call(self, batch: pa.RecordBatch) -> Calls:
-        calls = Calls()
+    def call(self, batch: pa.RecordBatch) -> Handled:
+        calls = Handled()
         parts: list[pa.Array] = []
         waiting = [(0, batch.num_rows)]
         visible = batch.select(list(NAMES))
