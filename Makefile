@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+FETCHED := $(VENV)/.fetched
 # More than cores: many tests wait.
 WORKERS ?= 3
 
 .PHONY: demo test test-all bench lint fmt setup clean
 
-setup: $(READY)
+setup: $(READY) $(FETCHED)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "mqspark needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -16,6 +17,11 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
 	touch $(READY)
+
+# What interop tests run, in ~/.cache/mqspark: jars and clients of other languages.
+$(FETCHED): $(READY) $(wildcard tests/interop/*.xml tests/interop/*/*)
+	$(BIN)/python -m tests.interop.fetch
+	touch $(FETCHED)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -30,10 +36,10 @@ fmt: $(READY)
 # Lint and pytest side by side, then a second try of what failed: see tests/support/run.py.
 RUN := $(BIN)/python -m tests.support.run -n $(WORKERS)
 
-test: $(READY)
+test: $(READY) $(FETCHED)
 	$(RUN) -m 'not slow'
 
-test-all: $(READY)
+test-all: $(READY) $(FETCHED)
 	$(RUN) --hypothesis-profile=thorough
 
 demo: $(READY)

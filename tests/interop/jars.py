@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.support.maven import cached, copy_dependencies, digest, require_tools, run
 
 HERE = Path(__file__).parent
+OLD_CLIENTS = ["4.9.8", "5.3.3"]
 COMPILE_TIMEOUT_S = 120
 
 

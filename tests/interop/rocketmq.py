@@ -103,7 +103,8 @@ def rocketmq_broker(
         "-c",
         str(conf),
         heap_mib=heap_mib,
-        options=list(options),
+        # It lives for seconds: compiling well would cost more than it saves.
+        options=["-XX:TieredStopAtLevel=1", *options],
     )
     log = folder / "broker.out"
     with process(command, log, env={"ROCKETMQ_HOME": str(folder)}, stop_signal=stop_signal) as child:

@@ -79,7 +79,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.fixture(scope="module", params=["4.9.8", "5.3.3"])
+@pytest.fixture(scope="module", params=jar_cache.OLD_CLIENTS)
 def report(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Report:

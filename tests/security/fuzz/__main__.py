@@ -7,6 +7,7 @@ import hashlib
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.security.fuzz.cases import Chance
@@ -44,10 +45,13 @@ def fuzz(target: Target, seed: int, seconds: float, findings: Path | None = None
     return stories
 
 
-def replay(target: Target, case: bytes) -> str | None:
-    """One case alone; what it did wrong."""
+def replay(target: Target, cases: Mapping[str, bytes]) -> list[str]:
+    """Cases by name, one after the other in one process, which costs the most; what they did wrong."""
     with target.open():
-        return target.run(case) or target.verdict()
+        stories = [f"{name}: {story}" for name, case in cases.items() if (story := target.run(case))]
+        if story := target.verdict():
+            stories.append(story)
+    return stories
 
 
 def main() -> int:

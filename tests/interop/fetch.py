@@ -1,0 +1,44 @@
+"""Fetches and builds what the interop tests and Spark's Delta use, ahead of them: ``python -m tests.interop.fetch``.
+
+Part of ``make test``'s set-up. What cannot be had on this machine is said, and its tests will be skipped or fail.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+from tests.interop import jars
+from tests.interop.other_clients import cpp_binding, go_program, js_program
+from tests.interop.proxy import fetch_grpc_client, fetch_proxy
+from tests.spark.delta_jars import delta_jars
+from tests.support.maven import ToolMissing
+
+WANTED: dict[str, Callable[[], object]] = {
+    "RocketMQ": jars.fetch,
+    **{f"RocketMQ's client {each}": partial(jars.fetch_client, each) for each in jars.OLD_CLIENTS},
+    "RocketMQ's proxy": fetch_proxy,
+    "the gRPC client": fetch_grpc_client,
+    "the Go client": go_program,
+    "the C++ client": cpp_binding,
+    "the JavaScript client": js_program,
+    "Delta for Spark": delta_jars,
+}
+
+
+def main() -> None:
+    for name, fetch in WANTED.items():
+        began = time.monotonic()
+        try:
+            found = fetch() is not None
+        except (ToolMissing, RuntimeError, subprocess.SubprocessError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+        else:
+            print(f"{name}: {f'{time.monotonic() - began:.0f} s' if found else 'not to be had'}")
+
+
+if __name__ == "__main__":
+    main()
