@@ -247,7 +247,12 @@ class BrokerCore:
         self.replicas = Replicas(config, store, clock, self.follower)
         self._acked = 0
         """The log position up to which this broker alone would answer."""
-        self.pulls = PullProcessor(state)
+        follower = self.follower
+        self.pulls = PullProcessor(
+            state,
+            memory_bytes or physical_memory_bytes(),
+            None if follower is None else lambda: follower.address is not None,
+        )
         self._sends = SendProcessor(state, self.acks, store_host, self._once_known)
         self.routes = ClusterRoutes(state)
         admin = admin_handlers(state, self.runtime_info, self._settings_changed, self._change, foreign_keys)

@@ -45,6 +45,11 @@ class BrokerConfig:
     """A slave's: ``host:port`` of its master's HA port; None: the one that the name servers name."""
     sync_from_last_file: bool = False
     """A slave's: whether it begins with its master's newest segment when it has no log, instead of the oldest."""
+    slave_read_enable: bool = False
+    """A slave's: whether it serves pulls. A master's: whether it sends consumers of old messages to a slave."""
+    offset_check_in_slave: bool = False
+    """A slave's: whether a pull at an offset that it lacks is answered with the nearest that it has. Otherwise the
+    consumer keeps its offset and waits."""
     namesrv_addr: str | None = None
     """``host:port;host:port``."""
     broker_permission: int = PERM_READ | PERM_WRITE
@@ -284,6 +289,8 @@ UPDATABLE_KEYS = frozenset(
         "sendThreadPoolQueueCapacity",
         "pullThreadPoolQueueCapacity",
         "pullBytesPerTurn",
+        "slaveReadEnable",
+        "offsetCheckInSlave",
         "enableSplitRegistration",
         "splitRegistrationSize",
         "maxTopics",

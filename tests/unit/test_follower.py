@@ -394,13 +394,13 @@ def test_a_slave_refuses_what_only_its_master_does(tmp_path: Path) -> None:
     peer = slave.peer()
     answer = peer.ask(SEND, send_ext(), b"x")
     assert (answer.code, answer.remark) == (
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        "this broker is a slave: its master stores messages",
+        ResponseCode.SYSTEM_BUSY,
+        "[REJECTREQUEST]system busy, this broker is a slave: its master stores messages",
     )
     for code, expected in (
         (RequestCode.END_TRANSACTION, ResponseCode.SLAVE_NOT_AVAILABLE),
         (RequestCode.UPDATE_AND_CREATE_TOPIC, ResponseCode.SYSTEM_ERROR),
-        (RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_BUSY),
         (RequestCode.POP_MESSAGE, ResponseCode.SERVICE_NOT_AVAILABLE),
     ):
         assert peer.ask(code).code == expected

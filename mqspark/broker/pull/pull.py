@@ -8,6 +8,7 @@ Facts: docs/rocketmq/broker.md#pull.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -67,6 +68,12 @@ _CODES = {
 """Store status → response code. The two statuses of an empty queue also depend on the offset."""
 
 
+MASTER_ID = 0
+
+_POSITION = struct.Struct(">28xq")
+"""The physical offset in the head of a record."""
+
+
 def check_expression_type(config: BrokerConfig, kind: str | None) -> None:
     """Refuse types other than tags where they are not enabled. Raises Refusal."""
     if kind != SQL92:
@@ -86,8 +93,16 @@ def _forbidden(remark: str, kind: int) -> Refusal:
 
 
 class PullProcessor:
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        memory_bytes: int = 1 << 62,
+        has_master: Callable[[], bool] | None = None,
+    ) -> None:
+        """``memory_bytes`` of this machine. ``has_master``: set on a slave, whether its master is there."""
         self._state = state
+        self._memory_bytes = memory_bytes
+        self._has_master = has_master
         self._get = state.store.get
         self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
         self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
@@ -110,6 +125,11 @@ class PullProcessor:
             raise Refusal(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {command.code} not supported on the fast port",
+            )
+        if self._has_master is not None and not config.slave_read_enable:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY,
+                "[REJECTREQUEST]system busy, this slave serves no pulls: set slaveReadEnable=true on it",
             )
         header = command.header(PullMessageRequestHeader)
         if command.flag & 2:
@@ -369,6 +389,8 @@ class PullProcessor:
             status = "NO_MESSAGE_IN_QUEUE"  # a queue without any messages counts as empty
             code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
         next_offset = result.next_offset
+        if self._has_master is not None:
+            code, next_offset = self._on_a_slave(pull, code, next_offset, self._has_master())
         if may_wait and code is ResponseCode.PULL_NOT_FOUND:
             return False
         if woken and status == "NO_MATCHED_MESSAGE" and next_offset >= result.max_offset:
@@ -380,6 +402,31 @@ class PullProcessor:
         state.stats.pulls_missed += 1
         session.send(self._head(pull, code, status, next_offset, result, 0))
         return True
+
+    def _on_a_slave(
+        self, pull: Pull, code: ResponseCode, next_offset: int, has_master: bool
+    ) -> tuple[ResponseCode, int]:
+        """Code and next offset when nothing was found. The master may have more than its slave, so it is asked while
+        it is there. (RocketMQ's slave sends its clients there even when it is gone, so they ask without a pause.)"""
+        if code is ResponseCode.PULL_OFFSET_MOVED and not self._state.config.offset_check_in_slave:
+            code, next_offset = ResponseCode.PULL_NOT_FOUND, pull.offset
+        return ResponseCode.PULL_RETRY_IMMEDIATELY if has_master else code, next_offset
+
+    def _suggested(self, pull: Pull, result: GetResult) -> int:
+        """The id of the broker to pull from next: a slave while this one reads what is probably not in memory."""
+        state = self._state
+        if not state.config.slave_read_enable:
+            return MASTER_ID
+        group = state.subscriptions.configured(pull.group)
+        if group is None:
+            return MASTER_ID
+        if result.buffers:
+            last = result.buffers[-1]
+            end = _POSITION.unpack_from(last)[0] + len(last)
+            ratio = state.store_config.access_message_in_memory_max_ratio
+            if state.store.max_physical_offset - end > self._memory_bytes * ratio // 100:
+                return group.which_broker_when_consume_slowly
+        return group.broker_id
 
     def _put_off(self, pull: Pull) -> None:
         """The client has not read its earlier answers. It asks again when it has."""
@@ -412,6 +459,8 @@ class PullProcessor:
         self, pull: Pull, code: int, status: str, next_offset: int, result: GetResult, size_bytes: int
     ) -> bytes:
         ext = self._ext(pull, next_offset, result.min_offset, result.max_offset)
+        if self._state.config.slave_read_enable:
+            ext["suggestWhichBrokerId"] = str(self._suggested(pull, result))
         return encode_response_head(pull.opaque, code, ext, size_bytes, status)
 
     def _ext(self, pull: Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:

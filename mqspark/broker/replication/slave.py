@@ -1,5 +1,5 @@
 """Requests that a slave refuses, because only its master may store messages or change topics and groups
-(AdminBrokerProcessor.validateSlave, HookUtils.checkBeforePutMessage)."""
+(SendMessageProcessor.rejectRequest, AdminBrokerProcessor.validateSlave)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from mqspark.protocol.session import Session
 
 __all__ = ["refusals"]
 
+_BUSY = "[REJECTREQUEST]system busy, this broker is a slave: its master stores messages"
 _NO_PUT = "this broker is a slave: its master stores messages"
 _NO_CHANGE = (
     "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 )
 
 _REFUSED = {
-    RequestCode.SEND_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
-    RequestCode.SEND_MESSAGE_V2: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
-    RequestCode.SEND_BATCH_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.SEND_MESSAGE: (ResponseCode.SYSTEM_BUSY, _BUSY),
+    RequestCode.SEND_MESSAGE_V2: (ResponseCode.SYSTEM_BUSY, _BUSY),
+    RequestCode.SEND_BATCH_MESSAGE: (ResponseCode.SYSTEM_BUSY, _BUSY),
+    RequestCode.CONSUMER_SEND_MSG_BACK: (ResponseCode.SYSTEM_BUSY, _BUSY),
     RequestCode.SEND_REPLY_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
     RequestCode.SEND_REPLY_MESSAGE_V2: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
     RequestCode.POP_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
@@ -27,10 +29,6 @@ _REFUSED = {
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
     RequestCode.END_TRANSACTION: (ResponseCode.SLAVE_NOT_AVAILABLE, _NO_PUT),
     RequestCode.RECALL_MESSAGE: (ResponseCode.SLAVE_NOT_AVAILABLE, _NO_PUT),
-    RequestCode.CONSUMER_SEND_MSG_BACK: (
-        ResponseCode.SYSTEM_ERROR,
-        "no master available along with this slave",
-    ),
     RequestCode.UPDATE_AND_CREATE_TOPIC: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
     RequestCode.DELETE_TOPIC_IN_BROKER: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
