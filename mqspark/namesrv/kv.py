@@ -5,7 +5,7 @@ Facts: docs/rocketmq/nameserver.md#key-value-configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
@@ -77,10 +77,10 @@ class KVConfig:
             for key, value in entries.items():
                 self.ledger.note(_entry_bytes(key, value))
 
-    def snapshot(self) -> Callable[[], bytes]:
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """A function that encodes a copy of the table."""
         document = {"configTable": {namespace: dict(entries) for namespace, entries in self._table.items()}}
-        return lambda: fastjson.dumps_pretty(document).encode()
+        return lambda: [fastjson.dumps_pretty(document).encode()]
 
 
 def _by_text(what: str, table: dict[Any, Any]) -> dict[str, Any]:

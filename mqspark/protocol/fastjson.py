@@ -17,13 +17,24 @@ Facts: docs/rocketmq/protocol.md#json.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from mqspark.errors import ProtocolError
 
-__all__ = ["Limits", "FILE", "HEADER", "PEER", "canonical", "check_containers", "dumps_pretty", "loads"]
+__all__ = [
+    "Limits",
+    "FILE",
+    "HEADER",
+    "PEER",
+    "canonical",
+    "check_containers",
+    "dumps_pretty",
+    "loads",
+    "pretty_pieces",
+]
 
 MAX_DEPTH = 64
 """RocketMQ's deepest body has 8 levels."""
@@ -127,13 +138,48 @@ def dumps_pretty(value: Any) -> str:
     return "".join(parts)
 
 
+PIECE_ENTRIES = 64
+"""Entries of a table in one piece: a fraction of a millisecond."""
+
+
+def pretty_pieces(document: Mapping[str, Any]) -> Iterator[bytes]:
+    """``dumps_pretty`` of an object in pieces, so that a thread which encodes a long table can pause between them. A
+    value may be an iterator of an object's members, (name, value) in the order in which they are written."""
+    parts: list[str] = []
+    separator = "{"
+    for key in sorted(document):
+        parts.append(f"{separator}\n\t{_encode(key).decode()}:")
+        separator = ","
+        members = document[key]
+        if not isinstance(members, Iterator):
+            _write_pretty(members, "\n\t", parts.append)
+            continue
+        opening = "{"
+        for number, (name, value) in enumerate(members, 1):
+            parts.append(f"{opening}\n\t\t{_encode(name).decode()}:")
+            _write_pretty(value, "\n\t\t", parts.append)
+            opening = ","
+            if number % PIECE_ENTRIES == 0:
+                yield "".join(parts).encode()
+                parts.clear()
+        parts.append("{}" if opening == "{" else "\n\t}")
+    parts.append("{}" if separator == "{" else "\n}")
+    yield "".join(parts).encode()
+
+
+def _in_order(value: dict[Any, Any]) -> list[Any]:
+    """The keys: integers by their size, then texts."""
+    try:
+        return sorted(value)
+    except TypeError:  # both
+        return sorted(value, key=lambda key: (0, key, "") if isinstance(key, int) else (1, 0, str(key)))
+
+
 def _write_pretty(value: Any, newline: str, write: Any) -> None:
     if isinstance(value, dict) and value:
         inner = newline + "\t"
         separator = "{"
-        for key in sorted(
-            value, key=lambda item: (0, item, "") if isinstance(item, int) else (1, 0, str(item))
-        ):
+        for key in _in_order(value):
             if isinstance(key, int):
                 write(f"{separator}{key}:")
             else:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from mqspark.errors import StoreCorrupt
 from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.retention import DiskUsage
+from mqspark.store.disk.saved import PAUSE_S, SavedTable
 from tests.unit.admin_kit import commit, create, group
 from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, namesrv_peer, pull_ext, send_ext
 
@@ -213,3 +216,45 @@ def test_retention_settings_are_checked_when_they_are_changed(bench: Bench) -> N
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "deleteWhen" in (answer.remark or "")
     assert (bench.store_config.file_reserved_time, bench.store_config.delete_when) == (72, "04")
+
+
+def test_long_tables_are_encoded_in_pieces_beside_the_loop(bench: Bench) -> None:
+    """On the loop only lists are copied; in the thread each topic is read as it is by then."""
+    topics, offsets = bench.broker.state.topics, bench.broker.state.offsets
+    for number in range(200):
+        topics.put(TopicConfig(topic_name=f"T{number:03}", read_queue_nums=4, write_queue_nums=4))
+        offsets.commit("CG", f"T{number:03}", 0, number)
+    in_topics, in_offsets = topics.snapshot()(), offsets.snapshot()()
+    topics.put(TopicConfig(topic_name="T150", read_queue_nums=8, write_queue_nums=8))
+    topics.put(TopicConfig(topic_name="Later", read_queue_nums=4, write_queue_nums=4))
+    offsets.commit("CG", "T150", 0, 1_000)
+    pieces = list(in_topics)
+    assert len(pieces) > 200 // fastjson.PIECE_ENTRIES
+    table = fastjson.loads(b"".join(pieces))["topicConfigTable"]
+    assert list(table) == sorted(table)
+    assert {name for name in table if name.startswith("T0")} == {f"T0{number:02}" for number in range(100)}
+    assert table["T150"]["readQueueNums"] == 8
+    assert "Later" not in table
+    pieces = list(in_offsets)
+    assert len(pieces) > 200 // fastjson.PIECE_ENTRIES
+    assert fastjson.loads(b"".join(pieces))["offsetTable"]["T150@CG"] == {"0": 1_000}
+
+
+def test_a_thread_that_saves_pauses_after_each_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("mqspark.store.disk.saved.time.sleep", pauses.append)
+
+    class Table:
+        generation = 1
+
+        def load(self, data: bytes) -> None:
+            raise AssertionError(data)
+
+        def snapshot(self) -> Callable[[], Iterable[bytes]]:
+            return lambda: iter([b"a", b"b", b"c"])
+
+    table = SavedTable(Table(), ConfigFile(tmp_path / "t.json"))
+    job = table.job()
+    job.run()
+    assert (tmp_path / "t.json").read_bytes() == b"abc"
+    assert pauses == [PAUSE_S] * 2

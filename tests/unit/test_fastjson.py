@@ -130,12 +130,12 @@ def test_pretty() -> None:
 
 
 def test_well_formed_json_does_not_reach_the_tolerant_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastjson, "_Parser", None)
+    monkeypatch.setattr(fastjson, "_JsonParser", None)
     assert loads(b'{"a":[{"b":1}]}') == {"a": [{"b": 1}]}
 
 
 def test_bare_keys_are_read_without_the_slow_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastjson, "_Parser", None)
+    monkeypatch.setattr(fastjson, "_JsonParser", None)
     assert loads(b'{"a":{0:"x,1:y", -1 : {\n\t2:3},"k\\",5:":6}}') == {
         "a": {"0": "x,1:y", "-1": {"2": 3}, 'k",5:': 6}
     }
@@ -165,3 +165,14 @@ def test_bare_keys_are_read_without_the_slow_parser(monkeypatch: pytest.MonkeyPa
 def test_a_megabyte_of_anything_is_refused_at_once(text: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"too many|at most"):
         loads(text)
+
+
+def test_pieces_are_the_pretty_text() -> None:
+    table = {f"topic-{number:03}": {"perm": number, "attributes": {}} for number in range(150)}
+    document: dict[str, Any] = {"version": {"counter": 1}, "table": table, "light": {}, "empty": {}}
+    members = {"table": iter(table.items()), "light": iter(())}
+    pieces = list(fastjson.pretty_pieces(document | members))
+    assert b"".join(pieces).decode() == dumps_pretty(document)
+    assert len(pieces) == 3, "64 entries in each"
+    assert b"".join(fastjson.pretty_pieces({})) == b"{}"
+    assert b"".join(fastjson.pretty_pieces({"a": 1})).decode() == dumps_pretty({"a": 1})

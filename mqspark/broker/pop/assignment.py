@@ -101,10 +101,10 @@ class RequestModes:
     def wrapper(self) -> MessageRequestModeSerializeWrapper:
         return MessageRequestModeSerializeWrapper(message_request_mode_map=dict(self._modes))
 
-    def snapshot(self) -> Callable[[], bytes]:
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Returns the encoder of the file. The inner tables are replaced, never modified."""
         wrapper = self.wrapper()
-        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+        return lambda: [fastjson.dumps_pretty(to_document(wrapper)).encode()]
 
     def follow(self, master: MessageRequestModeSerializeWrapper) -> None:
         """Become a copy of a master's table."""

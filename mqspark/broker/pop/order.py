@@ -11,7 +11,7 @@ Facts: docs/rocketmq/pop.md#ordered-pops.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import field
 
@@ -227,14 +227,14 @@ class PopOrder:
 
     # --- file ---
 
-    def snapshot(self) -> Callable[[], bytes]:
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Returns the encoder of the file, which works on a copy."""
         self._forget()
         table: dict[str, dict[int, _Info]] = {}
         for (topic, group, queue_id), info in self._infos.items():
             table.setdefault(f"{topic}@{group}", {})[queue_id] = info
         document = to_document(_File(table=table))
-        return lambda: fastjson.dumps_pretty(document).encode()
+        return lambda: [fastjson.dumps_pretty(document).encode()]
 
     def _forget(self) -> None:
         state = self._state

@@ -9,7 +9,7 @@ Facts: docs/rocketmq/broker.md#offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
 from mqspark.clock import Clock
@@ -214,18 +214,28 @@ class ConsumerOffsets:
             state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
         )
 
-    def snapshot(self) -> Callable[[], bytes]:
-        """Returns the encoder of the file, which works on a copy."""
-        wrapper = self.wrapper()
-        if self._lmq:
-            plain = wrapper.offset_table
-            keys = [key for key in plain if is_lmq(key.partition("@")[2])]
-            light = {key: plain.pop(key).get(LMQ_QUEUE_ID, 0) for key in keys}
-            lmq_wrapper = LmqConsumerOffsetSerializeWrapper(
-                offset_table=plain, lmq_offset_table=light, data_version=wrapper.data_version
-            )
-            return lambda: fastjson.dumps_pretty(to_document(lmq_wrapper)).encode()
-        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        """Returns the encoder of the file. It copies the queues of one topic and group at once; each entry is an offset
+        that the queue had from now on."""
+        version, keys, tables = self.data_version, list(self._table), list(self._table.values())
+
+        def encode() -> Iterator[bytes]:
+            # No tuple an entry here and above: a hundred thousand new containers start a full garbage collection.
+            rows = {f"{topic}@{group}": queues for (topic, group), queues in zip(keys, tables, strict=True)}
+            if not self._lmq:
+                document = to_document(ConsumerOffsetSerializeWrapper(data_version=version))
+                document["offsetTable"] = ((key, rows[key].copy()) for key in sorted(rows))
+            else:
+                document = to_document(LmqConsumerOffsetSerializeWrapper(data_version=version))
+                document["offsetTable"] = (
+                    (key, rows[key].copy()) for key in sorted(rows) if not _is_light(key)
+                )
+                document["lmqOffsetTable"] = (
+                    (key, rows[key].get(LMQ_QUEUE_ID, 0)) for key in sorted(rows) if _is_light(key)
+                )
+            return fastjson.pretty_pieces(document)
+
+        return encode
 
     def wrapper(self) -> ConsumerOffsetSerializeWrapper:
         """A copy of the table."""
@@ -280,3 +290,7 @@ class ConsumerOffsets:
 
 def _pair_bytes(key: tuple[str, str]) -> int:
     return _PAIR_BYTES + text_bytes(*key)
+
+
+def _is_light(key: str) -> bool:
+    return is_lmq(key.partition("@")[2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
@@ -194,11 +194,21 @@ class SubscriptionGroups:
             subscription_group_table=dict(self._table),
         )
 
-    def snapshot(self) -> Callable[[], bytes]:
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may
         read them."""
-        wrapper = self.wrapper()
-        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+        document = to_document(
+            SubscriptionGroupWrapper(data_version=self.data_version, forbidden_table=self._forbidden)
+        )
+        groups = self._table.copy()
+
+        def encode() -> Iterator[bytes]:
+            document["subscriptionGroupTable"] = (
+                (name, to_document(groups[name])) for name in sorted(groups)
+            )
+            return fastjson.pretty_pieces(document)
+
+        return encode
 
     def load(self, data: bytes) -> None:
         """From ``subscriptionGroup.json``. Raises ProtocolError."""

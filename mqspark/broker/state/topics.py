@@ -5,7 +5,8 @@ A ``Topic`` is for the hot paths: plain attributes copied from the configuration
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, weigh
 from mqspark.broker.config import BrokerConfig
@@ -310,11 +311,19 @@ class Topics:
             topic_config_table={name: topic.config for name, topic in self._table.items()},
         )
 
-    def snapshot(self) -> Callable[[], bytes]:
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may
         read them."""
-        wrapper = self.wrapper()
-        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+        document = to_document(TopicConfigSerializeWrapper(data_version=self.data_version))
+        topics = list(self._table.values())
+
+        def encode() -> Iterator[bytes]:
+            document["topicConfigTable"] = (
+                (topic.name, to_document(topic.config)) for topic in sorted(topics, key=attrgetter("name"))
+            )
+            return fastjson.pretty_pieces(document)
+
+        return encode
 
     def load(self, data: bytes) -> None:
         """Load ``topics.json``. The file takes precedence over the built-in system topics. Raises ProtocolError."""

@@ -17,7 +17,7 @@ Facts: docs/rocketmq/later.md#delay-levels.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mqspark.bounded import Memo
 from mqspark.broker.state.ranges import heal_delays
@@ -175,11 +175,11 @@ class DelayOffsets:
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version
 
-    def snapshot(self) -> Callable[[], bytes]:
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
         wrapper = DelayOffsetSerializeWrapper(
             offset_table=dict(sorted(self.table.items())), data_version=self.data_version
         )
-        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+        return lambda: [fastjson.dumps_pretty(to_document(wrapper)).encode()]
 
 
 class _Level:
@@ -239,7 +239,7 @@ class DelayService:
 
     def all_offsets(self, session: Session, command: Command) -> bytes:
         """For slaves: the file as it would be saved now."""
-        return ok(command, None, self.offsets.snapshot()())
+        return ok(command, None, b"".join(self.offsets.snapshot()()))
 
     # --- service ---
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -98,7 +98,7 @@ class TimerMetrics:
         for topic in self._table:
             self.ledger.note(_row_bytes(topic))
 
-    def snapshot(self) -> Callable[[], bytes]:
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
         self._table = {topic: entry for topic, entry in self._table.items() if topic in self._topics}
         self._weigh_all()
         for totals in (self.enqueued, self.dequeued):
@@ -106,7 +106,7 @@ class TimerMetrics:
                 del totals[topic]
         self.data_version = next_version(self.data_version, self._clock.now_ms())
         found = self.wrapper()
-        return lambda: encode_body(found)
+        return lambda: [encode_body(found)]
 
     def wrapper(self) -> Body:
         """A copy of the table, in the form used by the file and by slaves."""

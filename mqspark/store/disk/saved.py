@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 from mqspark.errors import MQError, StoreCorrupt
@@ -20,6 +21,11 @@ class SteppedJob(Job, Protocol):
         """Called instead of ``done``. May be abandoned before its end; another job then starts it again."""
 
 
+PAUSE_S = 0.0002
+"""Between two pieces of a table. Without it the encoding thread holds the interpreter for most of the time, and every
+turn of the loop waits some milliseconds for it."""
+
+
 class Table(Protocol):
     """``generation`` counts changes. ``load`` raises when the bytes are not a valid table."""
 
@@ -28,8 +34,9 @@ class Table(Protocol):
 
     def load(self, data: bytes) -> None: ...
 
-    def snapshot(self) -> Callable[[], bytes]:
-        """A function that encodes the current state of the table, for another thread."""
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        """A function that encodes the table as it is now, or as it will be while that runs, in another thread. Long
+        tables come in pieces of less than a millisecond."""
 
 
 class SavedTable:
@@ -85,7 +92,7 @@ class SavedTable:
 
 class _SaveTableJob:
     def __init__(
-        self, owner: SavedTable, file: ConfigFile, encode: Callable[[], bytes], generation: int
+        self, owner: SavedTable, file: ConfigFile, encode: Callable[[], Iterable[bytes]], generation: int
     ) -> None:
         self._owner = owner
         self._file = file
@@ -93,7 +100,12 @@ class _SaveTableJob:
         self._generation = generation
 
     def run(self) -> None:
-        self._file.save(self._encode())
+        pieces: list[bytes] = []
+        for piece in self._encode():
+            if pieces:
+                time.sleep(PAUSE_S)
+            pieces.append(piece)
+        self._file.save(b"".join(pieces))
 
     def done(self) -> None:
         self._owner.saved(self._generation)
