@@ -1,187 +1,305 @@
-"""Names of RocketMQ's settings, so that a ``broker.conf`` written for RocketMQ is accepted.
+"""What each of RocketMQ's settings means in mqspark: honoured, without an effect, or refused.
 
-Keys of this list without an effect in mqspark are logged once; a key that is neither here nor mqspark's is a
-spelling mistake. Names: BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
-AuthConfig, NamesrvConfig, ControllerConfig and the tiered store's MessageStoreConfig of 5.5.0, the removed fields
-of 4.x, and the path keys (storePathConsumeQueue, storePathIndex, storeCheckpoint, abortFile) that circulate in
-example files.
+A ``broker.conf`` written for RocketMQ is accepted as far as it can be kept. A key without an effect is logged once. A
+value that promises safety, order, a limit or another store than there is stops the start. A key that is neither
+RocketMQ's nor mqspark's is a spelling mistake. ``docs/settings.md`` is generated from this module.
+
+Names: BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig, AuthConfig,
+NamesrvConfig, ControllerConfig and the tiered store's MessageStoreConfig of 5.5.0, the removed fields of 4.x, and the
+path keys (storePathConsumeQueue, storePathIndex, storeCheckpoint, abortFile) that circulate in example files.
 """
 
 from __future__ import annotations
 
-__all__ = ["ROCKETMQ_KEYS"]
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-_NAMES = """
-    abortFile accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable
-    accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity
-    aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond aclEnable adminBrokerThreadPoolNums
-    adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet allowRecallWhenBrokerNotWriteable
-    appendAckAsync appendCkAsync appendTopicForTimerDeleteKey asyncLearner asyncSendEnable
-    authConfigPath authenticationEnabled authenticationMetadataProvider authenticationProvider
-    authenticationStrategy authenticationWhitelist authorizationEnabled authorizationMetadataProvider
-    authorizationProvider authorizationStrategy authorizationWhitelist autoCreateSubscriptionGroup
-    autoCreateTopicEnable autoDeleteUnusedStats autoMessageVersionOnTopicLen
-    batchDispatchRequestThreadPoolNums bindAddress bitMapLengthConsumeQueueExt
-    bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
-    broadcastOffsetExpireSecond brokerClusterName brokerConfigPath brokerElectionPriority
-    brokerFastFailureEnable brokerHeartbeatInterval brokerIP1 brokerIP2 brokerId brokerName
-    brokerNotActiveTimeoutMillis brokerPermission brokerRole brokerSuspendMaxTimeMillis
-    brokerTopicEnable cgColdReadThreshold channelExpiredTimeout channelNotActiveInterval
-    checkCRCOnRecover checkCommitLogOffsetOnRecover checkSyncStateSetPeriod
-    checkTransactionMessageEnable cleanFileForciblyEnable cleanOfflineBrokerInterval
-    cleanResourceInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
-    clearRetryTopicWhenDeleteTopic clientAsyncSemaphoreValue clientCallbackExecutorThreads
-    clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManageThreadPoolNums
-    clientManagerThreadPoolQueueCapacity clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
-    clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clientSocketRcvBufSize
-    clientSocketSndBufSize clientWorkerThreads clusterName clusterTest clusterTopicEnable
-    coldCtrStrategyEnable coldDataFlowControlEnable coldDataScanEnable combineAssignOffsetCQType
-    combineCQEnableCheckSelf combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles
-    combineCQPreferCQType combineCQUseRocksdbForLmq commercialBaseCount commercialSizePerMsg
-    commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
-    commitLogForceSwapMapInterval commitLogRecoverMaxNum commitLogRollingInterval
-    commitLogRollingMinimumSize commitLogSwapMapInterval commitLogSwapMapReserveFileNum
-    compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
-    compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion configName
-    configStorePath connectTimeoutMillis consumerFallbehindThreshold consumerManageThreadPoolNums
-    consumerManagerThreadPoolQueueCapacity consumerOffsetUpdateVersionStep controllerAddr
-    controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId controllerHeartBeatTimeoutMills
-    controllerRequestThreadPoolQueueCapacity controllerStorePath controllerThreadPoolNums controllerType
-    correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval dLegerGroup dLegerPeers
-    dLegerSelfId dataReadAheadEnable debugLockEnable defaultMessageRequestMode defaultPopShareQueueNum
-    defaultQueryMaxNum defaultReadQueueNums defaultThreadPoolNums defaultThreadPoolQueueCapacity
-    defaultTopicQueueNums defaultWriteQueueNums delayOffsetUpdateVersionStep
-    deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteFileBatchMax
-    deleteTopicWithBrokerRegistration deleteWhen destroyMapedFileIntervalForcibly
-    disableCallbackExecutor disableConsumeIfConsumerReadSlowly disableNettyWorkerGroup
-    disappearTimeAfterStart diskFallRecorded diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
-    diskSpaceWarningLevelRatio dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread
-    duplicationEnable electMasterMaxRetryCount enableAcceleratedRecovery enableAllTopicList
-    enableAsyncReput enableAutoInSyncReplicas enableBatchPush enableBroadcastOffsetStore
-    enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction
-    enableConnectionMetrics enableConsumeQueueExt enableControllerInNamesrv enableControllerMode
-    enableCreateSysGroup enableDLegerCommitLog enableDetailStat enableElectUncleanMaster
-    enableFastChannelEventProcess enableLagAndDlqMetrics enableLiteEventMode enableLitePopLog enableLmq
-    enableLmqQuota enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover
-    enableMessageStoreMetrics enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl
-    enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enableOutOfOrder
-    enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
-    enablePropertyFilter enableReconnectForGoAway enableRegisterProducer enableRemoteEscape
-    enableRemotingMetrics enableRequestMetrics enableRetryTopicV2 enableRocksDBLog
-    enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
-    enableShutdownGracefully enableSingleTopicRegister enableSkipLongAwaitingAck enableSlaveActingMaster
-    enableSplitMetadata enableSplitRegistration enableStatsMetrics enableTopicList
-    enableTransactionMetrics enabledAppendPropCRC endTransactionPoolQueueCapacity
-    endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
-    fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup fetchNameSrvAddrByDnsLookup
-    fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval fileReservedTime filterDataCleanTimeSpan
-    filterServerNums filterSupportRetry flushCommitLogLeastPages flushCommitLogThoroughInterval
-    flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
-    flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval flushDelayOffsetInterval
-    flushDiskType flushIntervalCommitLog flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile
-    forceRegister forceVerifyPropCRC forwardTimeout globalColdReadThreshold haFlowControlEnable
-    haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup
-    haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize heartbeatBrokerInterval
-    heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer
-    inSyncReplicas indexFileReadEnable indexFileWriteEnable indexRocksDBEnable initAuthenticationUser
-    initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials isBrokerContainer
-    isEnableBatchPush isInBrokerContainer isScanAvailableNameSrv isolateLogEnable
-    iteratorWhenUseRocksdbConsumeQueue kvConfigPath listenPort liteEventCheckInterval
-    liteEventFullDispatchDelayTime liteEventFullDispatchDelayTimeForWildcardGroup
-    liteLagCountMetricsEnable liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK
-    litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
-    liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills liteTtlCheckInterval
-    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
-    loadBalanceThreadPoolQueueCapacity lockInStrictMode logicQueueForceSwapMapInterval
-    logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum logicalDiskSpaceCleanForciblyThreshold
-    longPollingEnable mapedFileSizeCommitLog mapedFileSizeConsumeQueue mappedFileSize
-    mappedFileSizeCommitLog mappedFileSizeConsumeQueue mappedFileSizeConsumeQueueExt
-    mappedFileSizeTimerLog mappedFileSwapEnable mapperFileSizeBatchConsumeQueue
-    maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange maxClientEventCount
-    maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxHaTransferByteInSecond
-    maxHashSlotNum maxIndexNum maxLiteSubscriptionCount maxLmqConsumeQueueNum
-    maxMessageFilterNumForNotification maxMessageSize maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize
-    maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxRocksDBIndexQueryDays
-    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
-    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
-    memTableFlushIntervalMs messageDelayLevel messageIndexEnable messageIndexSafe messageStorePlugIn
-    metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
-    metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints metricsExporterType
-    metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
-    metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled
-    minInSyncReplicas minLiteTTl msgTraceTopicName namesrvAddr needWaitForService
-    notifyBrokerRoleChanged notifyConsumerIdsChangedEnable notifyMinBrokerIdChanged objectStoreAccessKey
-    objectStoreBucket objectStoreEndpoint objectStoreSecretKey offlineCheckInterval offsetCheckInSlave
-    orderMessageEnable osPageCacheBusyTimeOutMills persistConsumerOffsetIncrementally
-    persistConsumerOffsetInterval pollNameServerInterval pollNameServerInteval popCkMaxBufferSize
-    popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
-    popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
-    popFromRetryProbabilityForPriority popInflightMessageThreshold popLongPollingForceNotifyInterval
-    popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize popResponseReturnActualRetryTopic
-    popReviveConcurrency popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
-    popReviveSkipIfGroupAbsent preferredLeaderId printChannelGroups printChannelGroupsMinNum
-    priorityOrderAsc processReadEvent processReplyMessageThreadPoolNums productEnvName
-    pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
-    putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageMutexEnable
-    putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity queryMessageThreadPoolNums
-    queryThreadPoolQueueCapacity readAheadCacheEnable readAheadCacheExpireDuration
-    readAheadCacheSizeThresholdRate readAheadMessageCountThreshold readAheadMessageSizeThreshold
-    readOnlyCommitLogStorePaths readUnCommitted realTimeNotifyConsumerChange
-    realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq recordGetMessageResult
-    recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval regionId
-    registerBrokerTimeoutMills registerNameServerPeriod rejectPullConsumerEnable
-    rejectTransactionMessage replicasPerDiskPartition replyThreadPoolQueueCapacity
-    retrieveMessageFromPopRetryTopicV1 returnOrderTopicConfigToBroker reviveAckWaitMs reviveInterval
-    reviveMaxSlow reviveQueueNum reviveScanTime rocketmqHome rocksdbCQDoubleWriteEnable
-    rocksdbCompressionType rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold
-    sampleSteps scanAvailableNameSrv scanInactiveMasterInterval scanNotActiveBrokerInterval
-    scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable
-    sendHeartbeatTimeoutMillis sendMessageThreadPoolNums sendThreadPoolQueueCapacity
-    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
-    serverLoadBalancerEnable serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
-    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
-    serverSocketSndBufSize serverWorkerThreads sharedByteBufferNum shortPollingTimeMills
-    shutdownWaitTimeSeconds skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable slaveTimeout
-    socksProxyConfig spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
-    startAcceptSendRequestTimeStamp statRocksDBCQIntervalSec statefulAuthenticationCacheExpiredSecond
-    statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond
-    statefulAuthorizationCacheMaxNum storeCheckpoint storePathBrokerIdentity storePathCommitLog
-    storePathConsumeQueue storePathDLedgerCommitLog storePathEpochFile storePathIndex
-    storePathMessageIndex storePathRootDir storeReplyMessageEnable storeType subscriptionExpiredTimeout
-    supportActingMaster syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
-    syncControllerMetadataPeriod syncFlushTimeout syncFromLastFile syncMasterFlushOffsetWhenStartup
-    tieredBackendServiceProvider tieredMetadataServiceProvider tieredStorageLevel
-    tieredStoreCommitLogMaxSize tieredStoreConsumeQueueMaxSize tieredStoreCrcCheckEnable
-    tieredStoreDeleteFileEnable tieredStoreDeleteFileInterval tieredStoreFilePath
-    tieredStoreFileReservedTime tieredStoreGroupCommit tieredStoreGroupCommitCount
-    tieredStoreGroupCommitSize tieredStoreGroupCommitTimeout tieredStoreIndexFileMaxHashSlotNum
-    tieredStoreIndexFileMaxIndexNum tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit
-    timerCheckMetricsWhen timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
-    timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum
-    timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs
-    timerProgressLogIntervalMs timerPutMessageThreadNum timerRecallToTimeWheelEnable
-    timerRecallToTimelineEnable timerReputServiceCorePoolSize timerReputServiceMaxPoolSize
-    timerReputServiceQueueCapacity timerRocksDBEnable timerRocksDBPrecisionMs
-    timerRocksDBRollIntervalHours timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan
-    timerRocksDBTimeExpiredMaxTps timerRollWindowSlot timerSkipUnknownError timerStopDequeue
-    timerStopEnqueue timerWarmEnable timerWheelEnable timerWheelSnapshotFlush
-    timerWheelSnapshotIntervalMs topicQueueLockNum totalReplicas traceOn traceTopicEnable
-    transRocksDBEnable transWriteOriginTransHalfEnable transactionCheckInterval transactionCheckMax
-    transactionCheckRequestHoldMax transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
-    transactionCheckRocksdbQueueCapacity transactionCheckThreadPoolMaxSize
-    transactionCheckThreadPoolMinSize transactionMetricFlushInterval transactionOpBatchInterval
-    transactionOpMsgMaxSize transactionTimeOut transactionTimeoutCheckInterval transferMsgByHeap
-    transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
-    unRegisterBrokerQueueCapacity updateNameServerAddrPeriod useABSLock useEpollNativeSelector
-    useMessageFilterForNotification usePIDColdCtrStrategy useReentrantLockWhenPutMessage
-    useSeparateRetryQueue useSeparateStorePathForRocksdbCQ useServerSideResetOffset
-    useSingleRocksDBForAllConfigs useStaticSubscription useTLS userCacheExpiredSecond userCacheMaxNum
-    userCacheRefreshSecond validateSystemTopicWhenUpdateTopic waitSecondsForService
-    waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInFilterQueue
-    waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue
-    waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue wakeCommitWhenPutMessage
-    wakeFlushWhenPutMessage warmMapedFileEnable writeBufferHighWaterMark writeBufferLowWaterMark
-    writeWithoutMmap
+__all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
+
+_HONOURED = """
+    accessMessageInMemoryMaxRatio allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey
+    autoCreateSubscriptionGroup autoCreateTopicEnable bindAddress brokerClusterName brokerFastFailureEnable
+    brokerId brokerIP1 brokerIP2 brokerName brokerPermission brokerRole brokerTopicEnable
+    channelExpiredTimeout checkCRCOnRecover cleanFileForciblyEnable cleanResourceInterval clusterTopicEnable
+    compactionCqMappedFileSize compactionMappedFileSize configBlackList consumerOffsetUpdateVersionStep
+    defaultMessageRequestMode defaultPopShareQueueNum defaultQueryMaxNum defaultTopicQueueNums
+    delayOffsetUpdateVersionStep deleteFileBatchMax deleteTopicWithBrokerRegistration deleteWhen
+    diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enableAllTopicList
+    enableConsumeQueueExt enabledAppendPropCRC enableLmq enableMultiDispatch enablePropertyFilter
+    enableRetryTopicV2 enableSplitRegistration enableTopicList fileReservedTime flushConsumerOffsetInterval
+    flushDiskType flushIntervalCommitLog flushIntervalConsumeQueue forceRegister forceVerifyPropCRC
+    haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haSendHeartbeatInterval
+    haTransferBatchSize inSyncReplicas kvConfigPath listenPort litePullMessageEnable longPollingEnable
+    mappedFileSizeCommitLog mappedFileSizeConsumeQueue mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
+    mapperFileSizeBatchConsumeQueue maxFilterMessageSize maxHashSlotNum maxIndexNum maxMessageSize
+    maxMsgsNumBatch maxPopPollingSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
+    maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageDelayLevel messageIndexEnable
+    msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave orderMessageEnable
+    popFromRetryProbability popPollingSize pullThreadPoolQueueCapacity readOnlyCommitLogStorePaths
+    recallMessageEnable regionId registerBrokerTimeoutMills registerNameServerPeriod rejectTransactionMessage
+    retrieveMessageFromPopRetryTopicV1 returnOrderTopicConfigToBroker reviveQueueNum
+    scanNotActiveBrokerInterval sendThreadPoolQueueCapacity serverChannelMaxIdleTimeSeconds
+    serverLoadBalancerEnable serverSocketBacklog shortPollingTimeMills slaveReadEnable slaveTimeout
+    splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp storePathCommitLog
+    storePathRootDir storeReplyMessageEnable syncFlushTimeout syncFromLastFile timerCongestNumEachSlot
+    timerFlushIntervalMs timerMaxDelaySec timerPrecisionMs timerRollWindowSlot timerWheelEnable traceOn
+    traceTopicEnable transactionCheckInterval transactionCheckMax transactionOpBatchInterval
+    transactionOpMsgMaxSize transactionTimeOut useServerSideResetOffset waitTimeMillsInAckQueue
+    waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
+    waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue writeBufferHighWaterMark
 """
 
-ROCKETMQ_KEYS: frozenset[str] = frozenset(_NAMES.split())
+HONOURED = frozenset(_HONOURED.split())
+"""Fields of the settings classes of the broker, its store, the name server or the server."""
+
+_WITHOUT_EFFECT = {
+    "users and policies, for which authentication has to be on": """
+        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
+        authenticationMetadataProvider authenticationProvider authenticationStrategy authenticationWhitelist
+        authorizationMetadataProvider authorizationProvider authorizationStrategy authorizationWhitelist
+        initAuthenticationUser innerClientAuthenticationCredentials statefulAuthenticationCacheExpiredSecond
+        statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond
+        statefulAuthorizationCacheMaxNum userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
+    """,
+    "RocksDB, which stores must not use here": """
+        batchDispatchRequestThreadPoolNums bottomMostCompressionTypeForConsumeQueueStore
+        cleanRocksDBDirtyCQIntervalMin combineAssignOffsetCQType combineCQEnableCheckSelf
+        combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType dispatchCqCacheNum
+        dispatchCqThreads enablePopBatchAck enableRocksDBLog iteratorWhenUseRocksdbConsumeQueue
+        maxRocksDBIndexQueryDays memTableFlushIntervalMs persistConsumerOffsetIncrementally
+        popConsumerFSServiceInit popConsumerKVServiceInit popConsumerKVServiceLog realTimePersistRocksDBConfig
+        rocksdbCompressionType rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold
+        statRocksDBCQIntervalSec timerRecallToTimelineEnable timerRecallToTimeWheelEnable
+        timerRocksDBPrecisionMs timerRocksDBRollIntervalHours timerRocksDBRollMaxTps
+        timerRocksDBRollRangeHours timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps
+        transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
+        transactionCheckRocksdbQueueCapacity transWriteOriginTransHalfEnable useSeparateStorePathForRocksdbCQ
+    """,
+    "tiered storage, which is not available": """
+        objectStoreAccessKey objectStoreBucket objectStoreEndpoint objectStoreSecretKey readAheadCacheEnable
+        readAheadCacheExpireDuration readAheadCacheSizeThresholdRate readAheadMessageCountThreshold
+        readAheadMessageSizeThreshold tieredBackendServiceProvider tieredMetadataServiceProvider
+        tieredStoreCommitLogMaxSize tieredStoreConsumeQueueMaxSize tieredStoreCrcCheckEnable
+        tieredStoreDeleteFileEnable tieredStoreDeleteFileInterval tieredStoreFilePath
+        tieredStoreFileReservedTime tieredStoreGroupCommit tieredStoreGroupCommitCount
+        tieredStoreGroupCommitSize tieredStoreGroupCommitTimeout tieredStoreIndexFileMaxHashSlotNum
+        tieredStoreIndexFileMaxIndexNum tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit
+    """,
+    "controllers and DLedger, which are not available": """
+        asyncLearner brokerElectionPriority brokerHeartbeatInterval brokerNotActiveTimeoutMillis
+        checkSyncStateSetPeriod controllerAddr controllerDLegerGroup controllerDLegerPeers
+        controllerDLegerSelfId controllerHeartBeatTimeoutMills controllerRequestThreadPoolQueueCapacity
+        controllerStorePath controllerThreadPoolNums controllerType dLegerGroup dLegerPeers dLegerSelfId
+        electMasterMaxRetryCount enableElectUncleanMaster haMaxTimeSlaveNotCatchup heartbeatBrokerInterval
+        notifyBrokerRoleChanged notifyMinBrokerIdChanged preferredLeaderId scanInactiveMasterInterval
+        sendHeartbeatTimeoutMillis skipPreOnline storePathBrokerIdentity storePathDLedgerCommitLog
+        storePathEpochFile syncBrokerMemberGroupPeriod syncControllerMetadataPeriod totalReplicas
+    """,
+    "lite topics, which are not available": """
+        enableLiteEventMode enableLitePopLog enableLmqStats liteEventCheckInterval
+        liteEventFullDispatchDelayTime liteEventFullDispatchDelayTimeForWildcardGroup
+        liteLagCountMetricsEnable liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK
+        liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills liteTtlCheckInterval
+        maxClientEventCount maxLiteSubscriptionCount maxLmqConsumeQueueNum minLiteTTl
+    """,
+    "priority topics, which are not available": """
+        popFromRetryProbabilityForPriority priorityOrderAsc useSeparateRetryQueue
+    """,
+    "thread pools and their queues: one event loop serves all requests": """
+        ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums
+        adminBrokerThreadPoolQueueCapacity appendAckAsync appendCkAsync asyncSendEnable
+        clientCallbackExecutorThreads clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
+        clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clientWorkerThreads
+        compactionThreadNum consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
+        defaultThreadPoolNums defaultThreadPoolQueueCapacity disableCallbackExecutor disableNettyWorkerGroup
+        dispatchFromSenderThread enableAsyncReput enableBuildConsumeQueueConcurrently
+        enableFastChannelEventProcess enableReconnectForGoAway enableScheduleAsyncDeliver
+        enableShutdownGracefully endTransactionPoolQueueCapacity endTransactionThreadPoolNums
+        heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity litePullMessageThreadPoolNums
+        litePullThreadPoolQueueCapacity loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
+        maxAsyncPutMessageRequests popReviveConcurrency processReadEvent processReplyMessageThreadPoolNums
+        pullMessageThreadPoolNums putMessageFutureThreadPoolNums putThreadPoolQueueCapacity
+        queryMessageThreadPoolNums queryThreadPoolQueueCapacity recoverConcurrently recoverThreadPoolNums
+        replyThreadPoolQueueCapacity scheduleAsyncDeliverMaxPendingLimit
+        scheduleAsyncDeliverMaxResendNum2Blocked sendMessageThreadPoolNums serverCallbackExecutorThreads
+        serverSelectorThreads serverWorkerThreads shutdownWaitTimeSeconds timerEnableDisruptor
+        timerGetMessageThreadNum timerPutMessageThreadNum timerReputServiceCorePoolSize
+        timerReputServiceMaxPoolSize timerReputServiceQueueCapacity transactionCheckThreadPoolMaxSize
+        transactionCheckThreadPoolMinSize transientStorePoolSize unRegisterBrokerQueueCapacity
+        waitTimeMillsInFilterQueue
+    """,
+    "Netty: sockets belong to asyncio or uvloop": """
+        clientAsyncSemaphoreValue clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout
+        clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize
+        clientSocketSndBufSize connectTimeoutMillis forwardTimeout maxReconnectIntervalTimeSeconds
+        serverAsyncSemaphoreValue serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
+        serverPooledByteBufAllocatorEnable serverSocketRcvBufSize serverSocketSndBufSize sharedByteBufferNum
+        transferMsgByHeap useEpollNativeSelector writeBufferLowWaterMark
+    """,
+    "locks of RocketMQ's writers: one writer needs none": """
+        debugLockEnable putMessageMutexEnable putMessageTimeout sampleCountThreshold sampleSteps
+        spinLockCollisionRetreatOptimalDegree topicQueueLockNum useABSLock useReentrantLockWhenPutMessage
+    """,
+    "how RocketMQ maps, warms, commits and flushes files: here writes are grouped, and a sync follows the group": """
+        accessMessageInMemoryHotRatio cleanSwapedMapInterval commitCommitLogLeastPages
+        commitCommitLogThoroughInterval commitIntervalCommitLog commitLogForceSwapMapInterval
+        commitLogSwapMapInterval commitLogSwapMapReserveFileNum dataReadAheadEnable
+        destroyMapedFileIntervalForcibly diskFallRecorded enableRunningFlagsInFlush
+        fastFailIfNoBufferInStorePool flushCommitLogLeastPages flushCommitLogThoroughInterval
+        flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
+        flushLeastPagesWhenWarmMapedFile highSpeedMode logicQueueForceSwapMapInterval
+        logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum mappedFileSwapEnable
+        osPageCacheBusyTimeOutMills putConsumeQueueDataByFileChannel recordGetMessageResult
+        redeleteHangedFileInterval timerWarmEnable timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
+        transientStorePoolEnable wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable
+        writeWithoutMmap
+    """,
+    "files: their places and sizes follow storePathRootDir, and the names in RocketMQ's MessageStoreConfig": """
+        abortFile brokerConfigPath configName configStorePath mapedFileSizeCommitLog mapedFileSizeConsumeQueue
+        mappedFileSize productEnvName rocketmqHome storeCheckpoint storePathConsumeQueue storePathIndex
+        storePathMessageIndex
+    """,
+    "retention and clean-up: their intervals and order are fixed": """
+        autoDeleteUnusedStats cleanOfflineBrokerInterval commitLogRollingInterval commitLogRollingMinimumSize
+        correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval deleteCommitLogFilesInterval
+        deleteConsumeQueueFilesInterval enableCleanExpiredOffset logicalDiskSpaceCleanForciblyThreshold
+        maxBatchDeleteFilesNum maxStatsIdleTimeInMinutes offlineCheckInterval replicasPerDiskPartition
+        subscriptionExpiredTimeout
+    """,
+    "recovery: a start checks everything that is cheap, and the scrub checks the rest": """
+        checkCommitLogOffsetOnRecover commitLogRecoverMaxNum enableAcceleratedRecovery
+        enableLogConsumeQueueRepeatedlyBuildWhenRecover maxChecksumRange maxRecoveryCommitlogFiles
+        messageIndexSafe recheckReputOffsetFromCq
+    """,
+    "metrics: they are at /metrics of the HTTP port": """
+        accountStatsEnable accountStatsPrintZeroValues commercialBaseCount commercialSizePerMsg
+        enableConnectionMetrics enableDetailStat enableLagAndDlqMetrics enableMessageStoreMetrics enablePopLog
+        enablePopMetrics enableRemotingMetrics enableRequestMetrics enableScheduleMessageStats
+        enableStatsMetrics enableTransactionMetrics estimateAccumulation metricGrpcExporterIntervalInMills
+        metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints
+        metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
+        metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort printChannelGroups
+        printChannelGroupsMinNum timerCheckMetricsWhen timerEnableCheckMetrics timerMetricSmallThreshold
+        timerProgressLogIntervalMs transactionMetricFlushInterval
+    """,
+    "POP: check points live in memory and in the revive log, whose reads are bounded by time": """
+        enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enableOutOfOrder
+        enablePopBufferMerge enableSkipLongAwaitingAck initPopOffsetByCheckMsgInMem
+        maxMessageFilterNumForNotification popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime
+        popCkStayBufferTimeOut popInflightMessageThreshold popLongPollingForceNotifyInterval
+        popPollingMapExpireTimeSeconds popPollingMapSize popResponseReturnActualRetryTopic
+        popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead popReviveSkipIfGroupAbsent reviveAckWaitMs
+        reviveInterval reviveMaxSlow reviveScanTime skipWhenCKRePutReachMaxTimes
+        useMessageFilterForNotification
+    """,
+    "message filters are exact, so that no Bloom filter goes before them": """
+        bitMapLengthConsumeQueueExt enableCalcFilterBitMap expectConsumerNumUseFilter filterDataCleanTimeSpan
+        filterServerNums filterSupportRetry maxErrorRateOfBloomFilter
+    """,
+    "limits on reads of cold data and on slow consumers, which are not available": """
+        cgColdReadThreshold coldCtrStrategyEnable coldDataScanEnable consumerFallbehindThreshold
+        globalColdReadThreshold timerColdDataCheckIntervalMs usePIDColdCtrStrategy
+    """,
+    "replication: its pace is not limited, and a slave copies its master's tables at a fixed interval": """
+        haSlaveFallbehindMax maxHaTransferByteInSecond maxSlaveResendLength readUnCommitted
+        syncBrokerMetadataPeriod
+    """,
+    "name servers: how brokers and name servers find and refresh each other": """
+        clusterName compatibleWithOldNameSrv compressedRegister enableRegisterProducer
+        enableSingleTopicRegister enableSplitMetadata fetchNamesrvAddrInterval isScanAvailableNameSrv
+        loadBalancePollNameServerInterval pollNameServerInterval pollNameServerInteval scanAvailableNameSrv
+        updateNameServerAddrPeriod waitSecondsForService
+    """,
+    "topics and groups: their defaults and checks are fixed": """
+        autoMessageVersionOnTopicLen clearRetryTopicWhenDeleteTopic defaultReadQueueNums defaultWriteQueueNums
+        enableCreateSysGroup enableMixedMessageType maxTopicLength validateSystemTopicWhenUpdateTopic
+    """,
+    "offsets of broadcasting consumers stay with their clients": """
+        broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore
+    """,
+    "compaction is a Spark job": """
+        compactionScheduleInternal enableCompaction maxOffsetMapSize
+    """,
+    "background threads of RocketMQ: what they do happens in time, at intervals of this broker's own": """
+        brokerSuspendMaxTimeMillis channelNotActiveInterval checkTransactionMessageEnable enableBatchPush
+        flushConsumerOffsetHistoryInterval flushDelayOffsetInterval indexFileReadEnable indexFileWriteEnable
+        isEnableBatchPush maxConsumeQueueScan persistConsumerOffsetInterval pullBatchMaxMessageCount
+        putMsgIndexHightWater realTimeNotifyConsumerChange searchBcqByCacheEnable timerEnableRetryUntilSuccess
+        timerInterceptDelayLevel timerSkipUnknownError transactionCheckRequestHoldMax
+        transactionTimeoutCheckInterval travelCqFileNumWhenGetMessage
+    """,
+}
+
+WITHOUT_EFFECT: Mapping[str, str] = {
+    key: reason for reason, names in _WITHOUT_EFFECT.items() for key in names.split()
+}
+"""Why a key has no effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A key of which all values are refused but those that ask for nothing."""
+
+    harmless: frozenset[str]
+    reason: str
+
+    def refuses(self, value: object) -> bool:
+        text = str(value).strip()
+        return text not in self.harmless and text.lower() not in self.harmless
+
+
+_OFF = frozenset({"false"})
+
+_SWITCHES = {
+    "TLS is not available": "useTLS",
+    "authentication is not available": "authenticationEnabled",
+    "authorization is not available": "authorizationEnabled",
+    "access control is not available": "aclEnable migrateAuthFromV1Enabled",
+    "DLedger replication is not available": "enableDLegerCommitLog",
+    "controller mode is not available": """
+        allAckInSyncStateSet enableControllerInNamesrv enableControllerMode
+    """,
+    "the number of replicas that must have a message is inSyncReplicas alone": "enableAutoInSyncReplicas",
+    "slaves acting as masters are not available": """
+        enableRemoteEscape enableSlaveActingMaster supportActingMaster
+    """,
+    "the rate of replication is not limited": "haFlowControlEnable",
+    "a slave is not truncated to its master's flushed position": "syncMasterFlushOffsetWhenStartup",
+    "duplication of a log is not available": "duplicationEnable",
+    "broker containers are not available": """
+        inBrokerContainer isBrokerContainer isInBrokerContainer isolateLogEnable
+    """,
+    "queues, timers, transactions, indexes and tables are files; RocksDB is not available": """
+        combineCQUseRocksdbForLmq indexRocksDBEnable popConsumerKVServiceEnable rocksdbCQDoubleWriteEnable
+        timerRocksDBEnable transRocksDBEnable useSingleRocksDBForAllConfigs
+    """,
+    "pull consumers are not refused": "rejectPullConsumerEnable",
+    "slow consumers are not refused": "disableConsumeIfConsumerReadSlowly",
+    "reads of cold data are not limited": "coldDataFlowControlEnable",
+    "queue locks do not work across the brokers of a replication group": "lockInStrictMode",
+    "the number of messages in flight of POP is not limited": "enablePopMessageThreshold",
+    "the number of light queues is not limited": "enableLmqQuota",
+    "subscriptions come from heartbeats alone": "useStaticSubscription",
+    "name servers are those of namesrvAddr alone": """
+        fetchControllerAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup
+    """,
+    "a name server does not ask another environment": "clusterTest",
+    "a name server answers from its first second on": "needWaitForService",
+    "timers cannot be stopped": "timerStopEnqueue timerStopDequeue",
+    "network flow control is not available": "enableNetWorkFlowControl",
+}
+
+REFUSED: Mapping[str, Refused] = {
+    **{key: Refused(_OFF, reason) for reason, names in _SWITCHES.items() for key in names.split()},
+    "storeType": Refused(frozenset({"default"}), "queues are ConsumeQueue files; RocksDB is not available"),
+    "messageStorePlugIn": Refused(frozenset({""}), "stores cannot be replaced by plug-ins"),
+    "tieredStorageLevel": Refused(frozenset({"DISABLE"}), "tiered storage is not available"),
+    "configManagerVersion": Refused(frozenset({"v1"}), "tables are JSON files; RocksDB is not available"),
+    "minInSyncReplicas": Refused(
+        frozenset({"1"}), "the number of replicas that must have a message is inSyncReplicas alone"
+    ),
+    "socksProxyConfig": Refused(frozenset({"", "{}"}), "connections do not go through proxies"),
+    "disappearTimeAfterStart": Refused(frozenset({"-1", "0"}), "a broker registers as soon as it serves"),
+}
+
+ROCKETMQ_KEYS = HONOURED | WITHOUT_EFFECT.keys() | REFUSED.keys()

@@ -36,7 +36,7 @@ from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
 from mqspark_server.settings.properties import parse_properties
-from mqspark_server.settings.rocketmq_keys import ROCKETMQ_KEYS
+from mqspark_server.settings.rocketmq_keys import REFUSED, ROCKETMQ_KEYS
 
 __all__ = [
     "ServerConfig",
@@ -89,15 +89,6 @@ DEVELOPMENT: Mapping[str, Any] = {
     "cleanFileForciblyEnable": False,
 }
 """``mqspark dev`` and ``mqspark.testing``: loopback only, topics are created on first use."""
-
-_REFUSED: Mapping[str, tuple[frozenset[str], str]] = {
-    "enableDLegerCommitLog": (frozenset({"true"}), "DLedger replication is not available"),
-    "enableControllerMode": (frozenset({"true"}), "controller mode is not available"),
-    "aclEnable": (frozenset({"true"}), "access control is not available"),
-    "authenticationEnabled": (frozenset({"true"}), "authentication is not available"),
-    "authorizationEnabled": (frozenset({"true"}), "authorization is not available"),
-    "enableControllerInNamesrv": (frozenset({"true"}), "controller mode is not available"),
-}
 
 
 @dataclass(slots=True)
@@ -338,13 +329,9 @@ def _from(*layers: Layer) -> Iterator[None]:
 
 
 def _check_promise(key: str, value: Any) -> None:
-    refused = _REFUSED.get(key)
-    if refused is None:
-        return
-    values, reason = refused
-    text = str(value).strip()
-    if text in values or text.lower() in values:
-        raise ConfigError(f"{key}={text}: {reason} in this version", key=key)
+    refused = REFUSED.get(key)
+    if refused is not None and refused.refuses(value):
+        raise ConfigError(f"{key}={str(value).strip()}: {refused.reason} in this version", key=key)
 
 
 def _flatten(table: Mapping[str, Any], source: str) -> dict[str, Any]:
