@@ -15,6 +15,7 @@
     │   ├── NotNow               nothing was changed, and a retry may succeed
     │   │   ├── DiskFull         no space for another segment step
     │   │   ├── NoResources      the process has no descriptor or no memory left       (.errno)
+    │   │   ├── TooFewReplicas   fewer brokers in sync than minInSyncReplicas          (.in_sync, .needed)
     │   │   ├── TableFull        a table that peers can grow has no room for a key     (.table, .bound, .setting)
     │   │   └── StoreUnreadable  a read failed                                         (.errno)
     │   └── MessageTooLarge      body, properties or record over a limit               (.size_bytes, .limit_bytes)
@@ -53,6 +54,7 @@ __all__ = [
     "StoreUnreadable",
     "DiskFull",
     "NoResources",
+    "TooFewReplicas",
     "is_shortage",
     "MessageTooLarge",
     "ClientError",
@@ -157,6 +159,13 @@ class TableFull(NotNow):
         self.table = table
         self.bound = bound
         self.setting = setting
+
+
+class TooFewReplicas(NotNow):
+    def __init__(self, in_sync: int, needed: int) -> None:
+        super().__init__(f"in-sync replicas not enough: {in_sync} of minInSyncReplicas={needed}")
+        self.in_sync = in_sync
+        self.needed = needed
 
 
 class NoResources(NotNow):

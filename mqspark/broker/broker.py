@@ -245,6 +245,7 @@ class BrokerCore:
             self._service_tables = [table for service in self._services for table in service.saved_tables()]
 
         self.replicas = Replicas(config, store, clock, self.follower)
+        store.refuse_puts(self.replicas.shortage)
         self._acked = 0
         """The log position up to which this broker alone would answer."""
         follower = self.follower
@@ -373,8 +374,10 @@ class BrokerCore:
                 self.progress(self.store.commit())
 
     def replicated(self) -> None:
-        """A slave may have more of the log: notify those who wait for it."""
+        """A slave may have more of the log, or have left: notify those who wait for it."""
         self.acks.release(min(self._acked, self.replicas.confirmed))
+        if self.store.refusal is not None or self.config.min_in_sync_replicas > 1:
+            self.store.refuse_puts(self.replicas.shortage)
 
     def tick(self) -> int:
         state = self.state

@@ -35,6 +35,13 @@ class BrokerConfig:
     ha_listen_port: int | None = None  # None: listenPort + 1
     in_sync_replicas: int = 1
     """Brokers that must have a message, including this one, before a SYNC_MASTER acknowledges it. 0 means 1."""
+    min_in_sync_replicas: int = 1
+    """Brokers that must be in sync, including this one, for a SYNC_MASTER to accept a message, and that must have it
+    before it is acknowledged."""
+    all_ack_in_sync_state_set: bool = False
+    """Whether a SYNC_MASTER waits for all slaves that are in sync."""
+    enable_auto_in_sync_replicas: bool = False
+    """Whether a SYNC_MASTER waits for fewer than inSyncReplicas while fewer are in sync."""
     slave_timeout: int = 3_000  # ms; then a send is answered FLUSH_SLAVE_TIMEOUT
     ha_send_heartbeat_interval: int = 5_000  # ms
     ha_housekeeping_interval: int = 20_000  # ms; a slave that is silent for longer is disconnected
@@ -235,6 +242,7 @@ class BrokerConfig:
             "max_waiting_bytes",
             "sync_flush_timeout",
             "slave_timeout",
+            "min_in_sync_replicas",
             "ha_send_heartbeat_interval",
             "ha_housekeeping_interval",
             "ha_transfer_batch_size",

@@ -234,6 +234,8 @@ class MessageStore:
         self._flush_retry_ms: int | None = None
         """Set while the flush in flight waits after a shortage: the monotonic time at which it runs again."""
         self._note = DurableNote(self.paths.abort, self._files)
+        self.refusal: NotNow | None = None
+        """Why puts are refused although the store is healthy (``refuse_puts``), or None."""
         self._copier: LogCopier | None = None
         """Set when the log is a copy of another broker's."""
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
@@ -569,9 +571,17 @@ class MessageStore:
         self._undispatched.clear()
         return StoreReadOnly(self.read_only)
 
+    def refuse_puts(self, reason: NotNow | None) -> None:
+        """Refuse every put with this error, until a call without one."""
+        self.refusal = reason
+        if reason is not None:
+            self._log.room_end = -1  # the next put asks for room and is refused
+
     def _check_writable(self) -> None:
         if self.read_only is not None or self._copier is not None:
             raise StoreReadOnly(self.read_only or "its log is a copy of a master's")
+        if self.refusal is not None:
+            raise self.refusal
         if self._cleaner.full is not None:
             raise DiskFull(self._cleaner.full)
         if self._shortage is not None:

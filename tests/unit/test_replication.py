@@ -323,3 +323,66 @@ def test_without_a_wheel_there_is_nothing_to_copy(tmp_path: Path) -> None:
         answer = bench.peer().ask(code)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
     bench.close()
+
+
+def has_all(slave: Replica, bench: Bench) -> None:
+    slave.data(1 << 24)
+    slave.received(report(bench.store.max_physical_offset))
+    bench.broker.replicated()
+
+
+def test_with_too_few_in_sync_nothing_is_stored(tmp_path: Path) -> None:
+    bench = make(tmp_path, broker_role=BrokerRole.SYNC_MASTER, min_in_sync_replicas=2)
+    peer = bench.peer()
+    answer = peer.ask(SEND, send_ext(), b"alone")
+    assert (answer.code, answer.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "in-sync replicas not enough: 1 of minInSyncReplicas=2",
+    )
+    assert bench.store.max_physical_offset == 0
+    (slave,) = connected(bench, 0)
+    bench.broker.replicated()
+    peer.give(SEND, send_ext(), b"two")
+    bench.broker.turn()
+    assert peer.heard() == [], "never acknowledged with fewer than minInSyncReplicas"
+    has_all(slave, bench)
+    assert [answer.code for answer in peer.heard()] == [0]
+    bench.broker.replicas.disconnect(slave)
+    bench.broker.replicated()
+    assert peer.ask(SEND, send_ext(), b"alone again").code == ResponseCode.SYSTEM_ERROR
+    bench.close()
+
+
+def test_a_sync_master_may_wait_for_everybody_who_is_in_sync(tmp_path: Path) -> None:
+    bench = make(tmp_path, broker_role=BrokerRole.SYNC_MASTER, all_ack_in_sync_state_set=True)
+    peer = bench.peer()
+    assert peer.ask(SEND, send_ext(), b"a").code == 0, "it is the only one"
+    first, second = connected(bench, bench.store.max_physical_offset, bench.store.max_physical_offset)
+    peer.give(SEND, send_ext(), b"b")
+    bench.broker.turn()
+    has_all(first, bench)
+    assert peer.heard() == []
+    has_all(second, bench)
+    assert [answer.code for answer in peer.heard()] == [0]
+    peer.give(SEND, send_ext(), b"c")
+    bench.broker.turn()
+    has_all(first, bench)
+    bench.broker.replicas.disconnect(second)
+    bench.broker.replicated()
+    assert [answer.code for answer in peer.heard()] == [0]
+    bench.close()
+
+
+def test_a_sync_master_may_do_with_fewer_while_slaves_are_away(tmp_path: Path) -> None:
+    bench = make(
+        tmp_path, broker_role=BrokerRole.SYNC_MASTER, in_sync_replicas=3, enable_auto_in_sync_replicas=True
+    )
+    peer = bench.peer()
+    assert peer.ask(SEND, send_ext(), b"alone").code == 0
+    (slave,) = connected(bench, bench.store.max_physical_offset)
+    peer.give(SEND, send_ext(), b"two")
+    bench.broker.turn()
+    assert peer.heard() == []
+    has_all(slave, bench)
+    assert [answer.code for answer in peer.heard()] == [0]
+    bench.close()

@@ -16,7 +16,7 @@ from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.replication.follower import Follower
 from mqspark.clock import Clock
 from mqspark.config import INT64_MAX
-from mqspark.errors import ProtocolError
+from mqspark.errors import ProtocolError, TooFewReplicas
 from mqspark.protocol.bodies import HAConnectionRuntimeInfo, HARuntimeInfo, encode_body
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
@@ -150,14 +150,44 @@ class Replicas:
         return len(self._all)
 
     @property
+    def in_sync(self) -> int:
+        """The number of brokers that are in sync, this one included."""
+        return 1 + sum(replica.is_in_sync for replica in self._all)
+
+    @property
     def confirmed(self) -> int:
-        """The log position that as many brokers have as a SYNC_MASTER waits for, this broker included."""
-        slaves = self._config.in_sync_replicas - 1
-        if slaves <= 0 or self._config.broker_role is not BrokerRole.SYNC_MASTER:
+        """The log position that as many brokers have as a SYNC_MASTER waits for, this broker included: never fewer
+        than minInSyncReplicas. (RocketMQ may acknowledge with fewer, once a slave has left.)"""
+        config = self._config
+        if config.broker_role is not BrokerRole.SYNC_MASTER:
+            return INT64_MAX
+        needed = config.in_sync_replicas
+        if config.all_ack_in_sync_state_set:
+            needed = max(needed, self.in_sync)
+        elif config.enable_auto_in_sync_replicas:
+            needed = min(needed, self.in_sync)
+        slaves = max(needed, config.min_in_sync_replicas) - 1
+        if slaves <= 0:
             return INT64_MAX
         if len(self._all) < slaves:
             return -1
-        return sorted((replica.acked for replica in self._all), reverse=True)[slaves - 1]
+        confirmed = sorted((replica.acked for replica in self._all), reverse=True)[slaves - 1]
+        if config.all_ack_in_sync_state_set:
+            return min([confirmed, *(replica.acked for replica in self._all if replica.is_in_sync)])
+        return confirmed
+
+    @property
+    def shortage(self) -> TooFewReplicas | None:
+        """Why a SYNC_MASTER accepts no message now: fewer than minInSyncReplicas are in sync."""
+        config = self._config
+        if config.broker_role is not BrokerRole.SYNC_MASTER or config.min_in_sync_replicas <= 1:
+            return None
+        in_sync = self.in_sync
+        return (
+            None
+            if in_sync >= config.min_in_sync_replicas
+            else TooFewReplicas(in_sync, config.min_in_sync_replicas)
+        )
 
     def status(self, session: Session, command: Command) -> bytes:
         if self._follower is not None:
@@ -166,7 +196,7 @@ class Replicas:
         info = HARuntimeInfo(
             master=True,
             master_commit_log_max_offset=self._store.max_physical_offset,
-            in_sync_slave_nums=sum(replica.is_in_sync for replica in self._all),
+            in_sync_slave_nums=self.in_sync - 1,
             ha_connection_info=[replica.info() for replica in self._all],
         )
         return ok(command, None, encode_body(info))

@@ -19,7 +19,7 @@ from mqspark.broker.state.topics import Topic
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.timer.delays import delay_level
 from mqspark.broker.transaction.halfmessages import divert_prepared
-from mqspark.errors import InvalidMessage, MessageTooLarge, NoResources, NotNow, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NoResources, NotNow, StoreReadOnly, TooFewReplicas
 from mqspark.message import (
     BORN_HOST_V6,
     CLUSTER,
@@ -586,9 +586,11 @@ class SendProcessor:
         self._state.stats.put_failures += 1
         if isinstance(error, InvalidMessage | MessageTooLarge):
             return self._refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
-        code = (
-            ResponseCode.SYSTEM_BUSY if isinstance(error, NoResources) else ResponseCode.SERVICE_NOT_AVAILABLE
-        )
+        code = ResponseCode.SERVICE_NOT_AVAILABLE
+        if isinstance(error, NoResources):
+            code = ResponseCode.SYSTEM_BUSY
+        elif isinstance(error, TooFewReplicas):
+            code = ResponseCode.SYSTEM_ERROR
         return self._refusal(code, str(error))
 
     def _refusal(self, code: int, remark: str) -> Refusal:
