@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from tests.support.dev import DevCluster
+from tests.support.processes import start, stop
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -48,7 +49,7 @@ class Work:
             "stop": str(root / "stop"),
         }
         self._settings.write_text(json.dumps(settings))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
 
     @property
     def log(self) -> str:
@@ -56,8 +57,9 @@ class Work:
 
     def start(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("work_driver.py")), str(self._settings)]
-        with (self.root / "driver.log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        log = self.root / "driver.log"
+        log.unlink(missing_ok=True)
+        self._process = start(command, log, new_session=True)
         eventually(lambda: "STARTED" in self._output() or not self.is_running, lambda: self.log, WAIT_S)
         assert self.is_running, self.log
 
@@ -72,7 +74,7 @@ class Work:
         """Python, JVM and workers at once, as when the machine goes."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(WAIT_S)
+        stop(self._process)
 
     def kill_below(self, mark: str) -> bool:
         """Kill one process below the driver whose command line holds ``mark``."""
