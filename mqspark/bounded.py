@@ -4,6 +4,8 @@ A ``Ledger`` accounts for the memory of one table, or of several that belong tog
 for a new key and frees what is removed; an existing key costs nothing. A full table refuses new keys; it
 never evicts an entry to admit another, because its content is relied on.
 
+A ``TableBudget`` bounds all tables of one broker together.
+
 A ``Memo`` caches the results of a function of text from peers. It drops the older half when it exceeds its
 limit.
 
@@ -14,12 +16,23 @@ an unbounded container. Sizes are estimates of what CPython uses, rather too hig
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from mqspark.errors import TableFull
 
-__all__ = ["ENTRY_BYTES", "MEMOS", "Bounded", "Ledger", "Memo", "Tables", "text_bytes", "weigh"]
+__all__ = [
+    "ENTRY_BYTES",
+    "MEMOS",
+    "Bounded",
+    "Ledger",
+    "Memo",
+    "TableBudget",
+    "Tables",
+    "text_bytes",
+    "weigh",
+]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -29,6 +42,8 @@ ENTRY_BYTES = 104
 CONTAINER_BYTES = 232
 """Size of a small dict or set."""
 NUMBER_BYTES = 32
+RESERVED_BYTES = 1 << 20
+"""Of each table, whatever the others have; a broker has some twenty tables."""
 MEMO_BYTES = 4 << 20
 """Limit of each memo; a process has a dozen of them."""
 _TEXT_BYTES = 56
@@ -53,17 +68,42 @@ class Bounded(Protocol):
     def refused(self) -> int: ...
 
 
+class TableBudget:
+    """The memory of all tables of one broker. A table may grow as long as it is not larger than the room that is left
+    for all, so that one that fills its share leaves room for others (the dynamic thresholds of shared-memory
+    switches). RESERVED_BYTES of each table are never refused: deleting a topic needs a little room, too."""
+
+    __slots__ = ("_bound", "bytes", "refused", "setting")
+
+    def __init__(self, bound: Callable[[], int], setting: str) -> None:
+        self._bound = bound
+        self.setting = setting
+        self.bytes = 0
+        self.refused = 0
+        """Number of entries refused for this reason."""
+
+    @property
+    def bound(self) -> int:
+        return self._bound()
+
+    def allows(self, table_bytes: int, more_bytes: int) -> bool:
+        """Whether a table that has this size may have ``more_bytes``."""
+        wanted_bytes = table_bytes + more_bytes
+        return wanted_bytes <= RESERVED_BYTES or wanted_bytes <= self._bound() - self.bytes
+
+
 class Ledger:
     """``holds``: the attributes it accounts for, as ``Class.attribute``. ``setting``: the configuration key
     of its limit."""
 
-    __slots__ = ("_bound", "bytes", "entries", "holds", "name", "refused", "setting")
+    __slots__ = ("_bound", "_budget", "bytes", "entries", "holds", "name", "refused", "setting")
 
     def __init__(self, name: str, bound: Callable[[], int], *holds: str, setting: str = "") -> None:
         self.name = name
         self.holds = holds
         self.setting = setting
         self._bound = bound
+        self._budget = TableBudget(lambda: sys.maxsize, "")
         self.entries = 0
         self.bytes = 0
         self.refused = 0
@@ -73,17 +113,29 @@ class Ledger:
     def bound(self) -> int:
         return self._bound()
 
+    def share(self, budget: TableBudget) -> None:
+        """Belong to the tables of ``budget``, which counts from now on what is here."""
+        self._budget = budget
+        budget.bytes += self.bytes
+
     def has_room(self, size_bytes: int) -> bool:
         """Whether ``size_bytes`` fit. False counts as a refusal."""
-        if self.bytes + size_bytes <= self._bound():
-            return True
-        self.refused += 1
-        return False
+        if self.bytes + size_bytes > self._bound():
+            self.refused += 1
+            return False
+        if not self._budget.allows(self.bytes, size_bytes):
+            self.refused += 1
+            self._budget.refused += 1
+            return False
+        return True
 
     def admit(self, size_bytes: int) -> None:
         """Raise TableFull when there is no room for ``size_bytes``. Changes nothing."""
         if not self.has_room(size_bytes):
-            raise TableFull(self.name, self.bytes, self.bound, self.setting)
+            if self.bytes + size_bytes > self.bound:
+                raise TableFull(self.name, self.bytes, self.bound, self.setting)
+            budget = self._budget
+            raise TableFull(self.name, self.bytes, budget.bound, budget.setting, of_all=budget.bytes)
 
     def refuse(self, count: int, most: int, setting: str, *, of: str = "") -> TableFull:
         """The error to raise for more than ``most`` entries, whatever their size."""
@@ -99,6 +151,7 @@ class Ledger:
         """Account for an entry that must not be refused, from a file or of the broker itself."""
         self.entries += 1
         self.bytes += size_bytes
+        self._budget.bytes += size_bytes
 
     def resize(self, old_bytes: int, new_bytes: int) -> None:
         """Account for a new value of an entry. Raises TableFull and changes nothing when it grows and there
@@ -106,12 +159,15 @@ class Ledger:
         if new_bytes > old_bytes:
             self.admit(new_bytes - old_bytes)
         self.bytes += new_bytes - old_bytes
+        self._budget.bytes += new_bytes - old_bytes
 
     def free(self, size_bytes: int, entries: int = 1) -> None:
         self.entries -= entries
         self.bytes -= size_bytes
+        self._budget.bytes -= size_bytes
 
     def clear(self) -> None:
+        self._budget.bytes -= self.bytes
         self.entries = self.bytes = 0
 
 
@@ -178,10 +234,14 @@ MEMOS: list[Memo[Any, Any]] = []
 
 
 class Tables:
-    """All tables and caches of one broker or name server."""
+    """All tables and caches of one broker or name server. The tables share ``budget``, if there is one."""
 
-    def __init__(self, *tables: Bounded) -> None:
+    def __init__(self, *tables: Bounded, budget: TableBudget | None = None) -> None:
         self._tables = tables
+        if budget is not None:
+            for table in tables:
+                if isinstance(table, Ledger):
+                    table.share(budget)
 
     def __iter__(self) -> Iterator[Bounded]:
         """Includes the memos of the process."""

@@ -153,9 +153,23 @@ class DiskFull(NotNow):
 
 
 class TableFull(NotNow):
-    def __init__(self, table: str, size: int, bound: int, setting: str = "", *, unit: str = "bytes") -> None:
+    def __init__(
+        self,
+        table: str,
+        size: int,
+        bound: int,
+        setting: str = "",
+        *,
+        unit: str = "bytes",
+        of_all: int | None = None,
+    ) -> None:
+        """``of_all``: the size of all tables together, when ``bound`` is theirs."""
+        if of_all is None:
+            text = f"is full: {size} of {bound} {unit}"
+        else:
+            text = f"may not grow: it has {size} {unit}, and all tables together {of_all} of {bound}"
         more = f"; {setting} sets that" if setting else ""
-        super().__init__(f"[OVERLOAD] the table {table} is full: {size} of {bound} {unit}{more}")
+        super().__init__(f"[OVERLOAD] the table {table} {text}{more}")
         self.table = table
         self.bound = bound
         self.setting = setting

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mqspark.bounded import Ledger, Tables
+from mqspark.bounded import Ledger, TableBudget, Tables
 from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.admin.runtime import runtime_table
@@ -217,7 +217,8 @@ class BrokerCore:
             self._timers.divert,
             self._transactions.check_draft,
         ]
-        lookups = LookupProcessor(state, memory_bytes or physical_memory_bytes())
+        machine_bytes = memory_bytes or physical_memory_bytes()
+        lookups = LookupProcessor(state, machine_bytes)
         self._pop = PopService(
             state,
             self.acks,
@@ -251,7 +252,7 @@ class BrokerCore:
         follower = self.follower
         self.pulls = PullProcessor(
             state,
-            memory_bytes or physical_memory_bytes(),
+            machine_bytes,
             None if follower is None else lambda: follower.address is not None,
         )
         self._sends = SendProcessor(state, self.acks, store_host, self._once_known)
@@ -277,6 +278,7 @@ class BrokerCore:
         )
         if self.follower is not None:
             self.handlers.update(refusals())
+        self.table_budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
         self.tables = Tables(
             state.clients.ledger,
             state.topics.ledger,
@@ -292,6 +294,7 @@ class BrokerCore:
             self._timers.metrics.ledger,
             *self._pop.ledgers,
             *store.ledgers,
+            budget=self.table_budget,
         )
         self._changed_groups: dict[str, ConsumerGroup] = {}
         """Groups whose members are notified at the end of the turn, once however many members joined or left."""
@@ -597,6 +600,8 @@ class BrokerCore:
         """The table of code 28."""
         table = runtime_table(self.state, self.acks)
         table |= self._delays.runtime_info() | self._timers.runtime_info()
+        budget = self.table_budget
+        table["mqsparkTables"] = f"{budget.bytes} of {budget.bound} bytes, {budget.refused} refused"
         for bounded in self.tables:
             table[f"mqsparkTable_{bounded.name}"] = (
                 f"{bounded.bytes} of {bounded.bound} bytes, {bounded.entries} entries, {bounded.refused} refused"

@@ -6,11 +6,15 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from mqspark.config import check_numbers, parse_addresses
+from mqspark.config import INT64_MAX, check_numbers, parse_addresses
 from mqspark.errors import ConfigError
 from mqspark.message import PERM_READ, PERM_WRITE
 
 __all__ = ["BrokerConfig", "BrokerRole", "UPDATABLE_KEYS"]
+
+
+MIN_TABLES_BYTES = 256 << 20
+"""The bound of all tables together on a machine with less than four times as much memory."""
 
 
 class BrokerRole(enum.StrEnum):
@@ -123,6 +127,10 @@ class BrokerConfig:
     max_waiting_bytes: int = 32 << 20
     """Answers that wait for a name server or for a table to be saved."""
 
+    max_tables_bytes: int = 0
+    """All tables above together; a table may also not be larger than what is left of it. 0: a quarter of the
+    machine's memory, and 256 MiB at least."""
+
     sync_flush_timeout: int = 5_000  # ms; a send that waits longer is answered FLUSH_DISK_TIMEOUT
 
     enable_property_filter: bool = False
@@ -186,6 +194,10 @@ class BrokerConfig:
 
     config_black_list: str = "configBlackList;brokerConfigPath"
 
+    def tables_bound(self, memory_bytes: int) -> int:
+        """``max_tables_bytes`` on a machine of this size."""
+        return self.max_tables_bytes or max(memory_bytes // 4, MIN_TABLES_BYTES)
+
     def __post_init__(self) -> None:
         for name, key in (
             ("broker_cluster_name", "brokerClusterName"),
@@ -215,6 +227,7 @@ class BrokerConfig:
                 key="haMasterAddress",
             )
         check_numbers(self, "broker_id", "in_sync_replicas", least=0)
+        check_numbers(self, "max_tables_bytes", least=0, most=INT64_MAX)
         check_numbers(
             self,
             "register_name_server_period",
@@ -315,6 +328,7 @@ UPDATABLE_KEYS = frozenset(
         "maxPopTableBytes",
         "maxStatisticsBytes",
         "maxWaitingBytes",
+        "maxTablesBytes",
         "enablePropertyFilter",
         "litePullMessageEnable",
         "longPollingEnable",

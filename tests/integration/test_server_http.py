@@ -334,3 +334,15 @@ def test_a_full_disk_is_seen_and_got_over(tmp_path: Path) -> None:
         free[0] = 50
         assert readiness(200)["store"]["diskFull"] is None
         assert post(http, "t", body="third", queueId=0).status_code == 201
+
+
+def test_metrics_of_all_tables_together(http: httpx.Client, broker: Broker) -> None:
+    figures = {
+        name: float(value)
+        for line in http.get("/metrics").text.splitlines()
+        if line.startswith("mqspark_tables_")
+        for name, value in [(line.partition("{")[0], line.rpartition(" ")[2])]
+    }
+    budget = broker.apps[0].parts.core.table_budget
+    assert 0 < figures["mqspark_tables_bytes"] < figures["mqspark_tables_bound_bytes"] == budget.bound
+    assert figures["mqspark_tables_refused_total"] == 0

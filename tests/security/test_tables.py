@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mqspark.bounded import MEMOS, Bounded, Ledger, Memo, Tables, text_bytes, weigh
+from mqspark.bounded import MEMOS, Bounded, Ledger, Memo, TableBudget, Tables, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups
@@ -133,6 +133,8 @@ def test_the_bounds_by_default_have_room_for_a_large_broker() -> None:
     for ledger in (one.ledger for one in (clients, topics, groups, offsets, locks, stats)):
         assert 0 < ledger.bytes * part < ledger.bound, ledger.name
         assert ledger.refused == 0
+    sizes = [one.ledger.bytes * part for one in (clients, topics, groups, offsets, locks, stats)]
+    assert sum(sizes) + max(sizes) < config.tables_bound(8 << 30), "on a machine of 8 GiB"
 
 
 # --- tables that refuse -------------------------------------------------------------------------------------
@@ -447,13 +449,13 @@ def test_an_operator_finds_the_tables_in_the_runtime_info(benches: Callable[...,
 
 def test_rows_without_room_are_counted_in_the_totals() -> None:
     stats = Stats(ManualClock(), max_bytes=lambda: 10_000)
-    for number in range(1_000):
+    for number in range(10_000):
         stats.got("T", f"G{number}", 1, 10)
         stats.was_sent_back("T", f"G{number}")
     assert stats.get_messages == 1_000
     assert len(stats.gets) + len(stats.sent_back) < 40
     assert stats.ledger.bytes <= 10_000
-    for number in range(1_000):
+    for number in range(10_000):
         stats.forget_group(f"G{number}")
     assert stats.ledger.bytes == 0
 
@@ -537,3 +539,80 @@ def test_texts_are_not_taken_for_lighter_than_they_are(text: str) -> None:
     assert text_bytes(text) >= sys.getsizeof(text) - 24
     data = SubscriptionData(topic=text, tags_set=[text, text], code_set=[10**6] * 3)
     assert weigh(data) > 3 * len(text)
+
+
+# --- all tables together ------------------------------------------------------------------------------------
+
+
+def sharing(bound: int, *names: str) -> tuple[TableBudget, list[Ledger]]:
+    budget = TableBudget(lambda: bound, "maxTablesBytes")
+    ledgers = [Ledger(name, lambda: 1 << 40) for name in names]
+    Tables(*ledgers, budget=budget)
+    return budget, ledgers
+
+
+def test_a_table_that_takes_its_share_leaves_room_for_others() -> None:
+    budget, (first, second, third) = sharing(48 * MIB, "first", "second", "third")
+    for ledger in (first, second):
+        while ledger.has_room(MIB):
+            ledger.note(MIB)
+    assert (first.bytes, second.bytes) == (24 * MIB, 12 * MIB)
+    third.charge(12 * MIB)
+    with pytest.raises(
+        TableFull,
+        match=rf"third may not grow: it has {12 * MIB} bytes, and all tables together {48 * MIB} of {48 * MIB};"
+        r" maxTablesBytes sets that",
+    ):
+        third.charge(1)
+    assert (budget.bytes, budget.refused) == (48 * MIB, 3)
+    first.free(24 * MIB, first.entries)
+    third.resize(12 * MIB, 13 * MIB)
+    assert budget.bytes == 25 * MIB
+    second.clear()
+    assert budget.bytes == 13 * MIB
+
+
+def test_every_table_may_have_a_little_whatever_the_others_have() -> None:
+    """So that topics can be deleted, for example, when they have filled everything."""
+    _, (full, small) = sharing(8 * MIB, "full", "small")
+    full.note(100 * MIB)
+    small.charge(MIB)
+    with pytest.raises(TableFull):
+        small.charge(1)
+
+
+def test_what_was_there_before_counts() -> None:
+    ledger = Ledger("t", lambda: 1 << 40)
+    ledger.note(5 * MIB)
+    budget = TableBudget(lambda: 8 * MIB, "maxTablesBytes")
+    Tables(ledger, budget=budget)
+    assert budget.bytes == 5 * MIB
+    with pytest.raises(TableFull):
+        ledger.charge(1)
+
+
+def test_the_bound_of_all_tables_is_a_part_of_the_memory() -> None:
+    config = BrokerConfig()
+    assert config.tables_bound(16 << 30) == 4 << 30
+    assert config.tables_bound(512 * MIB) == 256 * MIB
+    assert BrokerConfig(max_tables_bytes=1000).tables_bound(16 << 30) == 1000
+
+
+def test_a_broker_refuses_what_has_no_room_beside_its_other_tables(benches: Callable[..., Bench]) -> None:
+    bench = benches(max_tables_bytes=4 * MIB)
+    peer, core = bench.peer(), bench.broker
+    make_topic(peer)
+    for number in range(10_000):
+        answer = peer.ask(Code.HEART_BEAT, None, heartbeat(f"{number:06d}" + "c" * 1_000, producers=["P"]))
+        if answer.code:
+            break
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert "all tables together" in answer.remark
+    assert answer.remark.endswith("maxTablesBytes sets that")
+    assert core.table_budget.refused == 1
+    assert core.table_budget.bytes == sum(one.bytes for one in core.tables if isinstance(one, Ledger))
+    assert core.runtime_info()["mqsparkTables"].endswith("1 refused")
+    make_topic(peer, "Other")
+    assert peer.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    bench.broker.config.max_tables_bytes = 64 * MIB
+    assert peer.ask(Code.HEART_BEAT, None, heartbeat("c" * 1_000, producers=["P"])).code == 0

@@ -176,6 +176,18 @@ class _Collector:
             entries.add_metric(of_table, table.entries)
             refused.add_metric(of_table, table.refused)
         yield from (size, bound, entries, refused)
+        budget = core.table_budget
+        size = GaugeMetricFamily("mqspark_tables_bytes", "estimated bytes of all tables", labels=_NODE)
+        size.add_metric(self._node, budget.bytes)
+        bound = GaugeMetricFamily("mqspark_tables_bound_bytes", "limit of these bytes", labels=_NODE)
+        bound.add_metric(self._node, budget.bound)
+        refused = CounterMetricFamily(
+            "mqspark_tables_refused",
+            "entries refused because all tables together were too large",
+            labels=_NODE,
+        )
+        refused.add_metric(self._node, budget.refused)
+        yield from (size, bound, refused)
 
     def _traffic(self, state: BrokerState) -> Iterator[Metric | None]:
         node = self._node
