@@ -76,6 +76,34 @@ async def test_a_queue_of_batches_begins_at_0_before_its_first_message(
         assert [(got.queue_offset, got.body) for got in received] == [(0, b"0")]
 
 
+async def test_a_queue_rests_between_pulls_that_found_messages(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic)
+    await send(mq_broker, mq_topic, range(4))
+    arrived: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def listen(message: MessageExt) -> None:
+        arrived.append(loop.time())
+
+    push = PushConsumer(
+        mq_broker.namesrv, group="rests", listener=listen, consume_from=FIRST, pull_batch_size=1,
+        pull_interval_ms=200,
+    )  # fmt: skip
+    push.subscribe(mq_topic)
+    async with push:
+        await eventually_async(lambda: len(arrived) == 4, "all messages")
+    lite = LitePullConsumer(
+        mq_broker.namesrv, group="rests-too", consume_from=FIRST, pull_batch_size=1, pull_interval_ms=200
+    )
+    lite.subscribe(mq_topic)
+    began, got = loop.time(), 0
+    async with lite:
+        while got < 4:
+            got += len(await lite.poll())
+    assert arrived[-1] - arrived[0] > 3 * 0.19
+    assert loop.time() - began > 3 * 0.19
+
+
 async def test_a_failed_message_comes_back_from_the_broker(mq_broker: Broker, mq_topic: str) -> None:
     await create(mq_broker, mq_topic)
     await send(mq_broker, mq_topic, range(8))

@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.instance import ClientInstance
+from mqspark.client.remoting.topic_routes import MASTER_ID, BrokerReplica, replica_of
 from mqspark.errors import ClientError, ConnectionLost, MQError, NoRoute, ProtocolError
 from mqspark.message import MessageQueue
 from mqspark.names import path_below
@@ -38,8 +39,9 @@ class Offsets(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """The committed offset; None if there is none. Raises ClientError if it cannot be determined."""
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Returns when the offsets are stored. Raises ClientError or OSError if one of them is not."""
+    async def write(self, offsets: Mapping[MessageQueue, int]) -> Collection[MessageQueue]:
+        """Returns when the offsets are stored: the queues whose offsets are where they last. What a slave holds for its
+        absent master does not reach the master. Raises ClientError or OSError if one of them is not stored."""
 
     async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Like ``write``, as the last call before the end."""
@@ -59,7 +61,7 @@ class BrokerOffsets:
         # queue added to a topic that a group already reads must not lose messages that arrived before the group
         # noticed the queue.
         response = await self._instance.remoting.invoke(
-            self._address(queue),
+            self._replica(queue).address,
             RequestCode.QUERY_CONSUMER_OFFSET,
             QueryConsumerOffsetRequestHeader(
                 consumer_group=self._group,
@@ -74,8 +76,9 @@ class BrokerOffsets:
             return None
         return response.header(QueryConsumerOffsetResponseHeader).offset
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def write(self, offsets: Mapping[MessageQueue, int]) -> Collection[MessageQueue]:
         failures: dict[tuple[str, str], BaseException] = {}
+        lasting = []
         async with self._turn:
             for wave in commit_waves(offsets):
                 # An unreachable broker must not stop the commits at the others.
@@ -86,8 +89,11 @@ class BrokerOffsets:
                 for queue, outcome in zip(queues, outcomes, strict=True):
                     if isinstance(outcome, BaseException):
                         failures[queue.broker_name, queue.topic] = outcome
+                    elif outcome == MASTER_ID:
+                        lasting.append(queue)
         for failure in failures.values():
             raise failure
+        return lasting
 
     async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Like ``write``, but retried on a new connection if the present one is broken."""
@@ -97,9 +103,11 @@ class BrokerOffsets:
             log.warning("writing the last offsets of %s again: %s", self._group, error)
             await self.write(offsets)
 
-    async def _write_one(self, queue: MessageQueue, offset: int) -> None:
+    async def _write_one(self, queue: MessageQueue, offset: int) -> int:
+        """Returns the id of the broker that has it now."""
+        replica = self._replica(queue)
         await self._instance.remoting.invoke(
-            self._address(queue),
+            replica.address,
             RequestCode.UPDATE_CONSUMER_OFFSET,
             UpdateConsumerOffsetRequestHeader(
                 consumer_group=self._group,
@@ -110,12 +118,13 @@ class BrokerOffsets:
             ),
             timeout_ms=_TIMEOUT_MS,
         )
+        return replica.broker_id
 
-    def _address(self, queue: MessageQueue) -> str:
-        address = self._instance.broker_address(queue.broker_name)
-        if address is None:
+    def _replica(self, queue: MessageQueue) -> BrokerReplica:
+        replica = replica_of(self._instance.replicas(queue.broker_name))
+        if replica is None:
             raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
-        return address
+        return replica
 
 
 class LocalOffsets:
@@ -130,14 +139,15 @@ class LocalOffsets:
         async with self._lock:
             return (await self._loaded()).get(queue)
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def write(self, offsets: Mapping[MessageQueue, int]) -> Collection[MessageQueue]:
         async with self._lock:
             table = await self._loaded()
             if all(table.get(queue) == offset for queue, offset in offsets.items()):
-                return
+                return offsets.keys()
             table.update(offsets)
             document = {"offsetTable": {queue_key(queue): offset for queue, offset in sorted(table.items())}}
             await asyncio.to_thread(self._save, encode_body(document))
+        return offsets.keys()
 
     async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
         await self.write(offsets)

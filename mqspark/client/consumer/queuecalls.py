@@ -8,10 +8,11 @@ import logging
 from typing import NamedTuple
 
 from mqspark.client.consumer.consumer_settings import GroupSettings
+from mqspark.client.producer.faults import FaultTable
 from mqspark.client.remoting.filters import require_sql
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.namespaces import Namespace
-from mqspark.client.remoting.topic_routes import MASTER_ID
+from mqspark.client.remoting.topic_routes import MASTER_ID, BrokerReplica, replica_of
 from mqspark.errors import BrokerError, ConnectionLost, MQError, NoRoute, RequestTimeout
 from mqspark.filter.sql import SQL92
 from mqspark.message import INNER_BATCH, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
@@ -74,6 +75,8 @@ class QueueCalls:
         self._instance = instance
         self._settings = settings
         self._namespace = namespace
+        self._masters = FaultTable(instance.clock)
+        """Masters that do not answer, and until when slaves are read in their place."""
 
     # --- offsets ----------------------------------------------------------------------------------------
 
@@ -107,17 +110,26 @@ class QueueCalls:
         return response.header(SearchOffsetResponseHeader).offset
 
     async def _ask(self, queue: MessageQueue, code: int, header: Header) -> Command:
-        address = await self._address(queue, MASTER_ID)
+        address = (await self._replica(queue, MASTER_ID)).address
         return await self._instance.remoting.invoke(address, code, header, timeout_ms=_OFFSET_TIMEOUT_MS)
 
-    async def _address(self, queue: MessageQueue, broker_id: int) -> str:
-        address = self._instance.broker_address(queue.broker_name, broker_id)
-        if address is None:
+    async def _replica(self, queue: MessageQueue, broker_id: int) -> BrokerReplica:
+        replica = replica_of(self._instance.replicas(queue.broker_name), broker_id)
+        if replica is None:
             route = await self._instance.route(queue.topic, refresh=True)
-            address = route.address(queue.broker_name, broker_id)
-        if address is None:
+            replica = replica_of(route.brokers.get(queue.broker_name), broker_id)
+        if replica is None:
             raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
-        return address
+        return replica
+
+    async def _readable(self, queue: MessageQueue, broker_id: int) -> BrokerReplica:
+        """The replica to pull from: a slave in the place of a master that did not answer lately."""
+        if broker_id == MASTER_ID and not self._masters.available(queue.broker_name):
+            replicas = self._instance.replicas(queue.broker_name)
+            slaves = {number: address for number, address in replicas.items() if number != MASTER_ID}
+            if (slave := replica_of(slaves)) is not None:
+                return slave
+        return await self._replica(queue, broker_id)
 
     async def recover(self, queue: MessageQueue, error: MQError) -> None:
         """After a failed pull: pause, and refresh the route if the broker was not found."""
@@ -165,9 +177,12 @@ class QueueCalls:
         """One long poll. Raises BrokerError for a response code other than Pulled's, ClientError if the broker is
         too old for the filter.
 
-        ``commit_offset`` above 0 is committed with the request (clustering only).
+        ``commit_offset`` above 0 is committed with the request (clustering only, and by masters only). While a master
+        does not answer, one of its slaves is asked. A slave may be behind: only a master moves the reader's offset
+        back.
         """
-        address = await self._address(queue, broker_id)
+        replica = await self._readable(queue, broker_id)
+        address = replica.address
         expression_type = "TAG"
         if subscription is not None and subscription.expression_type == SQL92:
             require_sql(self._instance, address)
@@ -175,7 +190,7 @@ class QueueCalls:
         flags = PullFlag.SUSPEND
         if lite:
             flags |= PullFlag.SUBSCRIPTION | PullFlag.LITE_PULL
-        if commit_offset > 0 and broker_id == MASTER_ID and not self._settings.broadcasting:
+        if commit_offset > 0 and replica.broker_id == MASTER_ID and not self._settings.broadcasting:
             flags |= PullFlag.COMMIT
         else:
             commit_offset = 0
@@ -195,16 +210,28 @@ class QueueCalls:
             bname=queue.broker_name,
             mqspark_bulk=self._settings.pull_batch_size > _ANYBODYS_MESSAGES or None,
         )
-        response = await self._instance.remoting.invoke(
-            address,
-            RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE,
-            header,
-            timeout_ms=self._settings.suspend_ms + _LONG_POLL_SLACK_MS,
-            accept=_PULL_CODES,
-        )
+        try:
+            response = await self._instance.remoting.invoke(
+                address,
+                RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE,
+                header,
+                timeout_ms=self._settings.suspend_ms + _LONG_POLL_SLACK_MS,
+                accept=_PULL_CODES,
+            )
+        except (ConnectionLost, RequestTimeout):
+            if replica.broker_id == MASTER_ID:
+                self._masters.record(queue.broker_name, 0, isolate=True)
+            raise
+        code = response.code
         answer = response.header(PullMessageResponseHeader)
         messages: list[MessageExt] = []
         next_offset: int = answer.next_begin_offset
+        if replica.broker_id != MASTER_ID:
+            next_offset = max(offset, next_offset)
+            if code == ResponseCode.PULL_OFFSET_MOVED:
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            if code == ResponseCode.PULL_RETRY_IMMEDIATELY and next_offset == offset:
+                await asyncio.sleep(_ERROR_PAUSE_S)
         if response.code == ResponseCode.SUCCESS:
             limits = self._instance.options.inflate_limits
             messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits)
@@ -226,7 +253,7 @@ class QueueCalls:
                 for message in messages:
                     self.show(message)
         return Pulled(
-            response.code,
+            code,
             messages,
             next_offset,
             answer.min_offset,

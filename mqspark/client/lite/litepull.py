@@ -368,11 +368,10 @@ class LitePullConsumer(Subscriber):
 
     async def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
         if offsets:
-            await self._group.offsets.write(offsets)
-            for queue, offset in offsets.items():
+            for queue in await self._group.offsets.write(offsets):
                 assigned = self._assigned.get(queue)
                 if assigned is not None:
-                    assigned.written = offset
+                    assigned.written = offsets[queue]
 
     async def _try_write(self, offsets: Mapping[MessageQueue, int]) -> None:
         try:

@@ -26,6 +26,10 @@ class ProducerSettings:
     retries: int = 2
     """Further attempts after one that failed or that the broker refused for the moment, on other brokers where there
     are any. Sends to a queue that the caller chose are not retried."""
+    attempt_timeout_ms: int | None = None
+    """The limit of one attempt while another may follow, so that a silent broker leaves time for the next one. None: an
+    attempt may take all the time of the send, as in RocketMQ. An attempt that was given up may have stored the
+    message."""
     compress_from_bytes: int = 4_096
     """Bodies of at least this size are compressed by zlib, if that makes them smaller."""
     compress_level: int = 5
@@ -50,12 +54,13 @@ class ProducerSettings:
     def __post_init__(self) -> None:
         for key in (
             "send_timeout_ms",
+            "attempt_timeout_ms",
             "max_message_bytes",
             "default_topic_queues",
             "max_in_flight",
             "max_in_flight_bytes",
         ):
-            if (value := getattr(self, key)) < 1:
+            if (value := getattr(self, key)) is not None and value < 1:
                 raise ConfigError(f"{key}={value} must be positive", key=key)
         if self.retries < 0:
             raise ConfigError(f"retries={self.retries} is negative", key="retries")
@@ -70,6 +75,7 @@ class ProducerKeywords(ClientKeywords, total=False):
 
     send_timeout_ms: int
     retries: int
+    attempt_timeout_ms: int | None
     compress_from_bytes: int
     compress_level: int
     max_message_bytes: int

@@ -194,6 +194,7 @@ class Sender:
         interceptors: Sequence[Interceptor],
         *,
         retries: int,
+        attempt_timeout_ms: int | None,
         compress_from_bytes: int,
         compress_level: int,
     ) -> None:
@@ -206,6 +207,7 @@ class Sender:
         self._tasks = tasks
         self._interceptors = interceptors
         self._retries = retries
+        self._attempt_timeout_ms = attempt_timeout_ms
         self._compress_from_bytes = compress_from_bytes
         self._compress_level = compress_level
         self._closing = False
@@ -242,7 +244,7 @@ class Sender:
                 return
             channel = target.channel
             if channel is not None and channel.open and channel.writable:
-                sending.transmit(target, channel, timeout_ms)
+                sending.transmit(target, channel, self._limit(sending, timeout_ms))
                 return
             self._tasks.spawn(self._dispatch(sending, target))
         else:
@@ -278,6 +280,16 @@ class Sender:
         sending.target = target
         return target
 
+    def _limit(self, sending: Sending, remaining_ms: int) -> int:
+        """Of one attempt: while another may follow, a silent broker must leave time for it
+        (sendMsgMaxTimeoutPerRequest)."""
+        if self._attempt_timeout_ms is None or not self._may_retry(sending):
+            return remaining_ms
+        return min(self._attempt_timeout_ms, remaining_ms)
+
+    def _may_retry(self, sending: Sending) -> bool:
+        return sending.pinned is None and sending.select is None and sending.attempts <= self._retries
+
     @staticmethod
     def _put_compressed(sending: Sending, body: bytes) -> None:
         if len(body) < len(sending.body):
@@ -304,7 +316,7 @@ class Sender:
                 target.channel = channel = await self._instance.remoting.connect(address)
                 await channel.drain()
             remaining_ms = int((sending.deadline - self.now()) * 1000)
-            sending.transmit(target, channel, max(1, remaining_ms))
+            sending.transmit(target, channel, self._limit(sending, max(1, remaining_ms)))
         except ClientError as error:
             self.failed(sending, error)
         except TimeoutError:
@@ -328,9 +340,7 @@ class Sender:
         if (
             again
             and not self._closing
-            and sending.pinned is None
-            and sending.select is None
-            and sending.attempts <= self._retries
+            and self._may_retry(sending)
             and self.now() + MIN_ATTEMPT_S < sending.deadline
         ):
             log.debug("attempt %d to send to %s failed: %s", sending.attempts, sending.topic, error)

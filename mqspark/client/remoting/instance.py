@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mqspark.client.remoting.credentials import signer_of
@@ -316,6 +316,10 @@ class ClientInstance:
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """That broker's, or of any other with the name; None when no route names it."""
         return address_of(self._brokers.get(broker_name), broker_id)
+
+    def replicas(self, broker_name: str) -> Mapping[int, str]:
+        """The addresses of all brokers with the name, by their ids; empty when no route names it."""
+        return self._brokers.get(broker_name, {})
 
     def broker_version(self, address: str) -> int | None:
         """What its last answer to a heartbeat said (an ordinal of MQVersion); None before the first."""

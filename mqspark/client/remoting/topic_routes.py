@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mqspark.errors import BadRoute
 from mqspark.logs import printable, sparing
@@ -23,8 +24,10 @@ __all__ = [
     "MAX_QUEUES",
     "MAX_ROUTE_QUEUES",
     "Queues",
+    "BrokerReplica",
     "TopicRoute",
     "address_of",
+    "replica_of",
     "sound_queues",
 ]
 
@@ -108,11 +111,27 @@ class TopicRoute:
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
 
-def address_of(addresses: Mapping[int, str] | None, broker_id: int = MASTER_ID) -> str | None:
-    """Of the brokers of one name: that one's address, else any other, else None."""
+class BrokerReplica(NamedTuple):
+    """One of the brokers of a name."""
+
+    broker_id: int
+    address: str
+
+
+def replica_of(addresses: Mapping[int, str] | None, broker_id: int = MASTER_ID) -> BrokerReplica | None:
+    """Of the brokers of one name: that one, else, for a slave, the next, else the one with the lowest id
+    (MQClientInstance.findBrokerAddressInSubscribe); None if there is none."""
     if not addresses:
         return None
-    return addresses.get(broker_id) or next(iter(addresses.values()))
+    wanted = (broker_id,) if broker_id == MASTER_ID else (broker_id, broker_id + 1)
+    number = next((each for each in wanted if each in addresses), min(addresses))
+    return BrokerReplica(number, addresses[number])
+
+
+def address_of(addresses: Mapping[int, str] | None, broker_id: int = MASTER_ID) -> str | None:
+    """The address of ``replica_of``."""
+    replica = replica_of(addresses, broker_id)
+    return None if replica is None else replica.address
 
 
 def _sound_addresses(topic: str, broker_name: str, addresses: Mapping[int, str]) -> dict[int, str]:
