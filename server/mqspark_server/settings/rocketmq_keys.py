@@ -17,36 +17,38 @@ from dataclasses import dataclass
 __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
 _HONOURED = """
-    accessMessageInMemoryMaxRatio allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey
-    autoCreateSubscriptionGroup autoCreateTopicEnable bindAddress brokerClusterName brokerFastFailureEnable
-    brokerId brokerIP1 brokerIP2 brokerName brokerPermission brokerRole brokerTopicEnable
-    channelExpiredTimeout checkCRCOnRecover cleanFileForciblyEnable cleanResourceInterval clusterTopicEnable
-    compactionCqMappedFileSize compactionMappedFileSize configBlackList consumerOffsetUpdateVersionStep
-    defaultMessageRequestMode defaultPopShareQueueNum defaultQueryMaxNum defaultTopicQueueNums
-    delayOffsetUpdateVersionStep deleteFileBatchMax deleteTopicWithBrokerRegistration deleteWhen
-    diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enableAllTopicList
-    enableConsumeQueueExt enabledAppendPropCRC enableLmq enableMultiDispatch enablePropertyFilter
-    enableRetryTopicV2 enableSplitRegistration enableTopicList fileReservedTime flushConsumerOffsetInterval
-    flushDiskType flushIntervalCommitLog flushIntervalConsumeQueue forceRegister forceVerifyPropCRC
-    haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haSendHeartbeatInterval
-    haTransferBatchSize inSyncReplicas kvConfigPath listenPort litePullMessageEnable longPollingEnable
-    mappedFileSizeCommitLog mappedFileSizeConsumeQueue mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
+    accessMessageInMemoryMaxRatio allAckInSyncStateSet allowRecallWhenBrokerNotWriteable
+    appendTopicForTimerDeleteKey autoCreateSubscriptionGroup autoCreateTopicEnable bindAddress
+    brokerClusterName brokerFastFailureEnable brokerId brokerIP1 brokerIP2 brokerName brokerPermission
+    brokerRole brokerTopicEnable channelExpiredTimeout checkCRCOnRecover cleanFileForciblyEnable
+    cleanResourceInterval clusterTopicEnable compactionCqMappedFileSize compactionMappedFileSize
+    configBlackList consumerOffsetUpdateVersionStep defaultMessageRequestMode defaultPopShareQueueNum
+    defaultQueryMaxNum defaultTopicQueueNums delayOffsetUpdateVersionStep deleteFileBatchMax
+    deleteTopicWithBrokerRegistration deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
+    diskSpaceWarningLevelRatio enableAllTopicList enableAutoInSyncReplicas enableConsumeQueueExt
+    enabledAppendPropCRC enableLmq enableMultiDispatch enablePropertyFilter enableRetryTopicV2
+    enableSplitRegistration enableTopicList fileReservedTime flushConsumerOffsetInterval flushDiskType
+    flushIntervalCommitLog flushIntervalConsumeQueue forceRegister forceVerifyPropCRC haHousekeepingInterval
+    haListenPort haMasterAddress haMaxGapNotInSync haSendHeartbeatInterval haTransferBatchSize inSyncReplicas
+    kvConfigPath listenPort litePullMessageEnable longPollingEnable mappedFileSizeCommitLog
+    mappedFileSizeConsumeQueue mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
     mapperFileSizeBatchConsumeQueue maxFilterMessageSize maxHashSlotNum maxIndexNum maxMessageSize
     maxMsgsNumBatch maxPopPollingSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageDelayLevel messageIndexEnable
-    msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave orderMessageEnable
-    popFromRetryProbability popPollingSize pullThreadPoolQueueCapacity readOnlyCommitLogStorePaths
-    recallMessageEnable regionId registerBrokerTimeoutMills registerNameServerPeriod rejectTransactionMessage
-    retrieveMessageFromPopRetryTopicV1 returnOrderTopicConfigToBroker reviveQueueNum
-    scanNotActiveBrokerInterval sendThreadPoolQueueCapacity serverChannelMaxIdleTimeSeconds
-    serverLoadBalancerEnable serverSocketBacklog shortPollingTimeMills slaveReadEnable slaveTimeout
-    splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp storePathCommitLog
-    storePathRootDir storeReplyMessageEnable syncFlushTimeout syncFromLastFile timerCongestNumEachSlot
-    timerFlushIntervalMs timerMaxDelaySec timerPrecisionMs timerRollWindowSlot timerWheelEnable traceOn
-    traceTopicEnable transactionCheckInterval transactionCheckMax transactionOpBatchInterval
-    transactionOpMsgMaxSize transactionTimeOut useServerSideResetOffset waitTimeMillsInAckQueue
-    waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
-    waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue writeBufferHighWaterMark
+    minInSyncReplicas msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave
+    orderMessageEnable popFromRetryProbability popPollingSize pullThreadPoolQueueCapacity
+    readOnlyCommitLogStorePaths recallMessageEnable regionId registerBrokerTimeoutMills
+    registerNameServerPeriod rejectTransactionMessage retrieveMessageFromPopRetryTopicV1
+    returnOrderTopicConfigToBroker reviveQueueNum scanNotActiveBrokerInterval sendThreadPoolQueueCapacity
+    serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable serverSocketBacklog shortPollingTimeMills
+    slaveReadEnable slaveTimeout splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp
+    storePathCommitLog storePathRootDir storeReplyMessageEnable syncFlushTimeout syncFromLastFile
+    timerCongestNumEachSlot timerFlushIntervalMs timerMaxDelaySec timerPrecisionMs timerRollWindowSlot
+    timerWheelEnable traceOn traceTopicEnable transactionCheckInterval transactionCheckMax
+    transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut useServerSideResetOffset
+    waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
+    waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
+    waitTimeMillsInTransactionQueue writeBufferHighWaterMark
 """
 
 HONOURED = frozenset(_HONOURED.split())
@@ -257,9 +259,8 @@ _SWITCHES = {
     "access control is not available": "aclEnable migrateAuthFromV1Enabled",
     "DLedger replication is not available": "enableDLegerCommitLog",
     "controller mode is not available": """
-        allAckInSyncStateSet enableControllerInNamesrv enableControllerMode
+        enableControllerInNamesrv enableControllerMode
     """,
-    "the number of replicas that must have a message is inSyncReplicas alone": "enableAutoInSyncReplicas",
     "slaves acting as masters are not available": """
         enableRemoteEscape enableSlaveActingMaster supportActingMaster
     """,
@@ -295,9 +296,6 @@ REFUSED: Mapping[str, Refused] = {
     "messageStorePlugIn": Refused(frozenset({""}), "stores cannot be replaced by plug-ins"),
     "tieredStorageLevel": Refused(frozenset({"DISABLE"}), "tiered storage is not available"),
     "configManagerVersion": Refused(frozenset({"v1"}), "tables are JSON files; RocksDB is not available"),
-    "minInSyncReplicas": Refused(
-        frozenset({"1"}), "the number of replicas that must have a message is inSyncReplicas alone"
-    ),
     "socksProxyConfig": Refused(frozenset({"", "{}"}), "connections do not go through proxies"),
     "disappearTimeAfterStart": Refused(frozenset({"-1", "0"}), "a broker registers as soon as it serves"),
 }
