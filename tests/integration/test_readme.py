@@ -1,10 +1,10 @@
-"""Every Python block of the README and the client's page runs alone, as written, and prints something."""
+"""Every code block of the pages that needs no Spark runs alone, as written, and prints something."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import re
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,18 +13,12 @@ from pathlib import Path
 import pytest
 
 from mqspark.testing import Broker
+from tests.support.pages import ADDRESS, SHOWN, Block, blocks
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "client.md"]
-BLOCKS = [
-    (page, block)
-    for page in PAGES
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-]
-PROGRAMS = [
-    (page, block) for page, block in BLOCKS if "SparkSession" not in block and "def test_" not in block
-]
-TESTS = [block for _, block in BLOCKS if "def test_" in block]
+PYTHON = [each for each in blocks("python") if not each.needs_spark]
+PROGRAMS = [each for each in PYTHON if "def test_" not in each.text]
+TESTS = [each for each in PYTHON if "def test_" in each.text]
+SCRIPTS = [each for each in blocks("sh") if not each.needs_spark and not each.is_shown_only]
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +27,42 @@ def namesrv() -> Iterator[str]:
         yield broker.namesrv
 
 
-def test_there_are_five_examples() -> None:
-    assert sum(page.name == "README.md" for page, _ in BLOCKS) >= 5
+def test_every_block_has_a_language_and_is_run_or_excused() -> None:
+    assert [each.name for each in blocks() if each.language not in ("python", "sh", "sql", "text")] == []
+    firsts = [each.text for each in blocks("sh")]
+    assert [first for first in SHOWN if not any(text.startswith(first) for text in firsts)] == []
+    assert len([each for each in blocks("python") if each.page.name == "README.md"]) >= 7
+    assert len(SCRIPTS) >= 2
 
 
-@pytest.mark.parametrize(
-    ("page", "block"), PROGRAMS, ids=[f"{page.stem}-{n}" for n, (page, _) in enumerate(PROGRAMS)]
-)
-def test_a_block_runs_alone_and_prints(page: Path, block: str, namesrv: str) -> None:
+@pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.name)
+def test_a_program_runs_alone_and_prints(
+    block: Block, namesrv: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = compile(block.replace("127.0.0.1:9876", namesrv), str(page), "exec")
+        code = compile(block.text.replace(ADDRESS, namesrv), str(block.page), "exec")
         exec(code, {"__name__": "example"})  # noqa: S102 - our own pages
     assert printed.getvalue().strip()
 
 
-@pytest.mark.parametrize("block", TESTS)
-def test_a_test_block_passes(block: str, tmp_path: Path) -> None:
-    (tmp_path / "test_example.py").write_text(block)
+@pytest.mark.parametrize("block", TESTS, ids=lambda block: block.name)
+def test_a_test_passes(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "test_example.py").write_text(block.text)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_example.py"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.name)
+def test_a_script_runs_alone_and_prints(block: Block, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        ["bash", "-eu", "-c", block.text],
+        cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.strip()

@@ -1,8 +1,13 @@
-"""The README's Spark code works as written."""
+"""Every code block of the pages that needs Spark runs alone, as written, and prints something."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +17,61 @@ from pyspark.sql import SparkSession
 from mqspark.message import Message
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from tests.support.dev import DevCluster
+from tests.support.pages import ADDRESS, Block, blocks
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
 
-README = Path(__file__).parents[2] / "README.md"
+PROGRAMS = [each for each in blocks("python") if "SparkSession" in each.text]
+SCRIPTS = [each for each in blocks("sh") if each.needs_spark]
+SQL = blocks("sql")
 
 
-def test_the_block(spark: SparkSession, cluster: DevCluster) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    (block,) = [block for block in blocks if "SparkSession" in block]
+@pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.name)
+def test_a_program(block: Block, spark: SparkSession, cluster: DevCluster) -> None:
     # The console belongs to the JVM; a table can be looked at.
-    code = block.replace("127.0.0.1:9876", cluster.nameserver)
+    shown = 'format("console")' in block.text
+    code = block.text.replace(ADDRESS, cluster.nameserver)
     code = code.replace('format("console")', 'format("memory").queryName("readme")')
-    exec(compile(code, str(README), "exec"), {})  # noqa: S102 - our own README
-    assert [tuple(row) for row in spark.table("readme").collect()] == [("order-1", "book", "created")]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, str(block.page), "exec"), {})  # noqa: S102 - our own pages
+        if shown:
+            spark.table("readme").show()
+    assert re.search(r"^\|.*(book|9\.5)", printed.getvalue(), re.MULTILINE), printed.getvalue()
+
+
+@pytest.mark.parametrize("block", SQL, ids=lambda block: block.name)
+def test_statements(block: Block, spark: SparkSession, cluster: DevCluster) -> None:
+    cluster.create_topic("Orders")
+    session = spark.newSession()
+    session.conf.unset("spark.sql.catalog.spark_catalog")  # Delta's catalog refuses tables of Python sources
+    text = re.sub(r"--.*", "", block.text.replace(ADDRESS, cluster.nameserver))
+    results = [session.sql(statement).collect() for statement in text.split(";") if statement.strip()]
+    session.sql("DROP TABLE orders")
+    assert any("order-3" in map(str, row) for rows in results for row in rows)
+
+
+@pytest.mark.slow("starts a Spark of its own for the job")
+@pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.name)
+def test_a_script(block: Block, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        ["bash", "-eu", "-c", block.text],
+        cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert '"records": 1' in run.stdout
 
 
 @pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs Spark 4.2")
 def test_the_work_queue(spark: SparkSession, cluster: DevCluster, tmp_path: Path) -> None:
-    text = README.with_name("datasource").joinpath("README.md").read_text()
-    (block,) = [each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "WorkQueue(" in each]
+    (block,) = [each for each in blocks("python") if "WorkQueue(" in each.text]
     cluster.create_topic("Orders", 1)
     cluster.create_topic("Invoices", 1)
     orders = ('{"id": 1, "price": 10}', '{"id": 2, "price": 2000}', '{"id": 3, "price": null}')
     cluster.send("Orders", 0, [Message.of("Orders", order) for order in orders])
-    code = block.replace("127.0.0.1:9876", cluster.nameserver).replace("/tmp/billing", str(tmp_path))
+    code = block.text.replace(ADDRESS, cluster.nameserver).replace("/tmp/billing", str(tmp_path))
     names: dict[str, Any] = {"spark": spark}
     exec(compile(code, "datasource/README.md", "exec"), names)  # noqa: S102 - our own README
     query = names["query"]

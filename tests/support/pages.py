@@ -1,0 +1,57 @@
+"""Code blocks of the repository's pages, for the tests that run them as they are written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+ADDRESS = "127.0.0.1:9876"
+"""The name server in the examples. It is the only text that tests replace, because they use free ports."""
+PAGES = [
+    path
+    for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("tests/*/README.md")])
+    if path.name not in ("CHANGELOG.md",)
+]
+
+SHOWN = {
+    "make demo": "tests/spark/test_notebooks.py runs the demo",
+    "pip install .": "tests/integration/test_packaging.py installs each extra",
+    "mqspark dev\n": "server/README.md has a block with it that ends",
+    "mqspark namesrv run": "tests/integration/test_cli.py starts both, on free ports",
+    "make bench": "tests/unit/test_benchmarks.py",
+}
+"""Shell blocks that do not run as a test, by their first words, and what tests them instead."""
+
+
+class Block(NamedTuple):
+    page: Path
+    number: int
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(ROOT)}-{self.number}"
+
+    @property
+    def needs_spark(self) -> bool:
+        words = ("SparkSession", "WorkQueue(", "mqspark job run")
+        return self.language == "sql" or any(word in self.text for word in words)
+
+    @property
+    def is_shown_only(self) -> bool:
+        return self.language == "text" or any(self.text.startswith(first) for first in SHOWN)
+
+
+def blocks(*languages: str) -> list[Block]:
+    """All blocks, or those of some languages; a block without a language has the language ""."""
+    found = [
+        Block(page, number, language, text)
+        for page in PAGES
+        for number, (language, text) in enumerate(
+            re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+        )
+    ]
+    return [each for each in found if not languages or each.language in languages]
