@@ -69,6 +69,7 @@ from mqspark.store.recovery.recovery import Recovery, RecoveryReport
 from mqspark.store.recovery.scrub import Scrub
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
+from mqspark.store.upkeep.cutback import CutBackJob, last_whole_record
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "StoreProgress"]
 
@@ -234,6 +235,7 @@ class MessageStore:
         self._flush_retry_ms: int | None = None
         """Set while the flush in flight waits after a shortage: the monotonic time at which it runs again."""
         self._note = DurableNote(self.paths.abort, self._files)
+        self._cut_back_to: int | None = None
         self.refusal: NotNow | None = None
         """Why puts are refused although the store is healthy (``refuse_puts``), or None."""
         self._copier: LogCopier | None = None
@@ -317,6 +319,57 @@ class MessageStore:
             raise
         except OSError as error:
             raise self._poison("copying the CommitLog failed", error) from error
+
+    def last_whole_record(self, begin: int, end: int) -> int | None:
+        """The end of the last record that lies in [begin, end) of the log and is in a queue."""
+        return last_whole_record((self._table, self._batch_table), begin, end)
+
+    def cut_back(self, position: int) -> None:
+        """Take the log of a copy back to ``position``, the end of a record, with the next ``maintenance``. The rest is
+        saved in ``mqspark.diverged``. ``is_cutting`` until then."""
+        self._cut_back_to = position
+
+    @property
+    def is_cutting(self) -> bool:
+        return self._cut_back_to is not None
+
+    def _cut_back_job(self, position: int) -> CutBackJob:
+        return CutBackJob(
+            self._log,
+            (self._table, self._batch_table),
+            self._indexer,
+            self._files,
+            self.paths.diverged,
+            position,
+            self._clock.now_ms(),
+            lambda end: self._log.position == end and self._is_quiet,
+            self._checkpoints.distrust,
+            self._cut,
+            self._note_cut_failure,
+        )
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether everything that was put is synced and dispatched."""
+        log = self._log
+        return (
+            log.durable == log.written == log.position
+            and self._flush_in_flight is None
+            and not self._groups
+            and not self._undispatched
+            and not self._dirty
+        )
+
+    def _cut(self, position: int) -> None:
+        self._cut_back_to = None
+        self._note.write(position)
+        self.deletions.end_at(position)
+        self._checkpoints.cut(position)
+        if self.scrub is not None:
+            self.scrub.end = min(self.scrub.end, position)
+
+    def _note_cut_failure(self, error: OSError) -> None:
+        self._poison("taking back the end of the CommitLog failed", error)
 
     def log_bytes(self, position: int, size_bytes: int) -> bytes:
         """Bytes of the log from ``position`` on as they are in its files, visible or not: at most ``size_bytes``,
@@ -757,6 +810,8 @@ class MessageStore:
             self._keep_locked()
         if self.read_only is not None:
             return []
+        if self._cut_back_to is not None:  # alone: every other job knows the log as it is
+            return [self._cut_back_job(self._cut_back_to)] if self._is_quiet else []
         jobs: list[Job] = []
         if self._log.room_due and (ahead := self._log.extend_room()) is not None:
             jobs.append(ahead)

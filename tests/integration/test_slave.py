@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import signal
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,13 @@ import pytest
 from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.errors import MQError
 from mqspark.testing import Cluster
+from tests.support.clusters import Cluster as Process
+from tests.support.clusters import brokers_known_to, mqspark_broker, mqspark_namesrv
+from tests.support.remoting import ask
 from tests.support.waiting import eventually
 
 TOPIC = "Copied"
+GET_BROKER_RUNTIME_INFO = 28
 MASTER, SLAVE = 0, 1
 
 
@@ -124,3 +131,49 @@ def test_a_slave_knows_topics_and_groups_and_where_they_are(tmp_path: Path) -> N
         eventually(lambda: cluster.call(consumed) == 40, "the offsets of the group")
         assert cluster.call(lambda: TOPIC in {topic.name for topic in state.topics})
         assert cluster.call(lambda: "G" in state.subscriptions)
+
+
+PAIR = {
+    "brokerName": "pair",
+    "brokerClusterName": "Pair",
+    "mappedFileSizeCommitLog": 1 << 20,
+    "autoCreateTopicEnable": True,
+}
+AS_SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": True}
+
+
+def log_end(broker: str) -> int:
+    table = json.loads(ask(broker, GET_BROKER_RUNTIME_INFO).body)["table"]
+    return int(table["commitLogMaxOffset"])
+
+
+def test_an_old_master_gives_back_what_its_successor_never_had(tmp_path: Path) -> None:
+    """Four processes, each killed: the old master has messages that its slave did not get in time."""
+
+    def broker(name: str, **more: object) -> AbstractContextManager[Process]:
+        return mqspark_broker(tmp_path / name, namesrv, {**PAIR, **more}, stop_signal=signal.SIGKILL)
+
+    with mqspark_namesrv(tmp_path / "namesrv") as namesrv:
+        with broker("a") as first, Producer(namesrv, group="P") as producer:
+            send(producer, 50)
+            with broker("b", **AS_SLAVE) as second:
+                eventually(lambda: log_end(second.broker) == log_end(first.broker), "the copy")
+                common = log_end(second.broker)
+            send(producer, 50)  # only the first has them
+        with broker("b") as second, Producer(namesrv, group="P") as producer:
+            eventually(lambda: brokers_known_to(namesrv)["pair"] == {"0": second.broker}, "the new master")
+            send(producer, 100)
+            with broker("a", **AS_SLAVE) as first:
+                eventually(
+                    lambda: log_end(first.broker) == log_end(second.broker), "the copy of the new master"
+                )
+                ours, theirs = (each.store / "commitlog" for each in (first, second))
+                end = log_end(second.broker)
+                logs = [
+                    b"".join(path.read_bytes() for path in sorted(folder.iterdir()))[:end]
+                    for folder in (ours, theirs)
+                ]
+                assert logs[0] == logs[1]
+                (lost,) = (first.store / "mqspark.diverged").iterdir()
+                assert int(lost.name.partition("-")[0]) == common
+                assert lost.stat().st_size > 50_000

@@ -7,7 +7,9 @@ reports out.
 
 A slave reports what it has as safely as its flushDiskType says: under SYNC_FLUSH only what is synced. (RocketMQ's
 slave reports what is in its memory.) Its first report lies a little before its end, so that it can compare its own
-tail with the master's bytes: a log that differs is noticed before anything is appended to it.
+tail with the master's bytes: a log that differs is noticed before anything is appended to it. It is taken back to the
+last record that both have (``store.upkeep.cutback``), and the copy goes on from there. A log that has no record in
+common with its master's is left alone.
 
 A slave without a log asks for everything, unless syncFromLastFile is set. Because 0 asks for the newest segment, it
 asks from byte 1 on: byte 0 is the first byte of a record's size, which is 0 below 16 MiB.
@@ -35,14 +37,16 @@ MAX_UNWRITTEN_BYTES = 16 << 20
 RATE_MS = 1_000
 
 
+WIDEN_FACTOR = 16
+"""How much more is compared when everything compared differs."""
+
+
 class Diverged(ProtocolError):
     """The master's log differs from the one here, first at ``position``."""
 
-    def __init__(self, position: int, *, first: bool) -> None:
-        super().__init__(f"its log differs from the one here at {position}")
+    def __init__(self, position: int, consequence: str) -> None:
+        super().__init__(f"its log differs from the one here at {position}: {consequence}")
         self.position = position
-        self.is_first_compared = first
-        """Whether this is the first byte compared, so that they may differ even before."""
 
 
 class Follower:
@@ -74,7 +78,7 @@ class Follower:
         """Bytes of padding that are still to come."""
         self._compared = self._compare_end = self._compare_from = 0
         self._reported = -1
-        self._is_empty = False
+        self._is_empty = self._may_widen = False
 
     def connect(self, address: str, master_begin: int, master_end: int) -> bytes:
         """The first report on a new connection. The master's log spans ``master_begin`` to ``master_end``, 0 to
@@ -86,6 +90,8 @@ class Follower:
         begin, end = store.min_physical_offset, store.max_physical_offset
         if store.unwritten_bytes:
             raise NotNow("the log here is still being written")
+        if store.is_cutting:
+            raise NotNow("the end of the log here is being taken back")
         if end > begin and master_begin > end:
             raise ProtocolError(
                 f"its log begins at {master_begin}, but the one here ends at {end}: what lies between is gone; move the"
@@ -101,7 +107,9 @@ class Follower:
             if first == 1:
                 self._next, self._rest = 1, b"\0"
         else:
-            first = max(begin, master_begin, min(end, master_end) - self.check_bytes, 1)
+            least, wanted = max(begin, master_begin, 1), min(end, master_end) - self.check_bytes
+            first = max(least, wanted)
+            self._may_widen = wanted > least
             self._next = self._compared = self._compare_from = first
         self._compare_end = end
         self._reported = self.begin = first
@@ -174,10 +182,25 @@ class Follower:
             if data[: len(own)] != own:
                 same = next(index for index, octet in enumerate(own) if octet != data[index])
                 position = self._compared + same
-                raise Diverged(position, first=position == self._compare_from)
+                raise self._diverged(position)
             self._compared += len(own)
             data = data[len(own) :]
         return data
+
+    def _diverged(self, position: int) -> Diverged:
+        """A record has its time and its queue offset, so logs that share a whole record share what is before it."""
+        common = self._store.last_whole_record(self._compare_from, position)
+        if common is not None:
+            self._store.cut_back(common)
+            self.check_bytes = CHECK_BYTES
+            return Diverged(position, f"the log here is taken back to {common}")
+        if self._may_widen:
+            self.check_bytes *= WIDEN_FACTOR
+            return Diverged(position, f"{self.check_bytes} bytes are compared next")
+        return Diverged(
+            position,
+            "they have no record in common; move the store directory away to copy that log, or correct brokerName",
+        )
 
     @property
     def has_room(self) -> bool:

@@ -44,6 +44,7 @@ class StorePaths:
         "consume_queue",
         "consume_queue_ext",
         "deletions",
+        "diverged",
         "ends",
         "index",
         "index_mark",
@@ -79,5 +80,7 @@ class StorePaths:
         """The deleted topics and the log positions of their deletion. RocketMQ ignores it."""
         self.ends = root / "mqspark.ends"
         """The ends of the queues at the last clean stop. RocketMQ ignores it."""
+        self.diverged = root / "mqspark.diverged"
+        """Parts of the log that were taken back, because a master's log differs (``upkeep.cutback``)."""
         self.nonce = root / "mqspark.nonce"
         """Proves to a process on this host that a broker serves this directory. RocketMQ ignores it."""

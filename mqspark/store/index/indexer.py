@@ -175,6 +175,16 @@ class Indexer:
         index.note_durable(durable)
         return index.position >= end
 
+    def cut(self, end: int) -> None:
+        """Forget everything about the log from ``end`` on. A failure disables the index."""
+        self._without_keys.clear()
+        self._next = end + self._slice_bytes
+        if self._index.failed is None:
+            try:
+                self._index.cut(end)
+            except (OSError, NotNow) as error:
+                self._index.disable(f"cutting the index failed: {error}")
+
     def find(
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, end: int, durable: int
     ) -> list[int]:

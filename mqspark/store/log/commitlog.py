@@ -315,6 +315,17 @@ class CommitLog:
             self._files.remove(segment.path)
         self.start_at(position)
 
+    def cut_back(self, position: int) -> None:
+        """Zero everything from ``position`` on and append from there. Everything must be written and synced."""
+        for fd in (*self._unsynced, self._fd):
+            self._files.close(fd)
+        self._unsynced, self._fd = [], -1
+        room_end = self.room_end
+        self.cut(position)
+        self.sync_from(position)
+        self.start_at(position)
+        self.room_end = min(room_end, self.room_end)
+
     def write_pending(self) -> None:
         """Write everything appended since the last write, with one pwritev. After an OSError any part may be
         on disk."""

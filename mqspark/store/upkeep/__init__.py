@@ -1,4 +1,4 @@
-"""Background work of a running store: checkpoints and retention.
+"""Background work of a running store: checkpoints, retention, and the end of a copy that is taken back.
 
-Imported from outside: ``archived``, ``checkpoints``, ``cleaning``. Must not know the store that runs it.
+Imported from outside: ``archived``, ``checkpoints``, ``cleaning``, ``cutback``. Must not know the store that runs it.
 """

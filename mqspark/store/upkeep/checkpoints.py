@@ -97,6 +97,11 @@ class Checkpoints:
         doubtful.save(paths.checkpoint, paths.mark, files)
         files.sync_directory(paths.root)
 
+    def cut(self, position: int) -> None:
+        """The log was taken back to ``position``: a checkpoint is due, and none may refer to more."""
+        self.settled = min(self.settled, position)
+        self.wanted = True
+
     @property
     def is_running(self) -> bool:
         return self._job is not None

@@ -1,0 +1,139 @@
+"""Takes back the end of a log that is a copy: where it differs from its master's log, the master's is right
+(AutoSwitchHAService.truncateSuffixByOffset).
+
+What is taken back is first saved in ``mqspark.diverged/``, as it is in the log, and synced. A file is named after the
+position of its first byte and the time.
+
+Must not know the master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mqspark.logs import sparing
+from mqspark.store.disk.files import FileLayer, disk_full_as_typed
+from mqspark.store.index.indexer import Indexer
+from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.queue.batchqueue import BatchTable
+from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
+from mqspark.store.queue.queuetable import QueueTable
+
+__all__ = ["CutBackJob", "last_whole_record"]
+
+_log = sparing(__name__)
+
+_COPY_BYTES = 1 << 20
+
+
+def last_whole_record(tables: tuple[QueueTable, ...], begin: int, end: int) -> int | None:
+    """The end of the last record that lies in [begin, end) of the log and is in a queue."""
+    best: int | None = None
+    for table in tables:
+        for queue in table.queues.values():
+            after = queue.first_where(
+                lambda position, size, _tags: position + size > end, queue.min_offset, queue.max_offset
+            )
+            entry = queue.entry(after - 1) if after > queue.min_offset else None
+            if entry is None or entry[1] == FILLER_SIZE or entry[0] < begin or entry[0] + entry[1] > end:
+                continue
+            best = max(best or 0, entry[0] + entry[1])
+    return best
+
+
+class CutBackJob:
+    """``run`` saves, in any thread; ``done`` cuts, on the thread of the store. ``is_quiet``: whether everything is
+    written and synced, and the log still ends at ``end``; if not, ``done`` does nothing."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        tables: tuple[QueueTable, BatchTable],
+        indexer: Indexer | None,
+        files: FileLayer,
+        directory: Path,
+        position: int,
+        now_ms: int,
+        is_quiet: Callable[[int], bool],
+        before: Callable[[], None],
+        after: Callable[[int], None],
+        failed: Callable[[OSError], None],
+    ) -> None:
+        """``before`` makes a start distrust what was noted about the log; ``after`` gets its new end."""
+        self._log = log
+        self._tables = tables
+        self._indexer = indexer
+        self._files = files
+        self._directory = directory
+        self._position = position
+        self._end = log.position
+        self._segments = list(log.segments)
+        self._path = directory / f"{position:020d}-{now_ms}.log"
+        self._is_quiet = is_quiet
+        self._before = before
+        self._after = after
+        self._failed = failed
+        self._saved = False
+
+    def run(self) -> None:
+        """Save the bytes. Raises OSError, DiskFull."""
+        files = self._files
+        files.make_directory(self._directory, durable=True)
+        with disk_full_as_typed("the part of the log that differs from the master's"):
+            out = files.open(self._path, create=True)
+            try:
+                for segment in self._segments:
+                    self._save(segment, out)
+                files.sync(out)
+            finally:
+                files.close(out)
+        files.sync_directory(self._directory)
+        self._saved = True
+
+    def _save(self, segment: Segment, out: int) -> None:
+        low, high = max(self._position, segment.start), min(self._end, segment.end)
+        if low >= high:
+            return
+        fd = self._files.open_read(segment.path)
+        try:
+            for at in range(low, high, _COPY_BYTES):
+                size = min(_COPY_BYTES, high - at)
+                data = self._files.read_at(fd, size, at - segment.start)
+                self._files.write(out, data, at - self._position)
+        finally:
+            self._files.close(fd)
+
+    def done(self) -> None:
+        if not self._saved or not self._is_quiet(self._end):
+            return
+        position = self._position
+        try:
+            self._before()
+            removed = sum(self._cut(queue) for table in self._tables for queue in table.queues.values())
+            for batch_queue in self._tables[1].batch_queues.values():
+                batch_queue.recovered()
+            if self._indexer is not None:
+                self._indexer.cut(position)
+            self._log.cut_back(position)
+            self._after(position)
+        except OSError as error:
+            self._failed(error)
+            return
+        _log.warning(
+            "the log differed from the master's: %d bytes from %d on (%d queue entries) were taken back, saved in %s",
+            self._end - position,
+            position,
+            removed,
+            self._path,
+        )
+
+    def _cut(self, queue: ConsumeQueue) -> int:
+        before = queue.max_offset
+        last = queue.entry(before - 1) if before > queue.min_offset else None
+        if last is None or (last[1] != FILLER_SIZE and last[0] < self._position):
+            return 0
+        end, _ = queue.locate_end(self._position)
+        queue.set_end(end)
+        queue.clear_tail()
+        return before - end
