@@ -25,7 +25,10 @@ SETTINGS = {"messageDelayLevel": "1s 2s 1s 1s 1s 1h", "timerWheelEnable": "true"
 WAIT_S = 120
 
 
-@pytest.fixture(params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow)], scope="module")
+@pytest.fixture(
+    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
+    scope="module",
+)
 def quick(
     request: pytest.FixtureRequest, jars: Jars, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
@@ -47,10 +50,12 @@ def spark() -> Iterator["SparkSession"]:
     from tests.spark.conftest import SETTINGS as SPARK
     from tests.spark.conftest import stop_session
 
-    session = SparkSession.builder.config(map=SPARK | pyspark_pymq.tuned_settings()).getOrCreate()
+    running = SparkSession.getActiveSession()
+    session = running or SparkSession.builder.config(map=SPARK | pyspark_pymq.tuned_settings()).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    stop_session(session)
+    if running is None:  # else it is that of the tests of Spark, in the same process
+        stop_session(session)
 
 
 def test_one_group_in_two_languages(

@@ -28,6 +28,7 @@ pytestmark = [
 
 ROWS_A_KILL = 400
 WAIT_S = 300
+FIVE = pytest.mark.slow("kills five times; the fast twin kills once")
 
 
 class Work:
@@ -125,43 +126,39 @@ def check(spark: SparkSession, cluster: DevCluster, topic: str, sent: int) -> No
     assert bodies(spark, cluster, f"{topic}-results") == Counter(dict.fromkeys(set(range(sent)) - always, 1))
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
-def test_killed_drivers(
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=FIVE)])
+def test_killed_workers_and_drivers(
     spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, kills: int
 ) -> None:
     work = Work(tmp_path, cluster, topic, "local[2]")
     sent = 0
     for _ in range(kills):
-        cluster.send_numbers(topic, range(sent, sent + ROWS_A_KILL))
-        sent += ROWS_A_KILL
-        work.start()
-        time.sleep(random.uniform(2, 14))
-        work.kill()
+        for kill in ("a worker", "the driver"):
+            cluster.send_numbers(topic, range(sent, sent + ROWS_A_KILL))
+            sent += ROWS_A_KILL
+            if not work.is_running:
+                work.start()
+            time.sleep(random.uniform(2, 9))
+            if kill == "the driver":
+                work.kill()
+            else:
+                eventually(lambda: work.kill_below("pyspark.daemon") or not work.is_running, lambda: work.log)
     work.until(sent)
     check(spark, cluster, topic, sent)
 
 
-@pytest.mark.parametrize(
-    ("master", "mark", "kills"),
-    [
-        ("local[2]", "pyspark.daemon", 1),
-        pytest.param("local[2]", "pyspark.daemon", 5, marks=pytest.mark.slow),
-        pytest.param("local-cluster[1,2,1024]", "CoarseGrainedExecutorBackend", 5, marks=pytest.mark.slow),
-    ],
-)
-def test_killed_workers_and_executors(
-    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, master: str, mark: str, kills: int
-) -> None:
-    work = Work(tmp_path, cluster, topic, master)
-    sent = killed = 0
-    deadline = time.monotonic() + WAIT_S
-    while killed < kills:
-        assert time.monotonic() < deadline, work.log
+@pytest.mark.slow("starts a Spark cluster with an executor of its own; the fast twin kills a worker")
+def test_killed_executors(spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path) -> None:
+    work = Work(tmp_path, cluster, topic, "local-cluster[1,2,1024]")
+    sent = 0
+    for _ in range(5):
         cluster.send_numbers(topic, range(sent, sent + ROWS_A_KILL))
         sent += ROWS_A_KILL
         if not work.is_running:
             work.start()
-        time.sleep(random.uniform(2, 8))
-        killed += work.kill_below(mark)
+        time.sleep(random.uniform(2, 9))
+        eventually(
+            lambda: work.kill_below("CoarseGrainedExecutorBackend") or not work.is_running, lambda: work.log
+        )
     work.until(sent)
     check(spark, cluster, topic, sent)

@@ -95,6 +95,10 @@ class WorkQueue:
         ordered: str | None = None,
         **options: str,
     ) -> None:
+        if getattr(spark, "_sc", None) is None:
+            raise ConfigError(
+                "spark: a work queue needs a session of its own process, not Spark Connect", key="spark"
+            )
         check_group(group)
         if ordered not in (None, "key", "queue"):
             raise ConfigError(f"ordered: 'key', 'queue' or None, not {ordered!r:.80}", key="ordered")
