@@ -67,7 +67,9 @@ def test_one_group_in_two_languages(
     create_group(quick, group)
     producer = java.call("producer.start", namesrv=quick.namesrv, group=name("producer"))["handle"]
     for number in range(6):
-        java.call("producer.send", handle=producer, message=message(topic, f"m{number}".encode()))
+        java.call(
+            "producer.send", handle=producer, mode="sync", message=message(topic, f"m{number}".encode())
+        )
     java.call("producer.stop", handle=producer)
     seen = tmp_path / "seen"
     seen.mkdir()
@@ -105,7 +107,7 @@ def test_one_group_in_two_languages(
         failures=2,
         **{"from": "CONSUME_FROM_FIRST_OFFSET"},
     )["handle"]
-    (one,) = java.call("push.take", handle=consumer, count=1, timeout_ms=WAIT_S * 500)
+    (one,) = java.call("push.take", handle=consumer, count=1, timeout_ms=50_000)
     assert (body_of(one), one["reconsume_times"], one["topic"]) == (b"m3", 1, topic)
     assert one["properties"]["MQSPARK_FAILED_TEXT"] == "not in Spark"
     java.call("push.stop", handle=consumer)
@@ -125,7 +127,7 @@ def test_one_group_in_two_languages(
         model="CLUSTERING",
         **{"from": "CONSUME_FROM_FIRST_OFFSET"},
     )["handle"]
-    (letter,) = java.call("push.take", handle=undertaker, count=1, timeout_ms=WAIT_S * 500)
+    (letter,) = java.call("push.take", handle=undertaker, count=1, timeout_ms=50_000)
     assert (body_of(letter), letter["properties"]["MQSPARK_FAILED_TYPE"]) == (b"m3", "ValueError")
     assert letter["msg_id"] == one["msg_id"]
     java.call("push.stop", handle=undertaker)

@@ -91,9 +91,11 @@ def test_failed_messages_come_again_and_die_at_last(
     for progress in query.recentProgress:
         total.update(progress["work"])
     assert total == Counter(done=38, retry=5, dead=1, discarded=1)
-    with urllib.request.urlopen(f"{cluster.http}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{cluster.http}/metrics", timeout=10) as answer:  # noqa: S310 - loopback
         metrics = answer.read().decode()
-    (counted,) = [line for line in metrics.splitlines() if "messages_in_total{" in line and f"%DLQ%g-{topic}" in line]
+    (counted,) = [
+        line for line in metrics.splitlines() if "messages_in_total{" in line and f"%DLQ%g-{topic}" in line
+    ]
     assert counted.endswith(" 1.0")
     # The group's offsets at the broker say that all is done, the retries too.
     assert cluster.group_offsets(f"g-{topic}", topic) == cluster.max_offsets(topic)

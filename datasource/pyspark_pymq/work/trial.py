@@ -30,7 +30,7 @@ log = logging.getLogger("pyspark_pymq")
 
 _DEATHS = re.compile(
     r"Python worker exited unexpectedly|Python worker process terminated|ExecutorLostFailure|ExecutorDeadException|"
-    r"Python worker failed to connect back|OutOfMemoryError"
+    r"OutOfMemoryError"
 )
 _LANE = "coalesce(orderKey, place)"
 """What is never parted: a message, or those of one key of an ordered queue, which depend on each other."""
