@@ -14,7 +14,7 @@ Facts: docs/rocketmq/broker.md#registration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -24,14 +24,20 @@ from mqspark.broker.state.topics import Topics, copy_config
 from mqspark.message import PERM_READ, PERM_WRITE, crc32
 from mqspark.protocol.bodies import (
     DataVersion,
+    KVTable,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
+    decode_body,
     encode_body,
 )
-from mqspark.protocol.headers import RegisterBrokerRequestHeader
+from mqspark.protocol.headers import (
+    QueryDataVersionRequestHeader,
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
 
-__all__ = ["MAX_PIECE_BYTES", "Registration", "registrations"]
+__all__ = ["MAX_PIECE_BYTES", "Publication", "Registration", "registrations"]
 
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 """Half of the largest frame that RocketMQ's name server accepts; some 40,000 topics."""
@@ -105,3 +111,71 @@ def _registration(
         body_crc32=crc32(body),
     )
     return Registration(header, body, generation, piece)
+
+
+class Publication:
+    """What name servers are told of this broker, and which generation of its topics one of them knows. The shell sends
+    ``requests`` when they are ``due``, to every name server in order, and reports success with ``accepted``."""
+
+    def __init__(self, config: BrokerConfig, topics: Topics, on_known: Callable[[], None]) -> None:
+        """``on_known`` is called when a name server may know more topics than before."""
+        self._config = config
+        self._topics = topics
+        self._on_known = on_known
+        self._pieces = 1
+        self._due_generation = topics.generation
+        self.due = True
+        self.known_generation = -1
+
+    def follow_topics(self) -> None:
+        """Called once a turn: changed topics make a registration due."""
+        if self._topics.generation != self._due_generation:
+            self._due_generation = self._topics.generation
+            self.due = True
+
+    def requests(self) -> Iterator[Registration | None]:
+        """All topics, in as many registrations as needed. None marks a point where other work may run."""
+        for registration in registrations(self._config, self._topics):
+            if registration is not None and registration.is_last:
+                self._pieces = registration.piece + 1
+            yield registration
+
+    def accepted(self, registration: Registration, answer: bytes | memoryview = b"") -> None:
+        """A name server accepted the registration. ``answer`` is its body: the table of ordered topics, if any.
+
+        Raises ProtocolError if the body is malformed; the registration still counts.
+        """
+        self.known_generation = max(self.known_generation, registration.generation)
+        self._on_known()
+        if answer:
+            self._topics.set_order(frozenset(decode_body(KVTable, answer).table))
+
+    @property
+    def problem(self) -> str | None:
+        """What an operator should do about the size of the registration; None if nothing."""
+        if self._pieces < 2 or self._config.enable_split_registration:
+            return None
+        return (
+            f"{len(self._topics)} topics take {self._pieces} registrations: no name server may have"
+            " deleteTopicWithBrokerRegistration, and unused topics and groups should be deleted"
+        )
+
+    def version_query(self) -> tuple[QueryDataVersionRequestHeader, bytes]:
+        """The request that asks a name server whether it lacks the current registration (322)."""
+        config = self._config
+        header = QueryDataVersionRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+        return header, encode_body(self._topics.data_version)
+
+    def withdrawal(self) -> UnRegisterBrokerRequestHeader:
+        config = self._config
+        return UnRegisterBrokerRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )

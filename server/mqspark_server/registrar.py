@@ -83,7 +83,7 @@ class Registrar:
         if not self._servers:
             log.warning("no name server is configured (namesrvAddr): clients cannot find this broker")
             return
-        self._broker.registration_due = False
+        self._broker.publication.due = False
         await asyncio.gather(*(self._register(server, FIRST_TIMEOUT_S) for server in self._servers))
         loop = asyncio.get_running_loop()
         self._tasks = [
@@ -93,8 +93,8 @@ class Registrar:
 
     def after_turn(self) -> None:
         """Called once a turn: topics may have changed."""
-        if self._broker.registration_due:
-            self._broker.registration_due = False
+        if self._broker.publication.due:
+            self._broker.publication.due = False
             for server in self._servers:
                 server.due.set()
 
@@ -127,7 +127,7 @@ class Registrar:
             if await self._is_current(server, connection, timeout_s):
                 return
             began, cost_s = time.perf_counter(), 0.0
-            for registration in self._broker.registrations():
+            for registration in self._broker.publication.requests():
                 cost_s += time.perf_counter() - began
                 if registration is None:
                     await asyncio.sleep(0)
@@ -157,7 +157,7 @@ class Registrar:
                 log.info("registered with name server %s", server.address)
             server.known, server.failing = True, False
         try:
-            self._broker.registered(registration, answer.body)
+            self._broker.publication.accepted(registration, answer.body)
         except ProtocolError as error:
             log.warning("name server %s sent a malformed table of ordered topics: %s", server.address, error)
 
@@ -165,7 +165,7 @@ class Registrar:
         """Whether this name server has the current table; asked only when forceRegister is off."""
         if self._broker.config.force_register or not server.known:
             return False
-        header, body = self._broker.version_query()
+        header, body = self._broker.publication.version_query()
         answer = await connection.request(RequestCode.QUERY_DATA_VERSION, header, body, timeout_s=timeout_s)
         return answer.code == ResponseCode.SUCCESS and answer.ext.get("changed") == "false"
 
@@ -199,7 +199,7 @@ class Registrar:
             try:
                 await connection.request(
                     RequestCode.UNREGISTER_BROKER,
-                    self._broker.unregistration(),
+                    self._broker.publication.withdrawal(),
                     timeout_s=UNREGISTER_TIMEOUT_S,
                 )
             except _FAILURES as error:

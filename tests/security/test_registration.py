@@ -271,7 +271,7 @@ def test_a_broker_whose_table_is_too_long_is_found_after_a_restart(monkeypatch: 
         broker.restart()
         app = broker.apps[0]
         assert app.parts.registrar.known_to == app.parts.registrar.addresses == [broker.namesrv]
-        problem = broker.call(lambda: app.parts.core.registration_problem)
+        problem = broker.call(lambda: app.parts.core.publication.problem)
         assert "deleteTopicWithBrokerRegistration" in problem
         client = BlockingClient(broker.namesrv)
         assert len(client.route("old-topic-number-1499").publish_queues) == 16

@@ -25,7 +25,7 @@ from tests.security.object_walk import containers_of, globals_of
 SERVERS = {
     # --- made at the start, or of settings
     "*.handlers": "one entry a request code",
-    "BrokerCore._service_tables": "made at the start",
+    "SavedState._timed": "made at the start",
     "BrokerCore._services": "made at the start",
     "BrokerApp.recovery": "what the last recovery found: numbers by name",
     "BrokerSettings.unused": "keys of the settings",

@@ -216,7 +216,7 @@ class Bench:
 
 def last_registration(broker: BrokerCore) -> Registration:
     """What the broker tells a name server last, or at once when it takes one registration."""
-    return [registration for registration in broker.registrations() if registration is not None][-1]
+    return [registration for registration in broker.publication.requests() if registration is not None][-1]
 
 
 def namesrv_peer(

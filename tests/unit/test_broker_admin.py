@@ -198,10 +198,10 @@ def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> 
     peer = bench.peer()
     peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("New"))
     bench.broker.turn()
-    assert bench.broker.registration_due
+    assert bench.broker.publication.due
     assert bench.broker.jobs_due
     registration = last_registration(bench.broker)
-    bench.broker.registered(registration)
+    bench.broker.publication.accepted(registration)
     assert peer.heard() == []
     bench.run_jobs()
     assert [answer.code for answer in peer.heard()] == [0]
@@ -216,7 +216,7 @@ def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> 
     # A disk that is full makes it an error.
     peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("Newest"))
     bench.broker.turn()
-    bench.broker.registered(last_registration(bench.broker))
+    bench.broker.publication.accepted(last_registration(bench.broker))
     bench.clock.advance(3_000)
     bench.broker.tick()
     assert [answer.code for answer in peer.heard()] == [ResponseCode.SYSTEM_ERROR]
@@ -230,10 +230,10 @@ def test_registration_carries_the_broker_permission(tmp_path: Path) -> None:
     ]
     assert table["BenchmarkTest"]["perm"] == 4
     bench.broker.turn()
-    bench.broker.registration_due = False
+    bench.broker.publication.due = False
     peer = bench.peer()
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"brokerPermission=6\n").code == 0
-    assert bench.broker.registration_due
+    assert bench.broker.publication.due
     table = json.loads(last_registration(bench.broker).body)["topicConfigSerializeWrapper"][
         "topicConfigTable"
     ]
@@ -243,7 +243,9 @@ def test_registration_carries_the_broker_permission(tmp_path: Path) -> None:
 
 def test_ordered_topics_come_with_the_answer_to_a_registration(bench: Bench) -> None:
     create(bench.peer(), "O")
-    bench.broker.registered(last_registration(bench.broker), b'{"table":{"O":"b-a:3","Unknown":"x:1"}}')
+    bench.broker.publication.accepted(
+        last_registration(bench.broker), b'{"table":{"O":"b-a:3","Unknown":"x:1"}}'
+    )
     topic = bench.broker.state.topics.get("O")
     assert topic is not None
     assert topic.order

@@ -84,7 +84,7 @@ def test_a_heartbeat_registers_and_answers(bench: Bench) -> None:
     retry = bench.broker.state.topics.get("%RETRY%CG")
     assert retry is not None
     assert (retry.config.read_queue_nums, retry.config.perm) == (1, 6)
-    assert bench.broker.registration_due  # tools look groups up by the route of their retry topic
+    assert bench.broker.publication.due  # tools look groups up by the route of their retry topic
 
 
 def test_the_list_of_an_unknown_group_is_an_error(bench: Bench) -> None:

@@ -132,15 +132,15 @@ def test_a_name_server_that_is_current_need_not_be_told(bench: Bench) -> None:
     namesrv, _, registrar = namesrv_peer()
     registration = last_registration(bench.broker)
     registrar.ask(RequestCode.REGISTER_BROKER, registration.header, registration.body)
-    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.version_query()).ext == {
+    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.publication.version_query()).ext == {
         "changed": "false"
     }
     create(bench.peer(), "New")
-    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.version_query()).ext == {
+    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.publication.version_query()).ext == {
         "changed": "true"
     }
     namesrv.routes.unregister(namesrv.routes.live_brokers()[0].identity)
-    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.version_query()).ext == {
+    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.publication.version_query()).ext == {
         "changed": "true"
     }
 

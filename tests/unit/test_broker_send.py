@@ -105,7 +105,7 @@ def test_auto_creation_copies_the_template(bench: Bench) -> None:
     topic = bench.broker.state.topics.get("Fresh")
     assert topic is not None
     assert (topic.config.read_queue_nums, topic.config.write_queue_nums, topic.config.perm) == (3, 3, 6)
-    assert bench.broker.registration_due
+    assert bench.broker.publication.due
     peer.ask(SEND, send_ext("Wide", d="400"), b"x")
     wide = bench.broker.state.topics.get("Wide")
     assert wide is not None
@@ -410,14 +410,14 @@ def test_a_lost_connection_loses_only_its_answer(sync_bench: Bench) -> None:
 
 def test_the_first_send_to_a_topic_is_answered_when_a_name_server_knows_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
-    bench.broker.registered(last_registration(bench.broker))
+    bench.broker.publication.accepted(last_registration(bench.broker))
     first, second = bench.peer(), bench.peer()
     first.give(SEND, send_ext("New"), b"1")
     second.give(SEND, send_ext("BenchmarkTest"), b"2")
     bench.broker.turn()
     assert first.heard() == []
     assert [answer.code for answer in second.heard()] == [0]
-    bench.broker.registered(last_registration(bench.broker))
+    bench.broker.publication.accepted(last_registration(bench.broker))
     (answer,) = first.heard()
     assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
     assert first.ask(SEND, send_ext("New"), b"3").ext["queueOffset"] == "1"

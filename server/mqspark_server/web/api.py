@@ -176,7 +176,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
             },
             "delayProblem": parts.core.delay_problem if parts is not None else None,
             "registeredWith": parts.registrar.known_to if parts is not None else [],
-            "registrationProblem": parts.core.registration_problem if parts is not None else None,
+            "registrationProblem": parts.core.publication.problem if parts is not None else None,
             "housekeepingError": parts.housekeeper.error if parts is not None else None,
         }
         return JSONResponse(body, 200 if good else 503)

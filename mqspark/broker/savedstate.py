@@ -1,0 +1,89 @@
+"""The tables that a broker keeps in ``config/``: loaded and healed at the start, saved when they have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from mqspark.broker.pop.assignment import RequestModes
+from mqspark.broker.state.consumer_offsets import ConsumerOffsets
+from mqspark.broker.state.ranges import heal_groups, heal_offsets, heal_topics
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import MQError
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.flush import Job
+from mqspark.store.disk.saved import SavedTable
+
+__all__ = ["SavedState"]
+
+
+class SavedState:
+    """What operators change is saved at once; offsets, and the tables of services, every flushConsumerOffsetInterval.
+    Raises StoreCorrupt when a file cannot be read."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        modes: RequestModes,
+        config_file: Callable[[str], ConfigFile],
+        on_saved: Callable[[], None],
+    ) -> None:
+        """``on_saved`` is called after a save of what operators change."""
+        self._state = state
+        self._lmq = state.store_config.enable_lmq
+        self.topics = SavedTable(state.topics, config_file("topics.json"), on_saved)
+        self.groups = SavedTable(state.subscriptions, config_file("subscriptionGroup.json"), on_saved)
+        self.modes = SavedTable(modes, config_file("messageRequestMode.json"), on_saved)
+        state.subscriptions.lmq = self._lmq
+        offsets_file = config_file("consumerOffset.json")
+        if self._lmq:
+            # RocketMQ then keeps all offsets in the other file; offsets saved here before are kept.
+            SavedTable(state.offsets, offsets_file).load()
+            offsets_file = config_file("lmqConsumerOffset.json")
+        self._offsets = SavedTable(state.offsets, offsets_file)
+        for table in (*self._urgent, self._offsets):
+            table.load()
+        self._heal()
+        self._timed = [self._offsets]
+        self._next_ms = state.clock.monotonic_ms() + state.config.flush_consumer_offset_interval
+
+    def add(self, tables: Iterable[SavedTable]) -> None:
+        """Tables of a service, which loads them itself."""
+        self._timed += tables
+
+    @property
+    def _urgent(self) -> tuple[SavedTable, ...]:
+        return self.topics, self.groups, self.modes
+
+    def _heal(self) -> None:
+        """Replace impossible values that were read from the files."""
+        state, store = self._state, self._state.store
+        note = store.damages.note
+        heal_topics(state.topics, store, note)
+        heal_groups(state.subscriptions, note)
+
+        def backup() -> ConsumerOffsets | None:
+            before = ConsumerOffsets(state.clock, version_step=1, lmq=self._lmq)
+            try:
+                before.load(self._offsets.backup() or b"")
+            except MQError:
+                return None
+            return before
+
+        heal_offsets(state.offsets, backup, store, note, lmq=self._lmq)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an operator changed something."""
+        return any(table.behind for table in self._urgent)
+
+    def jobs(self) -> Iterator[Job]:
+        """Saves of what has changed, in order."""
+        yield from (table.job() for table in self._urgent if table.behind)
+        now_ms = self._state.clock.monotonic_ms()
+        if now_ms >= self._next_ms:
+            self._next_ms = now_ms + self._state.config.flush_consumer_offset_interval
+            yield from (table.job() for table in self._timed if table.behind)
+
+    def last_jobs(self) -> Iterator[Job]:
+        """Saves of everything that has changed."""
+        yield from (table.job() for table in (*self._urgent, *self._timed) if table.behind)
