@@ -324,8 +324,8 @@ class AdminClient(Lifecycle):
         await self._ask(await self._address_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def _check_group_exists(self, group: str) -> None:
-        """Of a group that has committed nothing: a consumer of it was there, or somebody created it. Asks nothing that
-        would create it. Raises BrokerError."""
+        """Check that a group without committed offsets exists: it has a live consumer or was created. Sends no
+        request that would create it. Raises BrokerError."""
         try:
             await self.topic_route(RETRY_PREFIX + group)
         except NoRoute:

@@ -54,7 +54,7 @@ class ConsumerSettings:
     allocation: Allocation = AVERAGELY
     """How the group's members share the queues; all members must use the same."""
     rebalance_interval_ms: int = 20_000
-    """How often the queues are shared anew, besides whenever a member joins or leaves."""
+    """Interval of rebalances; a change of the group's members also causes one."""
     interceptors: Sequence[Interceptor] = ()
     """The program's own code around each call of the listener, called in this order."""
     trace: bool = False
@@ -67,7 +67,7 @@ class ConsumerSettings:
         _check_positive(self, "rebalance_interval_ms")
 
     def in_group(self, group: str) -> GroupSettings:
-        """What the membership of ``group`` needs of them."""
+        """The settings of a member of ``group``."""
         raise NotImplementedError
 
 
@@ -86,12 +86,11 @@ class PullSettings(ConsumerSettings):
     pull_interval_ms: int = 0
     """Pause of a queue after a pull that found messages, 0 to 65535."""
     max_cached_messages: int = 1_000
-    """A queue is not pulled while so many of its messages wait here."""
+    """A queue is not pulled while this many of its messages are cached here."""
     max_cached_bytes: int = 100 * 1024 * 1024
-    """A queue is not pulled while the bodies of its waiting messages are larger in all."""
+    """A queue is not pulled while the bodies of its cached messages exceed this size."""
     max_span: int = 2_000
-    """A queue is not pulled while its first and last waiting messages are so many offsets apart. Not for ordered
-    consumers."""
+    """A queue is not pulled while the offsets of its cached messages span more than this. Not for ordered consumers."""
     local_offsets_directory: Path | None = None
     """Where a BROADCASTING consumer keeps its offsets; None: ``~/.rocketmq_offsets``."""
 
@@ -115,9 +114,9 @@ class PushConsumerSettings(PullSettings):
     auto_commit: bool = True
     """False, for ordered consumers: messages count as consumed when the listener returns COMMIT."""
     max_cached_messages_per_topic: int | None = None
-    """Divided among the topic's queues here, in the place of ``max_cached_messages``; None: no such limit."""
+    """Shared by the cached queues of a topic, instead of ``max_cached_messages``; None: no such limit."""
     max_cached_bytes_per_topic: int | None = None
-    """The same, in the place of ``max_cached_bytes``."""
+    """The same for bytes, instead of ``max_cached_bytes``."""
     max_reconsume_times: int | None = None
     """A message that failed more often goes to the dead-letter topic. None: the group's configuration, 16 if there is
     none, and no limit for ordered consumers."""
@@ -164,11 +163,11 @@ class LitePullConsumerSettings(PullSettings):
     its first message is delivered."""
 
     auto_commit: bool = True
-    """Commit what was delivered by itself; False: only ``commit`` does."""
+    """Commit delivered messages automatically; False: only ``commit`` does."""
     auto_commit_interval_ms: int = 5_000
-    """How often, besides at the stop."""
+    """Interval of automatic commits. Stopping commits as well."""
     max_cached_messages_in_all: int = 10_000
-    """Queues that have messages waiting here are not pulled while so many of all queues wait."""
+    """Queues with cached messages are not pulled while this many messages of all queues are cached."""
     queues_interval_ms: int = 30_000
     """How often the queues of topics are looked up for ``on_queues_changed``."""
     suspend_ms: int = 20_000
@@ -197,11 +196,11 @@ class PopConsumerSettings(ConsumerSettings):
     pop_batch_size: int = MAX_POP_BATCH_SIZE
     """Messages of one pop at most, up to 32."""
     invisible_ms: int = 60_000
-    """How long no other member gets a message that was handed out, 1 s to 12 h."""
+    """Invisible time of a popped message, 1 s to 12 h."""
     poll_ms: int = 15_000
     """How long the broker may hold a pop while there are no messages."""
     max_unacknowledged: int = 1_000
-    """Nothing is popped while so many messages are held here."""
+    """Nothing is popped while this many messages are cached here."""
     max_reconsume_times: int = 16
     """A message that failed more often goes to the dead-letter topic."""
     suspend_queue_ms: int = 1_000

@@ -104,7 +104,7 @@ class BrokerOffsets:
             await self.write(offsets)
 
     async def _write_one(self, queue: MessageQueue, offset: int) -> int:
-        """Returns the id of the broker that has it now."""
+        """Store at one broker; returns its id."""
         replica = self._replica(queue)
         await self._instance.remoting.invoke(
             replica.address,

@@ -22,7 +22,7 @@ __all__ = ["Listening", "Subscriber"]
 
 
 class Subscriber(Lifecycle):
-    """The base of all consumers, and their ``QueueOwner`` as far as they do not differ."""
+    """The base of all consumers, and the common part of their ``QueueOwner``."""
 
     _group: GroupConsumer
 
@@ -110,8 +110,8 @@ class Subscriber(Lifecycle):
         self._resubscribe()
 
     def unsubscribe(self, topic: str) -> None:
-        """Give a topic up, before or after the start; its queues go to other members. No error for a topic that was
-        not subscribed to."""
+        """Unsubscribe from a topic, before or after the start; its queues go to other members. An unknown topic is
+        not an error."""
         self._group.subscriptions.pop(self._group.namespace.wrap(topic), None)
         self._resubscribe()
 

@@ -125,7 +125,8 @@ class PopConsumer(Listening):
         self._held: dict[int, Popped] = {}
         """Keyed by ``id`` of the message."""
         self._process = ProcessQueue(0)
-        """Chunks require one. Nothing is dropped, because receipts stay valid whoever the queue is assigned to."""
+        """Chunks require one. Nothing is dropped, because receipts stay valid when the queue is assigned to another
+        member."""
         self._room = asyncio.Event()
         self._statistics: ConsumeStatistics
         self._delivery: Delivery

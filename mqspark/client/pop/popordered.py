@@ -26,7 +26,7 @@ RENEWALS = 3
 
 
 class PoppedQueue:
-    """The popped messages of one queue: what waits, what runs, and until when they are held. Times are monotonic
+    """The popped messages of one queue: waiting and running ones, and until when they are held. Times are monotonic
     seconds."""
 
     __slots__ = ("deadline", "resume", "running", "waiting")

@@ -1,4 +1,4 @@
-"""Who a client says it is: an access key and a secret key, from the program, the environment or a file.
+"""A client's identity: an access key and a secret key, from the program, the environment or a file.
 
 The keys are in no ``repr``, log line or error. Facts: RocketMQ's SessionCredentials, AclClientRPCHook.
 """
@@ -37,9 +37,9 @@ class Credentials:
     access_key: str = field(repr=False)
     """Names the user to the brokers."""
     secret_key: str = field(repr=False)
-    """Known to the user and the brokers; never sent."""
+    """The secret; known to the user and the brokers, and never sent."""
     security_token: str | None = field(default=None, repr=False)
-    """Sent with every request, for servers that hand out keys for a time."""
+    """Sent with every request, for servers that issue temporary keys."""
 
     def __post_init__(self) -> None:
         for key in ("access_key", "secret_key"):
@@ -49,7 +49,7 @@ class Credentials:
 
     @classmethod
     def from_environment(cls) -> Credentials | None:
-        """What the environment says; None when it says nothing. Raises ConfigError when it says half of it."""
+        """Credentials from the environment; None if it has none. Raises ConfigError if it has only one of the keys."""
         access_key, secret_key = os.environ.get(ACCESS_KEY), os.environ.get(SECRET_KEY)
         if access_key and secret_key:
             return cls(access_key, secret_key, os.environ.get(SECURITY_TOKEN) or None)
@@ -96,7 +96,7 @@ def _values(text: str) -> Mapping[str, str]:
 
 
 def signer_of(credentials: Credentials | None) -> Signer | None:
-    """For these credentials, or those of the environment. Raises ConfigError."""
+    """The signer for these credentials, or for those of the environment. Raises ConfigError."""
     credentials = credentials or Credentials.from_environment()
     if credentials is None:
         return None

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, by tags or by SQL92, and whether the brokers will filter for it. Facts:
+"""The filter of a subscription, by tags or SQL92, and whether the brokers support it. Facts:
 RocketMQ's FilterAPI and MQClientInstance.checkClientInBroker."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["check_filters", "require_sql", "subscription_of"]
 log = logging.getLogger(__name__)
 
 _SQL92_VERSION = 232
-"""Ordinal of V4_1_0_SNAPSHOT; an older broker would take a filter for a tag (MQVersion)."""
+"""Ordinal of V4_1_0_SNAPSHOT; an older broker reads a SQL92 filter as a tag (MQVersion)."""
 
 
 def subscription_of(topic: str, tags: str | Iterable[str], sql: str | None, version: int) -> SubscriptionData:
@@ -42,9 +42,8 @@ def subscription_of(topic: str, tags: str | Iterable[str], sql: str | None, vers
 async def check_filters(
     instance: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]
 ) -> None:
-    """Ask the brokers of each topic that is filtered by SQL92 whether they take it; one that is away is not asked.
-    Raises ClientError.
-    """
+    """Check that the brokers of each topic with a SQL92 filter support it. Unreachable brokers are skipped. Raises
+    ClientError."""
     for subscription in subscriptions:
         route = instance.cached_route(subscription.topic)
         if subscription.expression_type != SQL92 or route is None:
@@ -62,7 +61,7 @@ async def check_filters(
 async def _check_filter(
     instance: ClientInstance, group: str, address: str, subscription: SubscriptionData
 ) -> None:
-    await instance.remoting.connect(address)  # greets, so that the version is known
+    await instance.remoting.connect(address)  # the greeting heartbeat tells the version
     require_sql(instance, address)
     body = CheckClientRequestBody(client_id=instance.client_id, group=group, subscription_data=subscription)
     await instance.remoting.invoke(

@@ -31,11 +31,11 @@ class Grouped(Protocol):
 
 
 _MAX_BROKERS = 10_000
-"""Addresses come from name servers; of brokers that are forgotten the next heartbeat tells anew."""
+"""Limit of remembered brokers, because addresses come from name servers. A forgotten broker gets a full heartbeat."""
 
 
 class Heartbeats:
-    """Of one client; brokers by address."""
+    """The heartbeat state of one client, by broker address."""
 
     def __init__(self, client_id: str, *, with_fingerprint: bool) -> None:
         self._client_id = client_id
@@ -43,10 +43,10 @@ class Heartbeats:
         self._versions: dict[str, int] = {}
         self._supporting: set[str] = set()
         self._known: dict[str, int] = {}
-        """The fingerprint that the broker has with all subscriptions."""
+        """The fingerprint that the broker has stored with all subscriptions."""
 
     def next(self, address: str, members: Iterable[Grouped]) -> tuple[bytes, int]:
-        """The body, and the fingerprint in it; 0: none."""
+        """The body and its fingerprint; 0: no fingerprint."""
         data = self._data(members)
         if not self._with_fingerprint or address not in self._supporting:
             return encode_body(data), 0
@@ -60,7 +60,7 @@ class Heartbeats:
         return encode_body(data), fingerprint
 
     def answered(self, address: str, fingerprint: int, answer: Command) -> None:
-        """Success, to a heartbeat with that fingerprint."""
+        """The broker answered SUCCESS to a heartbeat with that fingerprint."""
         if len(self._versions) >= _MAX_BROKERS and address not in self._versions:
             self._versions.clear()
             self._supporting.clear()
@@ -77,12 +77,12 @@ class Heartbeats:
             self._known.pop(address, None)
 
     def forget(self, address: str) -> None:
-        """The connection is another: so is, maybe, the broker."""
+        """The connection is new, so the broker may have lost what it knew."""
         self._supporting.discard(address)
         self._known.pop(address, None)
 
     def version(self, address: str) -> int | None:
-        """What the last answer said (an ordinal of MQVersion); None before the first."""
+        """Version of the broker in its last answer (an ordinal of MQVersion); None before the first."""
         return self._versions.get(address)
 
     def _data(self, members: Iterable[Grouped]) -> HeartbeatData:
@@ -99,7 +99,8 @@ class Heartbeats:
 
 
 def _fingerprint(data: HeartbeatData) -> int:
-    """Of everything but who says it and when subscriptions were made; never 0 (computeHeartbeatFingerprint)."""
+    """A fingerprint of the body without the client id and the subscriptions' versions; never 0
+    (computeHeartbeatFingerprint)."""
     consumers = [
         msgspec.structs.replace(
             each,

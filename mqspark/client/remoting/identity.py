@@ -22,7 +22,7 @@ from mqspark.errors import ConfigError, ConnectionLost
 __all__ = ["STREAM_FIELDS", "ClientKeywords", "ClientOptions", "client_id_of", "resolve_namesrv"]
 
 STREAM_FIELDS = {"ReqT": "0"}
-"""What every request of a client that pulls by itself carries besides its header (StreamTypeRPCHook)."""
+"""The field of every request of a client that pulls by itself (StreamTypeRPCHook)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +44,14 @@ class ClientOptions:
     client_ip: str | None = None
     """Part of the client id; by default the address from which the first name server is reached."""
     namespace: str = ""
-    """Topics and groups are this application's own: ``Orders`` is ``<namespace>%Orders`` for the cluster. Producers and
-    consumers heed it; administration is by the cluster's names."""
+    """Prefix of all topics and groups: ``Orders`` is ``<namespace>%Orders`` in the cluster. Applies to producers and
+    consumers; administration uses the cluster's names."""
     namespace_v2: str = ""
-    """The same as RocketMQ 5 sends it: names stay as they are, and every request says which namespace it is for (fields
-    ``nsd`` and ``ns``), for servers that keep namespaces apart. Brokers of RocketMQ and ours do not look at it."""
+    """A namespace as in RocketMQ 5: names stay unchanged, and every request names its namespace (fields ``nsd`` and
+    ``ns``). It is for servers that separate namespaces; brokers of RocketMQ and mqspark ignore it."""
     heartbeat_v2: bool = False
-    """Repeat subscriptions in heartbeats only when they changed, where the broker says that it can do with that
-    (RocketMQ 5.1 and later, and ours)."""
+    """Send subscriptions in heartbeats only after they change, to brokers that support it (RocketMQ 5.1 and later,
+    and mqspark)."""
     connect_timeout_ms: int = 3_000
     """The limit of opening a connection, the name look-up included."""
     request_timeout_ms: int = 3_000
@@ -59,19 +59,19 @@ class ClientOptions:
     route_interval_ms: int = 30_000
     """How often routes are looked up again."""
     heartbeat_interval_ms: int = 30_000
-    """How often brokers hear of this client; they forget one that is silent for 120 s."""
+    """Interval of heartbeats; brokers remove a client that is silent for 120 s."""
     idle_timeout_ms: int = 120_000
-    """A connection on which nothing went to and fro for so long is closed (clientChannelMaxIdleTimeSeconds); it is
-    opened again when it is needed."""
+    """An idle connection is closed after this time (clientChannelMaxIdleTimeSeconds), and opened again when it is
+    needed."""
 
     credentials: Credentials | None = None
-    """Sign every request with these; None: with those that the environment names, if any."""
+    """Sign every request with these; None: with the credentials of the environment, if any."""
     tls: Tls | None = None
-    """Speak TLS: True, ``TlsSettings`` or an ``ssl.SSLContext``; False: do not; None: as the environment says."""
+    """TLS: True, ``TlsSettings`` or an ``ssl.SSLContext``; False: no TLS; None: according to the environment."""
     max_inflated_bytes: int = MAX_INFLATED_BYTES
-    """What a compressed body may become at most; a larger one is a message that cannot be consumed."""
+    """Decompressed size limit of a body; a message with a larger body cannot be consumed."""
     max_inflate_ratio: int = LIMITS.max_ratio
-    """A body that becomes larger than 4 MiB may become so many times its size; 0: any."""
+    """Maximum ratio of decompressed to stored size, for bodies that decompress to more than 4 MiB; 0: no limit."""
 
     @property
     def inflate_limits(self) -> InflateLimits:
@@ -80,7 +80,7 @@ class ClientOptions:
 
     @property
     def fields(self) -> dict[str, str]:
-        """What every request carries besides its header (NamespaceRpcHook)."""
+        """The fields of every request besides its header (NamespaceRpcHook)."""
         return {"nsd": "true", "ns": self.namespace_v2} if self.namespace_v2 else {}
 
 
@@ -123,14 +123,14 @@ def resolve_namesrv(namesrv: str | Sequence[str] | None) -> list[str]:
 
 
 def local_address(towards: str) -> str:
-    """The address of the interface that packets to ``towards`` leave by; sends none."""
+    """The local address for connections to ``towards``. Sends no packets."""
     try:
         host, port = split_address(towards)
         family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
-    except (OSError, ValueError, ConnectionLost):  # ValueError: no name of a host
+    except (OSError, ValueError, ConnectionLost):  # ValueError: not a host name
         return "127.0.0.1"
 
 

@@ -1,7 +1,7 @@
-"""What one client identity needs whatever it does: name servers, routes, heartbeats, the server's own requests.
+"""The shared part of one client identity: name servers, routes, heartbeats, requests by servers.
 
-Producers and consumers are its ``InstanceMember``s. Facts: RocketMQ's MQClientInstance and ClientConfig. Must not know
-how messages are sent, pulled or consumed.
+Producers and consumers are its ``InstanceMember``s. Facts: RocketMQ's MQClientInstance and ClientConfig. Must not
+know how messages are sent, pulled or consumed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["ClientInstance", "InstanceMember"]
 log = logging.getLogger(__name__)
 
 MAX_ANSWERING_BYTES = 64 << 20
-"""Of requests by brokers that are being answered; more are told that the client is busy."""
+"""Limit of concurrently handled requests by brokers; beyond it the client answers that it is busy."""
 _ASKED_OF_NAME_SERVERS = frozenset(
     {
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
@@ -53,9 +53,9 @@ _ASKED_OF_NAME_SERVERS = frozenset(
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
     }
 )
-"""What every name server answers, and no broker."""
+"""A request that every name server answers and no broker does."""
 _REQUEST_BYTES = 8_192
-"""Of a task and what it works with."""
+"""Estimated bytes of a task and its data."""
 
 
 class InstanceMember:
@@ -65,24 +65,24 @@ class InstanceMember:
     consumer_group: str | None = None
 
     def topics(self) -> Collection[str]:
-        """Whose routes are to be kept fresh."""
+        """Topics whose routes are refreshed."""
         return ()
 
     def consumer_data(self) -> ConsumerData | None:
         return None
 
     def route_changed(self, route: TopicRoute) -> None:
-        """A route is new or another."""
+        """A route was added or has changed."""
 
     def group_changed(self) -> None:
-        """Members of our group came or went, or a connection of ours is new."""
+        """Members joined or left the group, or a connection is new."""
 
     def asked(self, channel: Channel, request: Command) -> bool:
-        """A request by the server, as it comes: whether this member takes care of it."""
+        """Offer a request by a server; returns whether this member handles it."""
         return False
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
-        """Response code, body and remark for a request that nobody took care of."""
+        """Response code, body and remark for a request that no member handled."""
         return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"", f"this client does not answer {request.code}"
 
 
@@ -118,10 +118,10 @@ class ClientInstance:
         )
         self._members: list[InstanceMember] = []
         self._routes: dict[str, TopicRoute] = {}
-        """The one that changed last is the last one."""
+        """In the order of their last change."""
         self._brokers: dict[str, dict[int, str]] = {}
         self._answering_bytes = 0
-        """Of requests of brokers that are being answered."""
+        """Tasks that handle requests by brokers."""
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         # Clients spread over the name servers; one stays with the one that works.
         self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
@@ -160,7 +160,7 @@ class ClientInstance:
             new._tasks.keep(new._refresh_routes_forever)
             new._tasks.keep(new._heartbeat_forever)
         elif member.consumer_group is None:
-            # The brokers that know this client learn of its new member; a consumer sees to that by itself.
+            # Brokers must learn of the new member. A consumer sends its own heartbeat.
             instance._tasks.spawn(instance.heartbeat())
         return instance
 
@@ -181,8 +181,8 @@ class ClientInstance:
         )
 
     def join(self, member: InstanceMember) -> None:
-        """Raises ConfigError when a member of the same kind and group is here already: they would take each other's
-        place at the brokers."""
+        """Raises ConfigError when the identity already has a member of the same kind and group: brokers would confuse
+        the two."""
         for kind, group, taken in (
             ("producer", member.producer_group, {each.producer_group for each in self._members}),
             ("consumer", member.consumer_group, {each.consumer_group for each in self._members}),
@@ -196,7 +196,7 @@ class ClientInstance:
         self._members.append(member)
 
     async def leave(self, member: InstanceMember) -> None:
-        """Says good-bye for the member's group; the last one closes everything. Never raises."""
+        """Unregister the member's group at the brokers; the last member closes everything. Never raises."""
         if member not in self._members:
             return
         self._members.remove(member)
@@ -215,10 +215,10 @@ class ClientInstance:
     async def ask_namesrv(
         self, code: int, header: Fields = None, body: bytes = b"", *, timeout_ms: int | None = None
     ) -> Command:
-        """Ask the name server at hand, and the others in turn when it does not answer.
+        """Ask the current name server, and the others in turn if it does not answer.
 
         Raises BrokerError for a response code other than success, NotANameServer when a broker answers,
-        ConnectionLost or RequestTimeout when nobody does.
+        ConnectionLost or RequestTimeout when none answers.
         """
         timeout_ms = timeout_ms or self.options.request_timeout_ms
         for attempt in range(len(self.namesrv)):
@@ -262,12 +262,12 @@ class ClientInstance:
     def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         self._fetching.pop(topic, None)
         if not task.cancelled():
-            task.exception()  # whoever waited has it; nobody may have
+            task.exception()  # retrieved, so that asyncio does not log it
 
     async def template_route(self, topic: str, max_queues: int) -> TopicRoute:
-        """Where a topic that does not exist yet would be created: the brokers that have TBW102.
+        """The route for a topic that does not exist yet: the brokers that have TBW102.
 
-        Raises NoRoute when there is none, i.e. when no broker creates topics by itself.
+        Raises NoRoute when there is none, i.e. when no broker creates topics automatically.
         """
         try:
             data = await self._ask_route(DEFAULT_TOPIC)
@@ -308,13 +308,13 @@ class ClientInstance:
                 member.route_changed(route)
 
     def _index_brokers(self) -> None:
-        """Of two routes that say different things the younger one is right."""
+        """When two routes disagree about a broker, the newer one counts."""
         self._brokers = {
             name: addresses for route in self._routes.values() for name, addresses in route.brokers.items()
         }
 
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """That broker's, or of any other with the name; None when no route names it."""
+        """The address of that broker, or of any other with the name; None when no route has the name."""
         return address_of(self._brokers.get(broker_name), broker_id)
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:
@@ -322,7 +322,7 @@ class ClientInstance:
         return self._brokers.get(broker_name, {})
 
     def broker_version(self, address: str) -> int | None:
-        """What its last answer to a heartbeat said (an ordinal of MQVersion); None before the first."""
+        """Version of the broker in its last answer to a heartbeat (an ordinal of MQVersion); None before the first."""
         return self._heartbeats.version(address)
 
     async def _refresh_routes_forever(self) -> None:
@@ -330,7 +330,7 @@ class ClientInstance:
             await asyncio.sleep(self.options.route_interval_ms / 1000)
             wanted = {topic for member in self._members for topic in member.topics()}
             for topic in self._routes.keys() - wanted:
-                del self._routes[topic]  # or its addresses would grow stale and still be believed
+                del self._routes[topic]  # otherwise its addresses would be used when they are stale
             self._index_brokers()
             for topic in wanted:
                 try:
@@ -343,13 +343,13 @@ class ClientInstance:
     # --- heartbeats -------------------------------------------------------------------------------------
 
     async def heartbeat(self) -> None:
-        """Tell every broker that the routes name who we are. Errors are logged; the next one heals."""
+        """Send a heartbeat to every broker in the routes. Errors are logged; the next heartbeat repairs them."""
         addresses = self._heartbeat_addresses()
         if addresses and self._grouped():
             await asyncio.gather(*(self._beat(address) for address in addresses))
 
     def _grouped(self) -> bool:
-        """Whether there is anybody that brokers have to know."""
+        """Whether a member must be known to brokers."""
         return any(member.producer_group or member.consumer_group for member in self._members)
 
     def _heartbeat_addresses(self) -> set[str]:
@@ -381,8 +381,8 @@ class ClientInstance:
         self._heartbeats.answered(channel.address, fingerprint, answer)
 
     async def _greet(self, channel: Channel) -> None:
-        """First words on a new connection: a broker forgets us with the old one, and must know a consumer's
-        subscriptions before it pulls."""
+        """Send a heartbeat first on a new connection: a broker forgets the client with its old connection, and must
+        know a consumer's subscriptions before it pulls."""
         if channel.address in self.namesrv or not self._grouped():
             return
         self._heartbeats.forget(channel.address)
@@ -442,7 +442,7 @@ class ClientInstance:
             self._tasks.spawn(self._answer_one(channel, request, members, size_bytes))
 
     def _addressed(self, request: Command) -> list[InstanceMember]:
-        """Whom a request is for: the consumer of the group that it names, else everybody."""
+        """The member that a request is for: the consumer of the named group, otherwise all."""
         group = request.ext.get("consumerGroup") or request.ext.get("group")
         if group is None:
             return list(self._members)
@@ -478,11 +478,11 @@ class ClientInstance:
 
 _lock = threading.Lock()
 _instances: dict[str, ClientInstance] = {}
-"""All that are open in this process, by client id."""
+"""All open instances of this process, by client id."""
 
 
 def _forget_parent() -> None:
-    """A forked child has the objects, but neither the threads nor the loops."""
+    """A forked child inherits the objects but neither the threads nor the loops."""
     global _lock
     _lock = threading.Lock()
     _instances.clear()

@@ -1,4 +1,4 @@
-"""What all that a program starts and stops has in common: ``async with``, and background tasks that end with it."""
+"""Start and stop: ``async with``, and background tasks that end with their owner."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Lifecycle:
 
 
 class Tasks:
-    """Tasks of one owner: cancelled together; what fails among them is logged, not lost."""
+    """Tasks of one owner. They are cancelled together, and their exceptions are logged."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -52,7 +52,7 @@ class Tasks:
         return task
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[Any]:
-        """A task that must not end by a fault of ours: it is logged, and the work begins again a little later."""
+        """A task that survives unexpected exceptions: each is logged, and the task restarts after a pause."""
         return self.spawn(self._kept(work))
 
     async def _kept(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -64,7 +64,7 @@ class Tasks:
             await asyncio.sleep(RESTART_PAUSE_S)
 
     async def cancel(self) -> None:
-        """Returns when all of them have ended. Never raises."""
+        """Cancel all tasks and wait until they have ended. Never raises."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

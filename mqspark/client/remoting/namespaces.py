@@ -25,7 +25,7 @@ SEPARATOR = "%"
 
 
 class Namespace:
-    """Names as the program writes them to names as the cluster knows them, and back. The empty one changes nothing."""
+    """Converts names between the program's form and the cluster's. The empty namespace changes nothing."""
 
     __slots__ = ("_prefix", "name")
 
@@ -45,14 +45,14 @@ class Namespace:
         return bool(self.name)
 
     def wrap(self, resource: str) -> str:
-        """The cluster's name of a topic or group; one that it has already stays."""
+        """The cluster's name of a topic or group; a name that already has the namespace is unchanged."""
         kind, plain = _split(resource)
         if not self.name or not plain or _is_system(resource) or plain.startswith(self._prefix):
             return resource
         return kind + self._prefix + plain
 
     def unwrap(self, resource: str) -> str:
-        """The program's name; that of another namespace stays."""
+        """The program's name of a topic or group; a name in another namespace is unchanged."""
         kind, plain = _split(resource)
         if not self.name or not plain.startswith(self._prefix):
             return resource

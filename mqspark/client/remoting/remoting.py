@@ -1,8 +1,7 @@
-"""Connections to servers: many requests in flight on each, one write a turn of the loop.
+"""Connections to servers: many requests in flight on each, one write per turn of the loop.
 
-A ``Channel`` is one TCP connection; ``Remoting`` keeps one per address and opens it again when it is
-needed. Must not know what a request means: codes and headers are the caller's, ``mqspark.protocol`` makes
-bytes of them.
+A ``Channel`` is one TCP connection. ``Remoting`` keeps one per address and opens it again when it is needed. Must not
+know what a request means: callers choose codes and headers, and ``mqspark.protocol`` encodes them.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ __all__ = ["Channel", "Outcome", "Remoting", "split_address"]
 log = logging.getLogger(__name__)
 
 Outcome = Command | ClientError
-"""What becomes of a request: the response, or why there is none."""
+"""The outcome of a request: the response, or the error instead of it."""
 
 _WRITE_HIGH_BYTES = 4 * 1024 * 1024
-"""A peer that does not read stops us from buffering more than this (plus one turn's worth)."""
+"""Limit of buffered bytes for a peer that does not read (plus those of one turn)."""
 _MAX_OPAQUE = 0x7FFFFFFF
 _MAX_PORT = 0xFFFF
 _FAREWELL_S = 1.0
-"""How long the end of a TLS connection may take."""
+"""Time limit for closing a TLS connection."""
 
 MIN_SILENCE_MS = 1_000
-"""A peer that answers nothing at all for so long, and for the whole of a request's time, is given up
-(clientCloseSocketIfTimeout; RocketMQ closes even one that answers others)."""
+"""A peer that sends nothing for this time, and for the whole timeout of a request, is disconnected
+(clientCloseSocketIfTimeout; RocketMQ also disconnects one that answers other requests)."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -50,9 +49,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class Channel(asyncio.Protocol):
-    """One connection. ``on_request`` gets what the server asks on its own account, ``on_lost`` is told the
-    end.
-    """
+    """One connection. ``on_request`` receives requests by the server; ``on_lost`` is called at its end."""
 
     def __init__(
         self,
@@ -103,7 +100,7 @@ class Channel(asyncio.Protocol):
         self.write(*frame)
 
     def write(self, *frame: bytes) -> None:
-        """Goes out with everything else of this turn of the loop."""
+        """Write the frame together with all others of this turn of the loop."""
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out += frame
@@ -119,7 +116,7 @@ class Channel(asyncio.Protocol):
         try:
             return await future
         finally:
-            # Cancelled: nobody waits any more, and a response that still comes is dropped.
+            # Cancelled: a late response is dropped.
             self._pending.pop(opaque, None)
 
     def oneway(self, code: int, header: Fields, body: bytes = b"", *, remark: str | None = None) -> None:
@@ -139,7 +136,7 @@ class Channel(asyncio.Protocol):
             self.write(encode_response(request.opaque, code, None, body, remark, language=Language.PYTHON))
 
     async def drain(self) -> None:
-        """Until the peer reads again. Raises ConnectionLost."""
+        """Wait until the peer reads again. Raises ConnectionLost."""
         if self.open and not self.writable:
             if self._drained is None:
                 self._drained = self._loop.create_future()
@@ -154,7 +151,7 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     async def ended(self) -> None:
-        """After ``close``: until the transport has ended, or is made to."""
+        """After ``close``: wait until the transport has ended, or abort it."""
         try:
             async with asyncio.timeout(_FAREWELL_S):
                 await self._end.wait()
@@ -164,11 +161,11 @@ class Channel(asyncio.Protocol):
                 await self._end.wait()
 
     def idle_s(self) -> float:
-        """For how long nothing came or went; 0 while an answer is awaited."""
+        """Idle time of the connection; 0 while a response is pending."""
         return 0.0 if self._pending else self._loop.time() - max(self._heard_at, self._wrote_at)
 
     def retire(self) -> None:
-        """Take no more requests; close once those that are under way are answered."""
+        """Accept no more requests; close when the pending ones are answered."""
         if self.open:
             self.open = False
             self._reason = "the server asked to go away"
@@ -249,9 +246,7 @@ class Channel(asyncio.Protocol):
         self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        """One timer for all: it runs when the oldest deadline that it knows is due, which is rare under
-        load.
-        """
+        """One timer for all deadlines. It runs when the oldest known deadline is due, which is rare under load."""
         now = self._loop.time()
         self._timer, self._timer_at = None, math.inf
         late = [opaque for opaque, (_, deadline, _) in self._pending.items() if deadline <= now]
@@ -262,7 +257,7 @@ class Channel(asyncio.Protocol):
             done(RequestTimeout(self.address, timeout_ms))
             cut = cut or silent_ms >= max(timeout_ms, MIN_SILENCE_MS)
         if cut and self._transport is not None:
-            # Not a word since it was asked: the way there may be broken without either end having noticed.
+            # Nothing arrived since the request: the path may be broken without either end noticing.
             self._reason = f"nothing came for {silent_ms:.0f} ms, though answers were due"
             log.warning("closing the connection to %s: %s", self.address, self._reason)
             self._transport.abort()
@@ -288,9 +283,7 @@ class _Settle:
 
 
 class Remoting:
-    """One channel an address. ``greet`` may speak first on each new one; ``on_request`` and ``on_lost`` as
-    above.
-    """
+    """One channel per address. ``greet`` runs first on each new channel; ``on_request`` and ``on_lost`` as above."""
 
     def __init__(
         self,
@@ -319,7 +312,7 @@ class Remoting:
         return self._channels.get(address)
 
     def addresses(self) -> list[str]:
-        """To which there is an open channel."""
+        """The addresses with an open channel."""
         return list(self._channels)
 
     async def connect(self, address: str) -> Channel:
@@ -335,7 +328,7 @@ class Remoting:
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._opened(address, done))
         try:
-            # Shielded: one impatient caller must not take the connection from the others.
+            # Shielded: the timeout of one caller must not cancel the connection of the others.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and self._closed:
@@ -381,7 +374,7 @@ class Remoting:
             raise RequestTimeout(address, timeout_ms) from None
 
     def close_idle(self, idle_timeout_ms: int) -> None:
-        """Close what nobody has used for so long; it is opened again when it is needed."""
+        """Close connections that were idle for this time."""
         for address, channel in list(self._channels.items()):
             if channel.idle_s() * 1000 >= idle_timeout_ms:
                 del self._channels[address]
@@ -417,7 +410,7 @@ class Remoting:
             raise ConnectionLost(address, reason, made=False) from None
         except OSError as error:
             raise ConnectionLost(address, refusal_of(error, tls=self._tls is not None), made=False) from None
-        except ValueError as error:  # no name of a host: a label that is empty or too long, a null character
+        except ValueError as error:  # not a host name: a label that is empty or too long, or a null character
             raise ConnectionLost(address, str(error), made=False) from None
         if self._greet is not None:
             await self._greet(channel)
@@ -432,7 +425,7 @@ class Remoting:
     def _opened(self, address: str, task: asyncio.Task[Channel]) -> None:
         self._connecting.pop(address, None)
         if not task.cancelled():
-            task.exception()  # whoever waited has it; nobody may have
+            task.exception()  # retrieved, so that asyncio does not log it
 
     def _forget(self, channel: Channel) -> None:
         if self._channels.get(channel.address) is channel:

@@ -1,4 +1,4 @@
-"""TLS for connections to brokers and name servers: whom a client trusts, and how it identifies itself.
+"""TLS for connections to brokers and name servers: trusted authorities and the client's certificate.
 
 RocketMQ speaks TLS from the first byte on, on the same ports; a server says by ``tls.server.mode`` whether it may,
 must or must not. Must not know sockets: it makes contexts for those who open them. Facts: RocketMQ's TlsHelper,
@@ -40,7 +40,7 @@ class TlsSettings:
     key_file: str | Path | None = None
     """The key of ``cert_file``; None: it is in the same file."""
     key_password: str | None = field(default=None, repr=False)
-    """Of an encrypted key."""
+    """The password of an encrypted key."""
     verify_host_name: bool = True
     """Whether a server's certificate must name the host or address that the client connects to. Brokers are reached
     by the address with which they registered (``brokerIP1``)."""
@@ -51,7 +51,7 @@ class TlsSettings:
 
     @classmethod
     def from_environment(cls) -> TlsSettings | None:
-        """What the environment says; None unless MQSPARK_TLS is true. Raises ConfigError."""
+        """TLS settings from the environment; None unless MQSPARK_TLS is true. Raises ConfigError."""
         if not _flag(TLS, default=False):
             return None
         return cls(
@@ -64,11 +64,11 @@ class TlsSettings:
 
 
 Tls = TlsSettings | ssl.SSLContext | bool
-"""What a client may be given as ``tls``; False: no TLS, whatever the environment says."""
+"""Types of the option ``tls``; False: no TLS, even if the environment asks for it."""
 
 
 def tls_context(tls: Tls | None) -> ssl.SSLContext | None:
-    """For these settings, or those of the environment; None: no TLS. Raises ConfigError."""
+    """The context for these settings or those of the environment; None: no TLS. Raises ConfigError."""
     if isinstance(tls, ssl.SSLContext):
         return tls
     if tls is None:
@@ -109,7 +109,7 @@ def _flag(name: str, *, default: bool) -> bool:
 
 
 def refusal_of(error: OSError, *, tls: bool) -> str:
-    """Why a connection was not made, in words that say what to do."""
+    """The reason of a failed connection, with what to do about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"its certificate is refused ({error.verify_message}); TlsSettings(ca_file=...) names who is trusted,"

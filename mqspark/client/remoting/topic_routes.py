@@ -34,17 +34,17 @@ __all__ = [
 MASTER_ID = 0
 
 MAX_QUEUES = 65_536
-"""Of a topic on one broker: what our brokers let anybody make."""
+"""Maximum queues of a topic on one broker: the limit of mqspark brokers."""
 
 MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
-"""Of a topic on all brokers."""
+"""Maximum queues of a topic on all brokers."""
 
 _log = sparing(__name__)
 
 
 def sound_queues(topic: str, queue_datas: Iterable[QueueData]) -> list[QueueData]:
-    """Those whose counts a broker can have; the log names the others. Raises BadRoute when none is left, or when all
-    together are more than a client takes."""
+    """The entries with valid queue counts; the log names the others. Raises BadRoute when none is valid, or when the
+    sum exceeds the client's limit."""
     sound: list[QueueData] = []
     odd: QueueData | None = None
     for data in queue_datas:
@@ -112,14 +112,14 @@ class TopicRoute:
 
 
 class BrokerReplica(NamedTuple):
-    """One of the brokers of a name."""
+    """The address of any broker of that name."""
 
     broker_id: int
     address: str
 
 
 def replica_of(addresses: Mapping[int, str] | None, broker_id: int = MASTER_ID) -> BrokerReplica | None:
-    """Of the brokers of one name: that one, else, for a slave, the next, else the one with the lowest id
+    """The address of the broker with that id; for a missing slave the next id, else the lowest
     (MQClientInstance.findBrokerAddressInSubscribe); None if there is none."""
     if not addresses:
         return None

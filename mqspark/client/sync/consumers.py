@@ -30,7 +30,7 @@ __all__ = ["LitePullConsumer", "PopConsumer", "PushConsumer"]
 
 @documented_by(subscriber.Subscriber)
 class _Consumer(Facade):
-    """What all of them have."""
+    """The common part of all blocking consumers."""
 
     _aio: subscriber.Subscriber
 
@@ -40,7 +40,7 @@ class _Consumer(Facade):
 
     @property
     def client_id(self) -> str:
-        """By which brokers know this consumer. Raises ClientError before the start."""
+        """The id by which brokers know this consumer. Raises ClientError before the start."""
         return self._aio.client_id
 
     def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
@@ -56,16 +56,18 @@ class _Consumer(Facade):
 
 @documented_by(subscriber.Listening)
 class _Listening(_Consumer):
-    """Those that call a listener: a function in threads of its own, a coroutine function on the background loop."""
+    """Consumers that call a listener: a function in threads of its own, or a coroutine function on the background
+    loop."""
 
     _aio: subscriber.Listening
 
     def stop(self, timeout_ms: int = 30_000) -> None:
-        """Fetches no more, waits up to ``timeout_ms`` for running listeners, tells the brokers what they did."""
+        """Stop fetching, wait up to ``timeout_ms`` for running listeners, commit their progress, then leave the
+        group."""
         self._end(self._aio.stop, timeout_ms)
 
     def suspend(self) -> None:
-        """Fetch no more until ``resume``; what is here already is still consumed."""
+        """Stop fetching until ``resume``; messages that have already arrived are still consumed."""
         self._do(self._aio.suspend)
 
     def resume(self) -> None:
@@ -110,11 +112,11 @@ class PushConsumer(_Listening):
         return self._aio.settings
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues of this consumer now, those of the retry topic included."""
+        """The queues currently assigned, including those of the retry topic."""
         return self._do(self._aio.assignment)
 
     def progress(self) -> dict[MessageQueue, int]:
-        """Up to where each queue is consumed: what the next commit says."""
+        """For each queue, the offset up to which it is consumed, as in the next commit."""
         return self._do(self._aio.progress)
 
 
@@ -149,7 +151,7 @@ class PopConsumer(_Listening):
         return self._aio.settings
 
     def assignment(self) -> list[MessageQueue]:
-        """What this member pops from; queue id -1 is all queues of a broker."""
+        """The queues this member pops from; queue id -1 means all queues of a broker."""
         return self._do(self._aio.assignment)
 
 
@@ -186,13 +188,13 @@ class LitePullConsumer(_Consumer):
         ConfigError after ``subscribe``.
         """
         if self._thread is None:
-            # Only notes them: there is nothing to wait for yet.
+            # It only stores them, so there is nothing to wait for.
             asyncio.run(self._aio.assign(queues, tags, sql=sql))
         else:
             self._call(self._aio.assign, queues, tags, sql=sql)
 
     def on_queues_changed(self, topic: str, listener: QueuesListener | None) -> None:
-        """Call ``listener`` (on the background loop) when the readable queues of ``topic`` change; None ends that."""
+        """Call ``listener`` (on the background loop) when the readable queues of ``topic`` change; None stops that."""
         self._do(self._aio.on_queues_changed, topic, listener)
 
     def assignment(self) -> list[MessageQueue]:
@@ -203,25 +205,25 @@ class LitePullConsumer(_Consumer):
         return self._call(self._aio.fetch_message_queues, topic)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Fetch no more of these queues; what is cached is still handed out."""
+        """Stop fetching these queues; cached messages are still delivered."""
         self._do(self._aio.pause, *queues)
 
     def resume(self, *queues: MessageQueue) -> None:
         self._do(self._aio.resume, *queues)
 
     def poll(self, timeout_ms: int = 5_000) -> list[MessageExt]:
-        """The next messages, all of one queue and in order; none when there are none for ``timeout_ms``."""
+        """The next messages, all of one queue and in order; an empty list if there are none for ``timeout_ms``."""
         return self._call(self._aio.poll, timeout_ms)
 
     def __iter__(self) -> Iterator[MessageExt]:
         return self
 
     def __next__(self) -> MessageExt:
-        """Waits as long as it takes; ends when the consumer is stopped. Raises ClientError before the start."""
+        """Waits without a limit; ends when the consumer is stopped. Raises ClientError before the start."""
         if self._thread is None:
             self._aio.check_iterable()
             raise StopIteration
-        # Within a batch no thread has to be changed.
+        # Within a batch no change of threads is needed.
         message = self._aio.next_cached()
         if message is not None:
             return message
@@ -231,7 +233,7 @@ class LitePullConsumer(_Consumer):
             raise StopIteration from None
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at ``offset``, which must be within the queue (its end included). Raises ClientError."""
+        """Continue at ``offset``, which must be within the queue (its end included). Raises ClientError."""
         self._call(self._aio.seek, queue, offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
@@ -248,13 +250,13 @@ class LitePullConsumer(_Consumer):
         return self._call(self._aio.offset_for_timestamp, queue, timestamp_ms)
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """What the group has committed, None when nothing."""
+        """The group's committed offset, None if there is none."""
         return self._call(self._aio.committed, queue)
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset of the next message to be handed out. Raises ClientError for a queue of others."""
+        """The offset of the next message to deliver. Raises ClientError for a queue that is not assigned."""
         return self._do(self._aio.position, queue)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Write what was handed out, or the given offsets; returns when the broker has them."""
+        """Commit the delivered messages, or the given offsets; returns when the broker has stored them."""
         self._call(self._aio.commit, offsets)

@@ -1,4 +1,4 @@
-"""What all blocking clients are made of: an object of ``mqspark.aio`` and the thread that it lives in."""
+"""The base of all blocking clients: an object of ``mqspark.aio`` and the thread whose loop it runs on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def documented_by(aio: type) -> Callable[[K], K]:
 
 
 class Facade:
-    """start, stop, ``with``."""
+    """Start, stop and ``with``."""
 
     _aio: Lifecycle
     _thread: LoopThread | None = None
@@ -54,7 +54,7 @@ class Facade:
         self._thread = thread
 
     def stop(self) -> None:
-        """Finish what was begun, then leave the cluster, as the end of ``with`` does; called again, it does nothing."""
+        """Finish pending work, then leave the cluster, as the end of ``with`` does. Calling it again does nothing."""
         self._end(self._aio.stop)
 
     def __enter__(self) -> Self:
@@ -83,11 +83,11 @@ class Facade:
         return self._thread
 
     def _call(self, work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **options: Any) -> T:
-        """Run a coroutine function of the object's on its loop."""
+        """Run a coroutine function of the object on its loop."""
         return self._running.call(work(*arguments, **options))
 
     def _do(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Call a plain method of the object's on its loop, or here while it has none."""
+        """Call a plain method of the object on its loop, or directly while it has no loop."""
         if self._thread is None:
             return function(*arguments, **options)
 

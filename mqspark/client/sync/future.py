@@ -30,7 +30,7 @@ class SendFuture(concurrent.futures.Future[SendResult]):
     _made: threading.Condition | None = None
 
     def __init__(self, window: ThreadWindow, size_bytes: int) -> None:
-        """``size_bytes`` are given back to ``window`` when the future is settled."""
+        """``size_bytes`` are returned to ``window`` when the future is settled."""
         self._window = window
         self._size_bytes = size_bytes
 

@@ -1,4 +1,4 @@
-"""The thread that blocking clients work in."""
+"""The background thread of blocking clients."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _orphan() -> ClientError:
 
 
 class _NoMorePosts(deque[tuple[Callable[..., None], tuple[Any, ...]]]):
-    """What a forked child has in the place of the posts that no thread would look at."""
+    """Replaces the list of posts in a forked child, where no thread would read it."""
 
     def append(self, _: object) -> None:
         raise _orphan()
 
 
 class LoopThread:
-    """A thread with an event loop, counted: ``acquire`` starts it, the last ``release`` ends it."""
+    """A thread with an event loop and a reference count: ``acquire`` starts it, the last ``release`` ends it."""
 
     _lock = threading.Lock()
     _current: LoopThread | None = None
@@ -67,7 +67,7 @@ class LoopThread:
         self._thread.join()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it; interrupted, it is cancelled."""
+        """Run a coroutine on the loop and wait for it. An interrupt cancels it."""
         try:
             self.check_caller()
         except ClientError:
@@ -81,7 +81,8 @@ class LoopThread:
             raise
 
     def check_caller(self) -> None:
-        """Raises ClientError for who would wait for itself, or for a thread that is not in this process."""
+        """Raises ClientError for a call from the loop's own thread, which would deadlock, or in a process that has no
+        such thread."""
         if self._orphaned:
             raise _orphan()
         if threading.get_ident() == self._thread.ident:
@@ -90,7 +91,7 @@ class LoopThread:
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
         """Run a function on the loop soon; many posts share one wake-up. It must not raise."""
         self._posted.append((function, arguments))
-        # The order of these lines and of _run_posted's first two is what makes one wake-up enough.
+        # The order of these lines and of the first two in _run_posted ensures that one wake-up is enough.
         if not self._wake_scheduled:
             self._wake_scheduled = True
             self._loop.call_soon_threadsafe(self._run_posted)
@@ -104,7 +105,7 @@ class LoopThread:
 
     @classmethod
     def forget(cls) -> None:
-        """In a forked child, which has the object and the lock's state, but not the thread."""
+        """In a forked child, which has the object and the state of the lock, but not the thread."""
         cls._lock = threading.Lock()
         thread, cls._current = cls._current, None
         if thread is not None:
@@ -122,7 +123,7 @@ class LoopThread:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's when it is installed: a fifth less CPU a message."""
+    """A loop of uvloop if it is installed: a fifth less CPU per message."""
     if importlib.util.find_spec("uvloop") is not None:
         import uvloop
 

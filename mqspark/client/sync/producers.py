@@ -61,7 +61,7 @@ class Producer(Facade):
 
     @property
     def settings(self) -> ProducerSettings:
-        """In effect, keywords included."""
+        """The settings in effect, keywords included."""
         return self._aio.settings
 
     def send(
@@ -73,7 +73,7 @@ class Producer(Facade):
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Send and wait for the broker's word; see ``mqspark.aio.Producer.send``."""
+        """Send and wait for the broker's answer; see ``mqspark.aio.Producer.send``."""
         size_bytes = body_bytes(message)
         return self._wait(size_bytes, self._aio.begin, message, queue, hash_key, selector, timeout_ms)
 
@@ -86,7 +86,7 @@ class Producer(Facade):
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> concurrent.futures.Future[SendResult]:
-        """The future of a send; blocks only while too much is in flight. Errors come out of the future."""
+        """Returns the future of a send. Blocks only while too much is in flight. The future raises the errors."""
         thread = self._running
         window = self._window
         size_bytes = body_bytes(message)
@@ -103,8 +103,8 @@ class Producer(Facade):
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Hand a message over; nobody will say whether it arrived. Blocks only while too much is on its way to the
-        connections, and with the first message to a topic. Raises what can be told from the message."""
+        """Send without an acknowledgement. Blocks only while the connections are full, and with the first message to
+        a topic. Raises errors of the message itself."""
         if queue is None and hash_key is None and selector is None and self._aio.can_begin(message):
             window, size_bytes = self._window, len(message.body)
             window.take(size_bytes)
@@ -119,7 +119,7 @@ class Producer(Facade):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """All of one topic to one queue, stored together, under one acknowledgement."""
+        """Send messages of one topic to one queue, stored together under one acknowledgement."""
         size_bytes = sum(body_bytes(message) for message in messages)
         return self._wait(size_bytes, self._aio.begin_batch, messages, queue, timeout_ms)
 
@@ -132,21 +132,21 @@ class Producer(Facade):
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
     ) -> MessageExt:
-        """Send a message and wait for the reply of whoever consumes it; see ``mqspark.aio.Producer.request``."""
+        """Send a message and wait for the reply of its consumer; see ``mqspark.aio.Producer.request``."""
         return self._call(
             self._aio.request, message, timeout_ms, queue=queue, hash_key=hash_key, selector=selector
         )
 
     def reply(self, request: MessageExt, body: bytes | str, *, timeout_ms: int | None = None) -> SendResult:
-        """Answer a request that was consumed; see ``mqspark.aio.Producer.reply``."""
+        """Answer a consumed request; see ``mqspark.aio.Producer.reply``."""
         return self._call(self._aio.reply, request, body, timeout_ms=timeout_ms)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
+        """The queues that a message to ``topic`` can currently be sent to. Raises NoRoute."""
         return self._call(self._aio.queues, topic)
 
     def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
-        """Take a timed message back that is not delivered yet; see ``mqspark.aio.Producer.recall``."""
+        """Cancel a timed message that is not delivered yet; see ``mqspark.aio.Producer.recall``."""
         return self._call(self._aio.recall, topic, handle, timeout_ms=timeout_ms)
 
     def _wait(self, size_bytes: int, begin: Callable[..., None], what: Any, *arguments: Any) -> SendResult:
@@ -162,7 +162,7 @@ class Producer(Facade):
 
 
 class _Waiter:
-    """A future for one thread that waits for it at once: a fifth of the cost of one of concurrent.futures."""
+    """A future for one thread that waits for it at once: a fifth of the cost of a concurrent.futures.Future."""
 
     __slots__ = ("_done", "_error", "_lock", "_result")
 
@@ -195,7 +195,7 @@ class _Waiter:
 
 
 class _Unheard:
-    """The future of a oneway message: nobody waits for it, so what goes wrong is logged."""
+    """The future of a oneway message: errors are logged, because no caller waits for it."""
 
     __slots__ = ("_done", "_message", "_window")
 
@@ -269,7 +269,7 @@ class TransactionProducer(Producer):
         )
 
     def stop(self, timeout_ms: int = 30_000) -> None:
-        """Waits up to ``timeout_ms`` for checks that run, and for sends as ``Producer``."""
+        """Wait up to ``timeout_ms`` for running checks, and for sends as in ``Producer``."""
         self._end(self._aio.stop, timeout_ms)
 
     def send_in_transaction(
@@ -282,7 +282,7 @@ class TransactionProducer(Producer):
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> TransactionResult:
-        """Prepare the message, run the local transaction, tell the broker what came of it; see
+        """Prepare the message, run the local transaction, report its outcome to the broker; see
         ``mqspark.aio.TransactionProducer.send_in_transaction``."""
         function = self._aio.local_transaction(execute)
         how: dict[str, Any] = {
