@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "RETRY_TIMEOUT_MS",
     "OffsetSpec",
     "Position",
     "QueueTexts",
@@ -41,6 +42,8 @@ __all__ = [
 
 _MAX_DELAY_MS = 15 * 60 * 1000
 """maxTriggerDelay of the Kafka source."""
+RETRY_TIMEOUT_MS = 5 * 60 * 1000
+"""A broker that is killed is ready again in a minute or two, a failover takes less."""
 _BATCH_BYTES = 1 << 20
 _LEAST_BATCH_BYTES = 1024
 _THRESHOLD_BYTES = 4096
@@ -78,6 +81,8 @@ class ReadOptions:
     """Directories of stores that may be read locally when the broker is on this host."""
     payload_is_arrow: bool
     """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.cluster.payload``)."""
+    retry_timeout_ms: int
+    """How long brokers and name servers may be away before the query fails."""
     poll_timeout_ms: int
     """How long an idle stream waits for a message before it reports to Spark that there is none."""
 
@@ -125,6 +130,7 @@ class ReadOptions:
             local_read=texts.flag("localRead", True),
             local_directories=texts.directories("localDirectories"),
             payload_is_arrow=_is_arrow(texts),
+            retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
             poll_timeout_ms=texts.number("pollTimeoutMs", 250, lowest=0),
         )
         asked_columns(options, texts)
@@ -280,7 +286,8 @@ class WriteOptions:
     batch_bytes: int
     compression: Compression | None
     send_timeout_ms: int
-    retries: int
+    retry_timeout_ms: int
+    """How long brokers and name servers may be away, or too busy, before the write fails."""
     payload_is_arrow: bool
     """payloadFormat=arrow: rows are packed into messages with all their columns."""
     exactly_once: bool
@@ -303,7 +310,7 @@ class WriteOptions:
             batch_bytes=_batch_bytes(texts),
             compression=_compression(texts),
             send_timeout_ms=texts.number("sendTimeoutMs", 10_000, lowest=1),
-            retries=texts.number("retries", 5, lowest=0),
+            retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
             payload_is_arrow=_is_arrow(texts),
             exactly_once=texts.choice("deliveryGuarantee", ("at-least-once", "exactly-once"), "at-least-once")
             == "exactly-once",

@@ -107,14 +107,10 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return stream_reader(options, selected_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from mqspark.client.blocking import meet
         from pyspark_pymq.options import WriteOptions
         from pyspark_pymq.writing.sink import BatchWriter
 
-        options = WriteOptions.parse(self.options)
-        writer = BatchWriter(options, schema, overwrite)
-        meet(options.nameserver)
-        return writer
+        return BatchWriter(WriteOptions.parse(self.options), schema, overwrite)
 
     # Spark passes this by position when planning and by keyword when committing: the names are part of the
     # interface.

@@ -9,12 +9,15 @@ process.
 from __future__ import annotations
 
 import ipaddress
+import logging
+import math
 import select
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from mqspark.client.consumer.commits import commit_waves
@@ -39,7 +42,7 @@ from mqspark.message import (
     MessageQueue,
     QueueOffset,
 )
-from mqspark.protocol.bodies import KVTable, TopicList, TopicRouteData, decode_body
+from mqspark.protocol.bodies import ClusterInfo, KVTable, TopicList, TopicRouteData, decode_body
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_request_head
 from mqspark.protocol.connection import Connection
@@ -69,16 +72,24 @@ __all__ = [
     "pull_header",
 ]
 
+log = logging.getLogger(__name__)
+
 DEFAULT_TIMEOUT_MS = 3000
 FIRST_CONTACT_MS = 3500
 """The time a planner waits for name servers that have never answered. A wrong address is more common than a short
 outage, and a user is waiting."""
+_ROUTES_AT_ONCE = 500
+"""Requests in one write to a name server."""
 _LARGE_BODY_BYTES = 64 << 10
 _RECEIVE_BYTES = 128 << 10
 """Bytes of one read; the rest of a larger answer is read directly into its buffer."""
 _MAX_HEADER_BYTES = 1 << 20
 """The answer to a batch lists every message's id: at most 57 bytes each."""
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
+_REPORTED_BACKOFF_S = 0.8
+"""The length of the pause from which on retries are logged: after about a second."""
+_REPORT_S = 10.0
+"""The time between two log lines about one request."""
 T = TypeVar("T")
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
@@ -245,6 +256,30 @@ class BlockingConnection:
         return True
 
 
+class _Retries:
+    """The pauses between the attempts at one request."""
+
+    def __init__(self, retry_ms: int, sleep: Callable[[float], None]) -> None:
+        self._retry_s = retry_ms / 1000
+        self._until = time.monotonic() + self._retry_s
+        self._sleep = sleep
+        self._backoff_s = _FIRST_BACKOFF_S
+        self._reported_at = -math.inf
+
+    def pause(self, failure: ClientError) -> None:
+        """Raises ``failure`` when the time is over."""
+        now = time.monotonic()
+        if now + self._backoff_s > self._until:
+            if self._retry_s:
+                failure.add_note(f"Tried for {self._retry_s:.0f} s.")
+            raise failure
+        if self._backoff_s >= _REPORTED_BACKOFF_S and now - self._reported_at >= _REPORT_S:
+            self._reported_at = now
+            log.warning("%s; trying again, for %.0f s more", failure, self._until - now)
+        self._sleep(self._backoff_s)
+        self._backoff_s = min(2 * self._backoff_s, _LAST_BACKOFF_S)
+
+
 class BlockingClient:
     """Routes, offsets and pulls over cached connections.
 
@@ -273,6 +308,8 @@ class BlockingClient:
         """None once a name server has answered."""
         self._sleep = sleep
         self._connections: dict[str, BlockingConnection] = {}
+        self._known_routes: dict[str, tuple[bytes, TopicRoute]] = {}
+        """The answers to the last call of ``routes``."""
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -349,43 +386,65 @@ class BlockingClient:
             raise BrokerError(answer.code, answer.remark, address=address)
 
     def _retrying(self, address: str, once: Callable[[], T]) -> T:
-        deadline = time.monotonic() + self._retry_ms / 1000
-        backoff_s = _FIRST_BACKOFF_S
+        retries = _Retries(self._retry_ms, self._sleep)
         while True:
             try:
                 return once()
             except (ConnectionLost, RequestTimeout) as error:
                 self.forget(address)
-                failure: ClientError = error
+                retries.pause(error)
             except BrokerError as error:
                 if error.code not in _BUSY:
                     raise
-                failure = error
-            if time.monotonic() + backoff_s > deadline:
-                raise failure
-            self._sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
+                retries.pause(error)
+
+    def bridged(self, look_up: Callable[[], T]) -> T:
+        """The outcome of ``look_up`` for a topic that is known to exist: name servers forget its route while all
+        its brokers are away, so NoRoute is retried, too."""
+        retries = _Retries(self._retry_ms, self._sleep)
+        while True:
+            try:
+                return look_up()
+            except NoRoute as error:
+                retries.pause(error)
+
+    @contextmanager
+    def without_retries(self) -> Iterator[None]:
+        """Requests inside are tried once: at each name server, or at the broker."""
+        retry_ms, self._retry_ms = self._retry_ms, 0
+        try:
+            yield
+        finally:
+            self._retry_ms = retry_ms
 
     # --- name servers -----------------------------------------------------------------------------------------
 
     def _ask_nameserver(
         self, code: int, header: Header | None, accept: Sequence[int] = (ResponseCode.SUCCESS,)
     ) -> Command:
-        """Ask name servers in turn until one answers; that one stays first."""
+        (answer,) = self._ask_nameserver_all(code, [header], accept)
+        return answer
 
-        def once() -> Command:
+    def _ask_nameserver_all(
+        self, code: int, headers: Sequence[Header | None], accept: Sequence[int] = (ResponseCode.SUCCESS,)
+    ) -> list[Command]:
+        """Ask name servers in turn until one answers; that one stays first. All requests are in flight at once."""
+
+        def once() -> list[Command]:
             failure: ClientError | None = None
             for address in list(self._nameservers):
                 try:
                     connection = self.connection(address)
-                    answer = connection.wait(connection.send(code, header), self._timeout_ms)
+                    opaques = connection.send_all([(code, header) for header in headers])
+                    answers = [connection.wait(opaque, self._timeout_ms) for opaque in opaques]
                 except (ConnectionLost, RequestTimeout) as error:
                     self.forget(address)
                     self._nameservers.append(self._nameservers.pop(0))
                     failure = error
                 else:
-                    self._check_nameserver(address, answer, accept)
-                    return answer
+                    for answer in answers:
+                        self._check_nameserver(address, answer, accept)
+                    return answers
             raise failure or ConnectionLost(";".join(self._nameservers))
 
         if self._first_contact_ms is not None:
@@ -438,6 +497,26 @@ class BlockingClient:
             raise NoRoute(topic, answer.remark)
         return _route_of(topic, answer.body)
 
+    def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
+        """The routes of many topics; those that have none are left out. A route that has not changed since the last
+        call is not parsed again."""
+        accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        known, self._known_routes = self._known_routes, {}
+        for first in range(0, len(topics), _ROUTES_AT_ONCE):
+            names = topics[first : first + _ROUTES_AT_ONCE]
+            headers = [
+                GetRouteInfoRequestHeader(topic=name, accept_standard_json_only=True) for name in names
+            ]
+            answers = self._ask_nameserver_all(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers, accept)
+            for name, answer in zip(names, answers, strict=True):
+                if answer.code == ResponseCode.SUCCESS:
+                    body = bytes(answer.body)
+                    before = known.get(name)
+                    if before is None or before[0] != body:
+                        before = body, _route_of(name, body)
+                    self._known_routes[name] = before
+        return {name: route for name, (_, route) in self._known_routes.items()}
+
     def publish_route(self, topic: str, *, default_queues: int = 4) -> TopicRoute:
         """The route for sends: the topic's, or that of the template from which it will be created. Raises
         NoRoute."""
@@ -453,6 +532,11 @@ class BlockingClient:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
         return self._ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, accept)
+
+    def brokers(self) -> set[str]:
+        """The names of the brokers that are registered."""
+        answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        return set(decode_body(ClusterInfo, answer.body).broker_addr_table)
 
     def topics(self) -> list[str]:
         answer = self._ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -142,6 +145,92 @@ def test_two_drivers_of_one_batch(broker: DevCluster) -> None:
     # Another identity is another query.
     write(wanted, "other", 0, [[11]])
     assert everything(broker, topic) == list(range(12))
+
+
+STRAGGLER = """
+import pickle, sys
+import pyarrow as pa
+from pyspark_pymq.writing.exactlyonce import prepare
+
+options, identity, number, values = pickle.load(sys.stdin.buffer)
+
+def rows():
+    for value in values:
+        yield pa.record_batch({"value": pa.array([str(value)]), "key": pa.array([str(value)[-1]])})
+        if value == values[0]:
+            sys.stdout.buffer.write(b"begun\\n")
+            sys.stdout.buffer.flush()
+            sys.stdin.buffer.readline()  # until the test lets it go on
+
+pickle.dump(prepare(options, identity, number, rows(), first_turn=1), sys.stdout.buffer)
+"""
+
+
+class Straggler:
+    """Another attempt at a partition, in a process of its own like a worker of Spark: it sends a row, then waits."""
+
+    def __init__(self, wanted: WriteOptions, identity: str, number: int, values: list[int]) -> None:
+        command = [sys.executable, "-c", STRAGGLER]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        pickle.dump((wanted, identity, number, values), self._stdin)
+        self._stdin.flush()
+        assert self._stdout.readline() == b"begun\n"
+
+    def finish(self) -> Sent:
+        self._stdin.write(b"\n")
+        self._stdin.flush()
+        sent: Sent = pickle.load(self._stdout)  # noqa: S301 - made here
+        self._end()
+        return sent
+
+    def kill(self) -> None:
+        """As Spark interrupts a task: its worker is killed."""
+        self._process.kill()
+        self._end()
+
+    def _end(self) -> None:
+        self._process.wait(30)
+        self._stdin.close()
+        self._stdout.close()
+
+
+@pytest.mark.parametrize(
+    "end", ["killed before", "killed after", "late", "late and aborted", "chosen", "replayed"]
+)
+def test_speculation_with_attempts_that_run_at_once(broker: DevCluster, end: str) -> None:
+    """Two attempts at partition 1 send the same rows at the same time; Spark commits the message of one."""
+    topic = broker.create_topic(f"At-once-{end.replace(' ', '-')}", 3)
+    wanted = options(broker, topic)
+    ours, theirs = list(range(50)), list(range(50, 100))
+    straggler = Straggler(wanted, topic, 0, theirs)
+    try:
+        first = prepare(wanted, topic, 0, rows(ours), first_turn=0)
+        copy = prepare(wanted, topic, 0, rows(theirs), first_turn=1)
+        if end == "killed before":
+            straggler.kill()
+        if end == "chosen":
+            commit(wanted, [first, straggler.finish()])  # Spark killed the copy, though it was ready
+        else:
+            commit(wanted, [first, copy])
+        assert everything(broker, topic) == list(range(100))
+        if end == "killed after":
+            straggler.kill()
+        elif end.startswith("late"):
+            late = straggler.finish()
+            assert late.messages == 50  # it looked before the decision was there
+            if end == "late and aborted":
+                abort(wanted, [late])
+        elif end == "replayed":
+            # The driver died before it recorded the batch; the old attempt is still there and is chosen.
+            commit(wanted, [prepare(wanted, topic, 0, rows(ours), first_turn=0), straggler.finish()])
+        assert everything(broker, topic) == list(range(100))
+        write(wanted, topic, 1, [[100]])
+        assert everything(broker, topic) == list(range(101))
+    finally:
+        straggler.kill()
 
 
 def test_a_hundred_kills_between_all_calls(broker: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:

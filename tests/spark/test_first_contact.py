@@ -5,7 +5,9 @@ How soon is said in ``tests/integration/test_first_contact.py``: these texts com
 
 from __future__ import annotations
 
+import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
+from mqspark.client.blocking import FIRST_CONTACT_MS
 from tests.support.dev import DevCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def batch_read(spark: SparkSession, nameserver: str, _: Path) -> None:
@@ -82,3 +86,50 @@ def test_a_host_that_does_not_exist(spark: SparkSession, tmp_path: Path) -> None
     text = refusal(batch_read, spark, "nobody.invalid:9876", tmp_path / "c")
     assert "nobody.invalid:9876: no name server answers" in text
     assert "the host name 'nobody.invalid'" in text
+
+
+def copied(spark: SparkSession, nameserver: str, topic: str, folder: Path) -> StreamingQuery:
+    """A stream from ``topic`` to its copy."""
+    source = spark.readStream.format("pymq").option("nameserver", nameserver)
+    source = source.option("topic", topic).option("startingOffsets", "earliest").option("group", "bridge")
+    sink = source.load().select("key", "value").writeStream.format("pymq").option("nameserver", nameserver)
+    sink = sink.option("topic", f"{topic}-copy").option("checkpointLocation", str(folder))
+    return sink.start()
+
+
+def test_a_sink_restarted_with_a_wrong_name_server(
+    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+) -> None:
+    """The first contact of the restart is short, too, though its batch is not the query's first."""
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+    sink = rows.selectExpr("CAST(value AS STRING) AS value").writeStream.format("pymq")
+    sink = sink.option("checkpointLocation", str(tmp_path)).option("topic", topic).trigger(once=True)
+    assert sink.option("nameserver", cluster.nameserver).start().awaitTermination(60)
+    with pytest.raises(PySparkException, match="no name server answers"):
+        sink.option("nameserver", "127.0.0.1:9").start().awaitTermination(60)
+
+
+def test_a_lost_cluster_is_bridged(spark: SparkSession, tmp_path: Path) -> None:
+    with DevCluster(tmp_path / "store", "flushDiskType=ASYNC_FLUSH") as own:
+        topic = own.create_topic("Bridge", 2)
+        copy = own.create_topic("Bridge-copy", 2)
+
+        def arrive(count: int) -> None:
+            deadline = time.monotonic() + 90
+            while sum(own.max_offsets(copy).values()) < count:
+                assert query.isActive, query.exception()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+        own.send_numbers(topic, range(50), 2)
+        query = copied(spark, own.nameserver, topic, tmp_path / "checkpoint")
+        arrive(50)
+        own.stop(signal.SIGKILL)
+        time.sleep(FIRST_CONTACT_MS / 1000 + 1)  # longer than the first contact may take
+        assert query.isActive, query.exception()
+        own.start()
+        for name in (topic, copy):
+            own.create_topic(name, 2)  # returns when the name server knows it again
+        own.send_numbers(topic, range(50, 100), 2)
+        arrive(100)
+        query.stop()

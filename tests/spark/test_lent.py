@@ -20,10 +20,10 @@ READ = {"nameserver": "h:1", "topic": "T"}
 def test_a_collection_between_tasks_goes_over_nothing_that_stays() -> None:
     script = """
 import gc
-from pyspark_pymq.worker_tuning import settle
+from pyspark_pymq.worker_tuning import begin_task
 counts = []
 for task in range(4):
-    settle()
+    begin_task()
     counts.append(gc.get_freeze_count())
     gc.collect()  # as Spark's daemon does
 assert counts[0] == 0, counts
@@ -35,7 +35,10 @@ assert counts[1:] == counts[1:2] * 3, counts  # later garbage is collected as ev
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux alone has it")
 @pytest.mark.parametrize("kind", ["batch", "stream", "sink"])
-def test_a_task_that_is_unpickled_does_not_hold_back_acknowledgements(kind: str) -> None:
+def test_a_task_that_is_unpickled_does_not_hold_back_acknowledgements(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_pymq.writing.sink.meet", lambda nameserver: None)
     from pyspark.sql.types import StructType
 
     made = {

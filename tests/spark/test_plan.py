@@ -117,7 +117,7 @@ def test_write_options() -> None:
         ({"batchBytes": "5"}, "batchBytes"),
         ({"batchBytes": "much"}, "batchBytes"),
         ({"sendTimeoutMs": "0"}, "sendTimeoutMs"),
-        ({"retries": "-1"}, "retries"),
+        ({"retryTimeout": "soon"}, "retryTimeout"),
         ({"group": "a b"}, "group"),
         ({"topic": "no spaces"}, "topic"),
         ({"payloadFormat": "xml"}, "payloadFormat"),

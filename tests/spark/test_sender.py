@@ -21,7 +21,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers import PullMessageResponseHeader
 from mqspark.record import decode_records
 from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.writing.sink import _Sender
+from pyspark_pymq.writing.sink import send_rows
 from tests.support.dev import DevCluster
 
 ROWS = 3000
@@ -39,15 +39,18 @@ def send(cluster: DevCluster, topic: str, rows: int = ROWS, **more: str) -> int:
     options = WriteOptions.parse(
         {"nameserver": cluster.nameserver, "topic": topic, "batchBytes": "1k"} | more
     )
-    sender = _Sender(options, first_turn=0)
-    try:
+
+    def batches() -> Iterator[pa.RecordBatch]:
         for first in range(0, rows, 1000):
             texts = [str(number) for number in range(first, min(first + 1000, rows))]
-            sender.add(pa.record_batch({"value": pa.array(texts), "key": pa.array([t[-1] for t in texts])}))
-        sender.finish()
-    finally:
-        sender.close()
-    return sender.acknowledged
+            yield pa.record_batch({"value": pa.array(texts), "key": pa.array([t[-1] for t in texts])})
+
+    return send_rows(options, batches(), first_turn=0).messages
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_pymq.writing.pipeline._FIRST_PAUSE_S", 0.0)
 
 
 def queues(cluster: DevCluster, topic: str) -> dict[MessageQueue, list[int]]:
@@ -77,6 +80,7 @@ def check(found: dict[MessageQueue, list[int]], rows: int = ROWS) -> None:
         assert list(dict.fromkeys(reversed(values))) == sorted(set(values), reverse=True)
 
 
+@pytest.mark.usefixtures("no_pauses")
 def test_a_broker_that_is_busy_now_and_then(broker: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = broker.create_topic("Busy", 3)
     chance = random.Random(1)
@@ -100,7 +104,6 @@ def test_a_broker_that_is_busy_now_and_then(broker: DevCluster, monkeypatch: pyt
 
     monkeypatch.setattr(BlockingConnection, "send", sent)
     monkeypatch.setattr(BlockingConnection, "poll", polled)
-    monkeypatch.setattr("pyspark_pymq.writing.sink.time.sleep", lambda _: None)
     assert send(broker, topic) == ROWS
     monkeypatch.undo()
     assert len(refused) >= 5
@@ -109,6 +112,7 @@ def test_a_broker_that_is_busy_now_and_then(broker: DevCluster, monkeypatch: pyt
     assert sum(map(len, found.values())) == ROWS
 
 
+@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("after", [False, True])
 def test_connections_that_break(broker: DevCluster, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
     """Before a send, and after it has arrived: then rows are there twice, but never out of order."""
@@ -131,8 +135,7 @@ def test_connections_that_break(broker: DevCluster, monkeypatch: pytest.MonkeyPa
         return opaque
 
     monkeypatch.setattr(BlockingConnection, "send", breaking)
-    monkeypatch.setattr("pyspark_pymq.writing.sink.time.sleep", lambda _: None)
-    assert send(broker, topic, retries="9") == ROWS
+    assert send(broker, topic) == ROWS
     monkeypatch.undo()
     assert broken[0] >= 5
     found = queues(broker, topic)
@@ -149,7 +152,7 @@ def test_a_broker_that_is_killed_and_comes_back(tmp_path: Path) -> None:
 
         def work() -> None:
             try:
-                send(cluster, topic, rows, retries="60", sendTimeoutMs="5000")
+                send(cluster, topic, rows, sendTimeoutMs="5000")
             except BaseException as error:
                 problems.append(error)
 
@@ -171,34 +174,25 @@ def test_a_broker_that_is_killed_and_comes_back(tmp_path: Path) -> None:
 
 def test_it_gives_up_at_last(broker: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = broker.create_topic("Hopeless", 1)
+    original: Callable[..., int] = BlockingConnection.send
 
     def broken(self: BlockingConnection, code: int, *arguments: Any, **more: Any) -> int:
-        raise ConnectionLost(self.address, "for ever")
+        if code == RequestCode.SEND_BATCH_MESSAGE:
+            raise ConnectionLost(self.address, "for ever")
+        return original(self, code, *arguments, **more)
 
-    monkeypatch.setattr("pyspark_pymq.writing.sink.time.sleep", lambda _: None)
-    sender_send = _Sender._send
-
-    def sending(self: _Sender, queue: MessageQueue, item: Any) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(BlockingConnection, "send", broken)
-            sender_send(self, queue, item)
-
-    monkeypatch.setattr(_Sender, "_send", sending)
-    monkeypatch.setattr("pyspark_pymq.writing.routing.Router.refresh", lambda self, topic: None)
-    with pytest.raises(ConnectionLost, match="for ever"):
-        send(broker, topic, rows=10, retries="2")
+    monkeypatch.setattr(BlockingConnection, "send", broken)
+    with pytest.raises(ConnectionLost, match="for ever") as caught:
+        send(broker, topic, rows=10, retryTimeout="1s")
+    assert caught.value.__notes__ == ["Nothing was stored for retryTimeout (1 s)."]
     monkeypatch.undo()
     with pytest.raises(BrokerError):
         send_large(broker, topic)
 
 
 def send_large(cluster: DevCluster, topic: str) -> None:
-    sender = _Sender(WriteOptions.parse({"nameserver": cluster.nameserver, "topic": topic}), first_turn=0)
-    try:
-        sender.add(pa.record_batch({"value": pa.array([b"x" * 5_000_000])}))
-        sender.finish()
-    finally:
-        sender.close()
+    options = WriteOptions.parse({"nameserver": cluster.nameserver, "topic": topic})
+    send_rows(options, [pa.record_batch({"value": pa.array([b"x" * 5_000_000])})], first_turn=0)
 
 
 def test_sends_are_cut_by_bytes(broker: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from mqspark.client.blocking import BlockingClient
+from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import MQError, NoRoute
 from mqspark.message import MessageQueue
+from mqspark.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from pyspark_pymq.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
 from pyspark_pymq.cluster.stream_offsets import Offsets, Positions
 from pyspark_pymq.options import ReadOptions
@@ -89,6 +91,8 @@ def test_a_topic_that_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoRoute(topic, "deleted")
 
     monkeypatch.setattr(BlockingClient, "route", no_route)
+    monkeypatch.setattr(BlockingClient, "routes", lambda *_: {})
+    monkeypatch.setattr(BlockingClient, "brokers", lambda _: {"a"})
     start = Positions({Q0: 5}).to_json()
     for strict in ("true", "false"):
         base = {"nameserver": "127.0.0.1:1", "topic": "T", "failOnDataLoss": strict}
@@ -315,3 +319,38 @@ def test_a_limit_does_not_count_what_has_expired() -> None:
     strict, _ = make(cluster, maxOffsetsPerTrigger="4")
     with pytest.raises(DataLoss, match="have expired"):
         strict.partitions(start, spark_json(strict.latestOffset(start, limit)))
+
+
+class Forgetful(BlockingClient):
+    """Knows no route until ``back`` look-ups have failed."""
+
+    def __init__(self, registered: set[str], back: int) -> None:
+        super().__init__("h:1", retry_ms=60_000, sleep=lambda _: None)
+        self.registered, self.left = registered, back
+
+    def route(self, topic: str) -> TopicRoute:
+        self.left -= 1
+        if self.left >= 0:
+            raise NoRoute(topic, "away")
+        brokers = [BrokerData(cluster="c", broker_name="a", broker_addrs={0: "h:2"})]
+        queues = [QueueData(broker_name="a", read_queue_nums=2, write_queue_nums=2, perm=6)]
+        return TopicRoute.of(topic, TopicRouteData(broker_datas=brokers, queue_datas=queues))
+
+    def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
+        return {}
+
+    def brokers(self) -> set[str]:
+        return self.registered
+
+
+def test_a_topic_without_a_route_is_waited_for_while_its_broker_is_away() -> None:
+    options = ReadOptions.parse({"nameserver": "h:1", "topic": "T"}, streaming=True)
+    away = ClusterQueues(options, client=Forgetful(set(), 5))
+    away.has_begun([Q0])
+    assert set(away.queues()) == {Q0, Q1}
+    # Its brokers are there: it was deleted. And a new topic is misspelt.
+    for registered, begun in (({"a", "b"}, [Q0]), (set(), [])):
+        there = ClusterQueues(options, client=Forgetful(registered, 5))
+        there.has_begun(begun)
+        with pytest.raises(NoRoute):
+            there.queues()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient, pull_header
+from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic, retry_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -63,7 +64,9 @@ class BrokerPlace:
 class ClusterQueues:
     def __init__(self, options: ReadOptions, *, client: BlockingClient | None = None) -> None:
         self._options = options
-        self.client = client or BlockingClient(options.nameserver, first_contact_ms=FIRST_CONTACT_MS)
+        self.client = client or BlockingClient(
+            options.nameserver, retry_ms=options.retry_timeout_ms, first_contact_ms=FIRST_CONTACT_MS
+        )
         self._queues: dict[MessageQueue, str] = {}
         self._queues_at = -ROUTE_LIFE_S
         self._begun: set[MessageQueue] = set()
@@ -100,13 +103,14 @@ class ClusterQueues:
             ]
         else:
             names = [*topics.names, *topics.assigned]
+        routes = self.client.routes(names)
         found: dict[MessageQueue, str] = {}
         for name in names:
+            if name not in routes and topics.pattern is not None:
+                continue  # deleted since the listing
             try:
-                route = self.client.route(name)
+                route = routes.get(name) or self._route(name)
             except NoRoute:
-                if topics.pattern is not None:
-                    continue  # deleted since the listing
                 is_new = all(queue.topic != name for queue in self._begun)
                 if is_new or self._options.fail_on_data_loss:
                     raise
@@ -122,6 +126,17 @@ class ClusterQueues:
                 here = {queue: here[queue] for queue in self._assigned(name, topics.assigned[name], here)}
             found |= here
         return found
+
+    def _route(self, topic: str) -> TopicRoute:
+        """Raises NoRoute: at once for a topic that is new or deleted; after ``retryTimeout`` while a broker of it is
+        away."""
+        try:
+            return self.client.route(topic)
+        except NoRoute:
+            brokers = {queue.broker_name for queue in self._begun if queue.topic == topic}
+            if not brokers or brokers <= self.client.brokers():
+                raise
+        return self.client.bridged(lambda: self.client.route(topic))
 
     def _assigned(
         self, topic: str, texts: Iterable[str], here: Iterable[MessageQueue]
@@ -360,23 +375,23 @@ class ClusterQueues:
         if group is None:
             return
         try:
-            queues = self.queues()
-            unknown = {
-                queue: queues[queue] for queue in offsets if queue not in published and queue in queues
-            }
-            if unknown:
-                if not published:
-                    self._make_known(group, queues.values())
-                committed = self._group_offsets(unknown)
-                published |= {queue: committed.get(queue, -1) for queue in unknown}
-            due = {
-                q: offset for q, offset in offsets.items() if q in queues and offset > published.get(q, -1)
-            }
-            for address, asked in _by_address({queue: queues[queue] for queue in due}).items():
-                self.client.commit_group_offsets(address, group, {queue: due[queue] for queue in asked})
-            published |= due
+            with self.client.without_retries():
+                self._publish(group, offsets, published)
         except ClientError as error:
             log.warning("the offsets of group %s could not be published: %s", group, error)
+
+    def _publish(self, group: str, offsets: Offsets, published: Offsets) -> None:
+        queues = self.queues()
+        unknown = {queue: queues[queue] for queue in offsets if queue not in published and queue in queues}
+        if unknown:
+            if not published:
+                self._make_known(group, queues.values())
+            committed = self._group_offsets(unknown)
+            published |= {queue: committed.get(queue, -1) for queue in unknown}
+        due = {q: offset for q, offset in offsets.items() if q in queues and offset > published.get(q, -1)}
+        for address, asked in _by_address({queue: queues[queue] for queue in due}).items():
+            self.client.commit_group_offsets(address, group, {queue: due[queue] for queue in asked})
+        published |= due
 
     def _make_known(self, group: str, addresses: Iterable[str]) -> None:
         try:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from mqspark.compression import LIMITS, InflateLimits
 from pyspark_pymq.cluster.stream_offsets import QueueRange
+from pyspark_pymq.options import RETRY_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from pyspark_pymq.cluster.cluster_queues import BrokerPlace
@@ -46,6 +47,8 @@ class ReadTask:
     sql_filter: str | None = None
     """Evaluated by the broker, so such a read is never in place."""
     limits: InflateLimits = LIMITS
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS
+    """How long a broker may be away."""
 
 
 def plan_tasks(

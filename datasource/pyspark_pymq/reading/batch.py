@@ -70,6 +70,7 @@ def partitions_of(
                 group=options.group or DEFAULT_GROUP,
                 fail_on_data_loss=options.fail_on_data_loss,
                 limits=options.limits,
+                retry_timeout_ms=options.retry_timeout_ms,
             )
         )
         for task in tasks

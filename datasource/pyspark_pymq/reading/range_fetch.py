@@ -63,7 +63,9 @@ _PULL_MESSAGES, _PULL_BYTES = 16_384, 2 << 20
 _BULK_BYTES = 128 << 10
 """An answer of this size was limited by bytes, not by messages."""
 _PULL_TIMEOUT_MS = 10_000
-_RETRY_S = 30.0
+_PAUSE_S = 0.5
+_REPORT_S = 10.0
+"""The time between two log lines about a broker that is away."""
 _EMPTY_RETRIES = 50
 _MAX_STORES = 16
 
@@ -372,19 +374,28 @@ def _decoded(
 
 
 def _pull_bodies(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[Any]:
+    """Raises the last failure when the broker gives nothing for ``retryTimeout``."""
     puller = _Puller(task, address, wanted)
-    deadline = time.monotonic() + _RETRY_S
+    retry_s = task.retry_timeout_ms / 1000
+    failing_since: float | None = None
+    reported_at = -_REPORT_S
     while puller.position < wanted.end:
         before = puller.position
         try:
             yield from puller.bodies()
-        except (ConnectionLost, RequestTimeout):
-            if puller.position > before:
-                deadline = time.monotonic() + _RETRY_S
-            if time.monotonic() > deadline:
+        except (ConnectionLost, RequestTimeout) as error:
+            now = time.monotonic()
+            if puller.position > before or failing_since is None:
+                failing_since = now
+            left_s = failing_since + retry_s - now
+            if left_s <= 0:
+                error.add_note(f"Nothing could be pulled for retryTimeout ({retry_s:.0f} s).")
                 raise
+            if now - reported_at >= _REPORT_S:
+                reported_at = now
+                log.warning("%s; pulling again, for %.0f s more (retryTimeout)", error, left_s)
             puller.reset()
-            time.sleep(0.2)
+            time.sleep(min(_PAUSE_S, left_s))
 
 
 class _Puller:

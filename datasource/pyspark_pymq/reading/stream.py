@@ -10,6 +10,7 @@ A batch is finished when ``latestOffset`` gets its end as ``start``; that offset
 
 from __future__ import annotations
 
+import logging
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ except ImportError:  # Spark 4.1: no admission control, one batch takes everythi
     ADMISSION_CONTROL = False
 else:
     ADMISSION_CONTROL = True
+
+log = logging.getLogger("pyspark_pymq")
 
 __all__ = ["CheckpointedReader", "RefusedReader", "stream_reader"]
 
@@ -313,9 +316,25 @@ if ADMISSION_CONTROL:
 class LegacyStreamReader(CheckpointedReader):
     """For Spark 4.1, whose ``latestOffset`` does not get the query's offset."""
 
-    _last: Positions | None = None
-    _begins = False
-    """Spark has called initialOffset: no batch of this query is finished."""
+    def __init__(
+        self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+    ) -> None:
+        super().__init__(options, columns, payload)
+        limits = {
+            "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
+            "minOffsetsPerTrigger": options.min_offsets_per_trigger,
+            "maxBytesPerTrigger": options.max_bytes_per_trigger,
+        }
+        given = ", ".join(name for name, value in limits.items() if value is not None)
+        if given:
+            log.warning(
+                "%s: Spark 4.1 does not ask for limits: the first batch of a run, and each run of AvailableNow, takes "
+                "everything; Spark 4.2 applies them",
+                given,
+            )
+        self._last: Positions | None = None
+        self._begins = False
+        """Spark has called initialOffset: no batch of this query is finished."""
 
     def initialOffset(self) -> dict[str, Any]:
         self._begins = True

@@ -38,21 +38,18 @@ import logging
 import secrets
 import time
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.compression import ZLIB, decompress
 from mqspark.errors import (
-    BrokerError,
     ConfigError,
-    ConnectionLost,
     InvalidMessage,
     MQError,
     NoRoute,
-    RequestTimeout,
 )
 from mqspark.message import (
     DEFAULT_TOPIC,
@@ -73,6 +70,7 @@ from mqspark.message import (
     encode_properties,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
 from mqspark.protocol.headers import (
     CreateTopicRequestHeader,
     EndTransactionRequestHeader,
@@ -83,14 +81,16 @@ from mqspark.protocol.headers import (
 from mqspark.record import decode_records
 from pyspark_pymq.cluster.cluster_queues import PULL_ANSWERS
 from pyspark_pymq.options import WriteOptions
+from pyspark_pymq.writing.pipeline import EXACTLY_ONCE, Pipeline, Send, send_header
 from pyspark_pymq.writing.reports import Half, Halves, Sent, Task
+from pyspark_pymq.writing.routing import Router
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_pymq.records.encode import EncodedBatch
 
-__all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "Preparer", "abort", "commit", "end_all", "prepare"]
+__all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "abort", "commit", "end_all", "prepare"]
 
 log = logging.getLogger("pyspark_pymq")
 
@@ -102,26 +102,21 @@ _MAX_DECISION_BYTES = 16 << 20
 _MAX_PARTS = 100_000
 _CODE_BYTES = 32
 _READ_MESSAGES = 1024
-_IN_FLIGHT_BYTES = 8 << 20
 _COMMITTED_AT_ONCE_BYTES = 16 << 20
 """Approximate bytes of commits that a broker has to store before it gets more."""
 _WAIT_S = 30.0
 
 
-class Preparer:
-    """Sends half messages, many in flight: their order is determined when they are committed."""
+class _HalfMessages:
+    """The half messages of one task: their requests, and where they are stored."""
 
-    def __init__(self, options: WriteOptions, client: BlockingClient) -> None:
+    def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._client = client
         self._unique = secrets.token_hex(10).upper()
         self._count = 0
         self._places: dict[tuple[str, str], list[Half | None]] = {}
-        self._in_flight: dict[tuple[str, int], _Prepared] = {}
-        self._in_flight_bytes = 0
-        self.messages = 0
 
-    def add(self, queue: MessageQueue, address: str, rows: EncodedBatch) -> None:
+    def send_of(self, queue: MessageQueue, rows: EncodedBatch) -> Send:
         self._count += 1
         own = {
             UNIQ_KEY: f"{self._unique}{self._count:012X}",
@@ -129,121 +124,47 @@ class Preparer:
             PRODUCER_GROUP: self._options.group,
             TRANSACTION_BATCH: f"{rows.count}:{rows.sys_flag}",
         }
-        header = SendMessageRequestHeaderV2(
-            producer_group=self._options.group,
-            topic=queue.topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=4,
-            queue_id=queue.queue_id,
-            sys_flag=TRANSACTION_PREPARED_TYPE,
-            born_timestamp=time.time_ns() // 1_000_000,
-            flag=0,
-            properties=encode_properties(own).decode(),
-            reconsume_times=0,
-            unit_mode=False,
-            batch=False,
-            bname=queue.broker_name,
-        )
+        properties = encode_properties(own).decode()
+        header = send_header(self._options, queue, properties=properties, sys_flag=TRANSACTION_PREPARED_TYPE)
         places = self._places.setdefault((queue.topic, queue.broker_name), [])
+        index = len(places)
         places.append(None)
-        self._send(address, _Prepared(header, rows, places, len(places) - 1))
-        self._in_flight_bytes += len(rows.body)
-        while self._in_flight_bytes >= _IN_FLIGHT_BYTES:
-            self._receive()
 
-    def finish(self) -> list[Halves]:
-        """Wait until all are stored. Raises the error that prevented it."""
-        while self._in_flight:
-            self._receive()
+        def stored(answer: Command) -> None:
+            found = answer.header(SendMessageResponseHeader)
+            _, _, position = decode_offset_id(found.msg_id)
+            places[index] = found.queue_offset, position
+
+        return Send(queue, RequestCode.SEND_MESSAGE_V2, header, rows.body, rows.count, stored)
+
+    def stored(self) -> tuple[Halves, ...]:
+        """All places, in the order of the rows. Raises MQError if one is missing."""
         halves = []
         for (topic, broker), places in sorted(self._places.items()):
-            stored = [place for place in places if place is not None]
-            if len(stored) != len(places):
-                raise MQError(f"{len(places) - len(stored)} half messages of {topic} were never answered")
-            halves.append(Halves(topic, broker, stored, self._options.group))
-        return halves
-
-    def _send(self, address: str, half: _Prepared) -> None:
-        waiting = deque([half])
-        while waiting:
-            half = waiting[0]
-            try:
-                connection = self._client.connection(address)
-                opaque = connection.send(
-                    RequestCode.SEND_MESSAGE_V2,
-                    half.header,
-                    half.rows.body,
-                    timeout_ms=self._options.send_timeout_ms,
-                )
-            except ConnectionLost as error:
-                self._drop_connection_and_pause(address, half, error)
-                # Everything in flight there is lost with the connection, whose opaques start again.
-                waiting += [self._in_flight.pop(key) for key in list(self._in_flight) if key[0] == address]
-                continue
-            self._in_flight[(address, opaque)] = half
-            waiting.popleft()
-
-    def _receive(self) -> None:
-        address = next(iter(self._in_flight))[0]
-        here = [opaque for other, opaque in self._in_flight if other == address]
-        try:
-            answers = self._client.connection(address).poll(here, self._options.send_timeout_ms / 1000)
-            if not answers:
-                raise RequestTimeout(address, self._options.send_timeout_ms)
-        except (ConnectionLost, RequestTimeout) as error:
-            halves = [self._in_flight.pop((address, opaque)) for opaque in here]
-            self._drop_connection_and_pause(address, halves[0], error)
-            # A half message that was already stored stays an orphan and never becomes visible.
-            for half in halves:
-                self._send(address, half)
-            return
-        for opaque, answer in answers.items():
-            half = self._in_flight.pop((address, opaque))
-            if answer.code == ResponseCode.SUCCESS:
-                stored = answer.header(SendMessageResponseHeader)
-                _, _, position = decode_offset_id(stored.msg_id)
-                half.places[half.index] = stored.queue_offset, position
-                self.messages += half.rows.count
-                self._in_flight_bytes -= len(half.rows.body)
-                continue
-            failure = BrokerError(answer.code, answer.remark, address=address)
-            if answer.code not in (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE):
-                raise failure
-            self._pause_or_raise(half, failure)
-            self._send(address, half)
-
-    def _drop_connection_and_pause(self, address: str, half: _Prepared, error: MQError) -> None:
-        self._client.forget(address)
-        self._pause_or_raise(half, error)
-
-    def _pause_or_raise(self, half: _Prepared, error: MQError) -> None:
-        if half.attempts >= self._options.retries:
-            raise error
-        time.sleep(min(0.1 * 2**half.attempts, 2.0))
-        half.attempts += 1
-
-
-@dataclass(slots=True)
-class _Prepared:
-    header: SendMessageRequestHeaderV2
-    rows: EncodedBatch
-    places: list[Half | None]
-    index: int
-    attempts: int = 0
+            known = [place for place in places if place is not None]
+            if len(known) != len(places):
+                raise MQError(f"{len(places) - len(known)} half messages of {topic} were never answered")
+            halves.append(Halves(topic, broker, known, self._options.group))
+        return tuple(halves)
 
 
 def prepare(
-    options: WriteOptions, identity: str, number: int, batches: Iterable[pa.RecordBatch], *, first_turn: int
+    options: WriteOptions,
+    identity: str,
+    number: int,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    first_turn: int,
+    has_written: bool = False,
 ) -> Sent:
     """In a task: send rows as half messages, unless the batch is decided already; then Spark's rows are read and
     dropped."""
     from pyspark_pymq.records.encode import Rows
-    from pyspark_pymq.writing.routing import Router
 
-    client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
-    try:
-        router = Router(options, client, first_turn=first_turn)
-        preparer = Preparer(options, client)
+    with closing(_client(options)) as client:
+        router = Router(options, client, first_turn=first_turn, has_written=has_written)
+        pipeline = Pipeline(options, client, router, EXACTLY_ONCE)
+        halves = _HalfMessages(options)
         topic = options.topic or ""
         decided: bool | None = None
         for batch in batches:
@@ -258,11 +179,16 @@ def prepare(
                 if decided:
                     break
                 for index, each in rows.sends(chosen, targets, options.batch_bytes, options.compression):
-                    preparer.add(queues[index], router.address(queues[index]), each)
-        prepared = preparer.finish()
-        return Sent(preparer.messages, tuple(prepared), Task(identity, number, topic) if topic else None)
-    finally:
-        client.close()
+                    pipeline.add(halves.send_of(queues[index], each))
+            pipeline.throttle()
+        pipeline.finish()
+        return Sent(pipeline.messages, halves.stored(), Task(identity, number, topic) if topic else None)
+
+
+def _client(options: WriteOptions) -> BlockingClient:
+    return BlockingClient(
+        options.nameserver, timeout_ms=options.send_timeout_ms, retry_ms=options.retry_timeout_ms
+    )
 
 
 def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
@@ -272,8 +198,7 @@ def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
         return  # no rows
     batch = min(batches, key=lambda each: each.topic)
     own = [halves for message in messages for halves in message.prepared]
-    client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
-    try:
+    with closing(_client(options)) as client:
         decisions = DecisionLog(client, batch.identity, batch.topic)
         counts = decisions.find(batch.number)
         if counts is None:
@@ -287,14 +212,11 @@ def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
         ]
         end_all(client, options, others, commit=False)
         decisions.show()
-    finally:
-        client.close()
 
 
 def abort(options: WriteOptions, messages: Sequence[Sent]) -> None:
     """Roll back what was prepared, unless it is decided (Spark also aborts when the answer of a commit was lost)."""
-    client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
-    try:
+    with closing(_client(options)) as client:
         for message in messages:
             batch = message.batch
             if (
@@ -303,8 +225,6 @@ def abort(options: WriteOptions, messages: Sequence[Sent]) -> None:
             ):
                 continue
             end_all(client, options, message.prepared, commit=False)
-    finally:
-        client.close()
 
 
 def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halves], *, commit: bool) -> None:
@@ -315,9 +235,7 @@ def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halv
     for each in halves:
         key = (each.topic, each.broker)
         if key not in addresses:
-            address = client.publish_route(each.topic).master(each.broker)
-            if address is None:
-                raise NoRoute(each.topic, f"broker {each.broker} has no address")
+            address = client.bridged(partial(_master, client, each.topic, each.broker))
             _check_broker(client, each.broker, address)
             addresses[key] = address
         for first in range(0, len(each.places), at_once):
@@ -336,6 +254,13 @@ def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halv
                 for offset, position in each.places[first : first + at_once]
             ]
             client.request_all(addresses[key], RequestCode.END_TRANSACTION, headers)
+
+
+def _master(client: BlockingClient, topic: str, broker: str) -> str:
+    address = client.publish_route(topic).master(broker)
+    if address is None:
+        raise NoRoute(topic, f"broker {broker} has no address")
+    return address
 
 
 class DecisionLog:

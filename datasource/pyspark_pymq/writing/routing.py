@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
-from mqspark.errors import InvalidMessage, MQError
+from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import MessageQueue, check_topic
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.records.encode import Rows, key_hashes
@@ -30,10 +30,17 @@ _LEAST_ROWS_A_TURN = 1024
 
 
 class Router:
-    def __init__(self, options: WriteOptions, client: BlockingClient, *, first_turn: int) -> None:
+    def __init__(
+        self, options: WriteOptions, client: BlockingClient, *, first_turn: int, has_written: bool = False
+    ) -> None:
+        """``has_written``: batches of this query were written before, so a topic without a route is that of a broker
+        which is away for a while."""
         self._options = options
         self._client = client
+        self._has_written = has_written
         self._routes: dict[str, TopicRoute] = {}
+        self._addresses: dict[str, str] = {}
+        """Broker to the last known address of its master; a broker that is away has no other."""
         self._turn = first_turn
 
     def placed(
@@ -45,14 +52,21 @@ class Router:
             yield queues, chosen, self._targets(batch, rows, queues, chosen)
 
     def address(self, queue: MessageQueue) -> str:
-        return self._routes[queue.topic].master(queue.broker_name) or ""
+        """Raises NoRoute."""
+        address = self._addresses.get(queue.broker_name)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
+        return address
 
     def refresh(self, topic: str) -> None:
-        """Refresh brokers' addresses; the queues assigned to rows do not change."""
+        """Refresh brokers' addresses; the queues assigned to rows do not change. Never waits for a name server."""
         try:
-            self._routes[topic] = self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
+            with self._client.without_retries():
+                route = self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
         except MQError as error:
-            log.warning("the route of %s could not be refreshed: %s", topic, error)
+            log.info("the route of %s could not be refreshed: %s", topic, error)
+        else:
+            self._note_addresses(route)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
         """Each topic and its rows."""
@@ -71,11 +85,22 @@ class Router:
     def _route(self, topic: str) -> TopicRoute:
         route = self._routes.get(topic)
         if route is None:
-            route = self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
+
+            def look_up() -> TopicRoute:
+                return self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
+
+            route = self._client.bridged(look_up) if self._has_written else look_up()
             if not route.publish_queues:
                 raise MQError(f"topic: {topic!r} has no writable queue")
             self._routes[topic] = route
+            self._note_addresses(route)
         return route
+
+    def _note_addresses(self, route: TopicRoute) -> None:
+        for name in {queue.broker_name for queue in route.publish_queues}:
+            address = route.master(name)
+            if address is not None:
+                self._addresses[name] = address
 
     def _targets(
         self,

@@ -1,0 +1,299 @@
+"""Sends of one task on their way to brokers: in flight, repeated when that may help, until they are stored.
+
+One pipeline serves both delivery guarantees; a ``SendPolicy`` says where they differ, and why. A broker that does not
+answer, or is too busy, is given ``retryTimeout``: its sends wait while those to other brokers go on.
+
+Must not know rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from mqspark.client.blocking import BlockingClient, BlockingConnection
+from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
+from mqspark.message import DEFAULT_TOPIC, MessageQueue
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from pyspark_pymq.options import WriteOptions
+from pyspark_pymq.writing.routing import DEFAULT_QUEUES, Router
+
+__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "Pipeline", "Send", "SendPolicy", "send_header"]
+
+log = logging.getLogger("pyspark_pymq")
+
+_UNSTORED_BYTES = 8 << 20
+"""The rows that are sent or wait before the task reads more of them from Spark; also the limit in flight."""
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
+_REPORT_S = 10.0
+"""The time between two log lines about one broker."""
+_SYSTEM_ERRORS = 5
+"""SYSTEM_ERROR is transient (a file that could not be made) or permanent (an illegal queue id): so many repetitions."""
+_RETRIED = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR}
+)
+_WEAKLY_STORED = frozenset(
+    {
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""Stored, but with a weaker guarantee than the broker's settings promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendPolicy:
+    one_per_queue: bool
+    """A queue has one send in flight, so that a repetition never overtakes the next one."""
+    accepts_weakly_stored: bool
+    """Otherwise such a send is repeated."""
+
+
+AT_LEAST_ONCE = SendPolicy(one_per_queue=True, accepts_weakly_stored=True)
+"""Rows are visible where they are stored, so their order is that of the sends. What is stored with a weaker
+guarantee counts as sent, as in RocketMQ's producers: a repetition would be a duplicate."""
+
+EXACTLY_ONCE = SendPolicy(one_per_queue=False, accepts_weakly_stored=False)
+"""Half messages become visible when they are committed, in the order of the rows, so the order in which they are
+stored does not matter. A repetition costs nothing but space, as the first copy is never committed; but a decision
+that names a half message which is lost later would lose rows."""
+
+
+@dataclass(slots=True)
+class Send:
+    """One request with everything needed to repeat it."""
+
+    queue: MessageQueue
+    code: RequestCode
+    header: SendMessageRequestHeaderV2
+    body: bytes | memoryview
+    count: int
+    """Messages."""
+    stored: Callable[[Command], None] | None = None
+    """Gets the answer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """The sends to one queue."""
+
+    waiting: deque[Send] = field(default_factory=deque)
+    in_flight: int = 0
+    failing_since: float | None = None
+    pause_s: float = 0.0
+    """The length of the last pause."""
+    paused_until: float = 0.0
+    system_errors: int = 0
+
+
+def send_header(
+    options: WriteOptions,
+    queue: MessageQueue,
+    *,
+    batch: bool = False,
+    properties: str = "",
+    sys_flag: int = 0,
+) -> SendMessageRequestHeaderV2:
+    return SendMessageRequestHeaderV2(
+        producer_group=options.group,
+        topic=queue.topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_nums=DEFAULT_QUEUES,
+        queue_id=queue.queue_id,
+        sys_flag=sys_flag,
+        born_timestamp=time.time_ns() // 1_000_000,
+        flag=0,
+        properties=properties,
+        reconsume_times=0,
+        unit_mode=False,
+        batch=batch,
+        bname=queue.broker_name,
+    )
+
+
+class Pipeline:
+    """``add`` sends, ``throttle`` after each portion of rows, ``finish`` at the end. Raises BrokerError for a refusal
+    that is final, and the last error of a broker that fails for longer than ``retryTimeout``."""
+
+    def __init__(
+        self, options: WriteOptions, client: BlockingClient, router: Router, policy: SendPolicy
+    ) -> None:
+        self.messages = 0
+        """The number of messages that are stored."""
+        self._timeout_ms = options.send_timeout_ms
+        self._retry_s = options.retry_timeout_ms / 1000
+        self._client = client
+        self._router = router
+        self._policy = policy
+        self._lanes: dict[MessageQueue, _Lane] = {}
+        self._in_flight: dict[str, dict[int, tuple[Send, float]]] = {}
+        """Address to opaque to a send and its deadline."""
+        self._in_flight_bytes = 0
+        self._unstored = self._unstored_bytes = 0
+        """The sends that wait or are in flight."""
+        self._reported: dict[str, float] = {}
+        """Address to the time of the last log line about it."""
+
+    def add(self, send: Send) -> None:
+        lane = self._lanes.setdefault(send.queue, _Lane())
+        lane.waiting.append(send)
+        self._unstored += 1
+        self._unstored_bytes += len(send.body)
+        self._start(send.queue, lane, time.monotonic())
+
+    def throttle(self) -> None:
+        """Returns when few enough sends are left."""
+        while self._unstored_bytes >= _UNSTORED_BYTES:
+            self._turn()
+
+    def finish(self) -> None:
+        """Returns when all sends are stored."""
+        while self._unstored:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Receive answers, or wait for one or for the end of a pause; then send what may be sent."""
+        now = time.monotonic()
+        paused = [
+            lane.paused_until for lane in self._lanes.values() if lane.paused_until > now and lane.waiting
+        ]
+        if self._in_flight:
+            self._receive(min(paused, default=None))
+        elif paused:
+            time.sleep(max(0.0, min(paused) - now))
+        now = time.monotonic()
+        for queue, lane in self._lanes.items():
+            if lane.waiting:
+                self._start(queue, lane, now)
+
+    def _start(self, queue: MessageQueue, lane: _Lane, now: float) -> None:
+        while lane.waiting and lane.paused_until <= now:
+            if self._policy.one_per_queue and lane.in_flight:
+                return
+            if self._in_flight_bytes and self._in_flight_bytes + len(lane.waiting[0].body) > _UNSTORED_BYTES:
+                return
+            self._send(lane, lane.waiting[0], self._router.address(queue))
+
+    def _send(self, lane: _Lane, send: Send, address: str) -> None:
+        try:
+            connection = self._client.connection(address)
+            opaque = connection.send(send.code, send.header, send.body, timeout_ms=self._timeout_ms)
+        except ConnectionLost as error:
+            self._lost(address, error, also=lane)
+            return
+        lane.waiting.popleft()
+        lane.in_flight += 1
+        self._in_flight_bytes += len(send.body)
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        self._in_flight.setdefault(address, {})[opaque] = send, deadline
+
+    def _receive(self, until: float | None) -> None:
+        """Handle answers; waits for one until the first deadline, or ``until``."""
+        if len(self._in_flight) > 1 and self._receive_from(list(self._in_flight), 0.0):
+            return
+        deadline = min(each for sends in self._in_flight.values() for _, each in sends.values())
+        timeout_s = max(0.0, (deadline if until is None else min(deadline, until)) - time.monotonic())
+        if len(self._in_flight) > 1:
+            readable = _readable([self._client.connection(address) for address in self._in_flight], timeout_s)
+            self._receive_from([connection.address for connection in readable], 0.0)
+        else:
+            self._receive_from(list(self._in_flight), timeout_s)
+        now = time.monotonic()
+        for address, sends in list(self._in_flight.items()):
+            if any(deadline <= now for _, deadline in sends.values()):
+                self._lost(address, RequestTimeout(address, self._timeout_ms))
+
+    def _receive_from(self, addresses: Iterable[str], timeout_s: float) -> bool:
+        """True if there was an answer or a connection is lost."""
+        found = False
+        for address in addresses:
+            try:
+                answers = self._client.connection(address).poll(self._in_flight[address], timeout_s)
+            except (ConnectionLost, ProtocolError) as error:
+                lost = error if isinstance(error, ConnectionLost) else ConnectionLost(address, str(error))
+                self._lost(address, lost)
+                return True
+            for opaque, answer in answers.items():
+                found = True
+                self._answered(address, opaque, answer)
+        return found
+
+    def _answered(self, address: str, opaque: int, answer: Command) -> None:
+        sends = self._in_flight[address]
+        send, _ = sends.pop(opaque)
+        if not sends:
+            del self._in_flight[address]
+        lane = self._lanes[send.queue]
+        lane.in_flight -= 1
+        self._in_flight_bytes -= len(send.body)
+        is_weak = answer.code in _WEAKLY_STORED
+        if answer.code == ResponseCode.SUCCESS or (is_weak and self._policy.accepts_weakly_stored):
+            if is_weak:
+                log.warning(
+                    "%s stored messages of %s with a weaker guarantee: %s",
+                    address,
+                    send.queue.topic,
+                    answer.remark,
+                )
+            if send.stored is not None:
+                send.stored(answer)
+            self._unstored -= 1
+            self._unstored_bytes -= len(send.body)
+            self.messages += send.count
+            lane.failing_since, lane.pause_s, lane.system_errors = None, 0.0, 0
+            return
+        lane.waiting.appendleft(send)
+        error = BrokerError(answer.code, answer.remark, address=address)
+        if answer.code == ResponseCode.SYSTEM_ERROR and lane.paused_until <= time.monotonic():
+            lane.system_errors += 1
+        if lane.system_errors > _SYSTEM_ERRORS or not (is_weak or answer.code in _RETRIED):
+            raise error
+        self._failed(address, [lane], error)
+
+    def _lost(self, address: str, error: ClientError, *, also: _Lane | None = None) -> None:
+        """The connection is lost or silent: everything in flight on it is sent again, in its order."""
+        self._client.forget(address)
+        lanes = [] if also is None else [also]
+        for send, _ in reversed(self._in_flight.pop(address, {}).values()):
+            lane = self._lanes[send.queue]
+            lane.waiting.appendleft(send)
+            lane.in_flight -= 1
+            self._in_flight_bytes -= len(send.body)
+            if lane not in lanes:
+                lanes.append(lane)
+        self._failed(address, lanes, error)
+        for topic in {lane.waiting[0].queue.topic for lane in lanes}:
+            self._router.refresh(topic)
+
+    def _failed(self, address: str, lanes: Iterable[_Lane], error: ClientError) -> None:
+        """Pause the lanes; several failures of one moment are one pause. Raises ``error`` when a lane has failed for
+        too long."""
+        now = time.monotonic()
+        for lane in lanes:
+            if lane.failing_since is None:
+                lane.failing_since = now
+            left_s = lane.failing_since + self._retry_s - now
+            if left_s <= 0:
+                error.add_note(f"Nothing was stored for retryTimeout ({self._retry_s:.0f} s).")
+                raise error
+            if now - self._reported.get(address, -_REPORT_S) >= _REPORT_S:
+                self._reported[address] = now
+                log.warning("%s; sending again, for %.0f s more (retryTimeout)", error, left_s)
+            if lane.paused_until <= now:
+                lane.pause_s = min(2 * lane.pause_s or _FIRST_PAUSE_S, _LAST_PAUSE_S)
+                lane.paused_until = now + min(lane.pause_s, left_s)
+
+
+def _readable(connections: list[BlockingConnection], timeout_s: float) -> list[BlockingConnection]:
+    poll = select.poll()
+    by_descriptor = {connection.fileno(): connection for connection in connections}
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.POLLIN)
+    return [by_descriptor[descriptor] for descriptor, _ in poll.poll(timeout_s * 1000)]
