@@ -63,11 +63,11 @@ class BrokerApp:
         """``host:port`` for clients, once started."""
         self.http_url: str | None = None
         self.store: MessageStore | None = None
-        """There from the beginning of the recovery on."""
+        """None before the recovery begins."""
         self.recovery: dict[str, Any] | None = None
         """Result of the recovery at start."""
         self.parts: BrokerParts | None = None
-        """There when the store is recovered."""
+        """None before the store is recovered."""
         self._ends = Ends()
 
     @property

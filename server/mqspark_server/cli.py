@@ -165,7 +165,7 @@ def _log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
-    sparing("asyncio")  # which tells of each accept that fails, say
+    sparing("asyncio")  # it reports each failed accept, for example
 
 
 def _serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:

@@ -94,7 +94,7 @@ class Worker:
 
 
 def open_kernel_sync() -> KernelSync | None:
-    """None where the kernel cannot sync asynchronously: a thread syncs then."""
+    """None where the kernel cannot sync asynchronously; then a thread syncs."""
     try:
         return KernelSync()
     except OSError as error:
@@ -137,8 +137,8 @@ class Flusher:
             self._on_timer()
 
     def after_turn(self) -> None:
-        """SYNC_FLUSH: start a group as soon as there is one and none is in flight. Data that no answer waits for
-        comes last."""
+        """SYNC_FLUSH: start a group when there is data and no group is in flight. Data without a waiting answer comes
+        last."""
         self._ask_kernel()
         self._begin_sync()
         self._store.catch_up()

@@ -67,7 +67,7 @@ class Following:
         ]
 
     def turned(self) -> None:
-        """More of the log may be written or synced."""
+        """The log may have been written or synced further."""
         if self._connection is not None:
             self._connection.turned()
 

@@ -26,7 +26,7 @@ __all__ = ["BrokerNode", "BrokerParts"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerParts:
-    """The parts of a broker around its store. They are there together or not at all."""
+    """The parts of a broker around its store; they exist together or not at all."""
 
     core: BrokerCore
     server: RemotingServer
@@ -40,7 +40,7 @@ class BrokerParts:
 
 
 class BrokerNode(Protocol):
-    """What is None has not been started yet."""
+    """A part that is None has not been started yet."""
 
     settings: BrokerSettings
     clock: Clock

@@ -75,7 +75,7 @@ class Registrar:
         ]
         self._tasks: list[asyncio.Task[None]] = []
         self.master = Master()
-        """The last one that a name server named."""
+        """The last master that a name server reported."""
 
     async def start(self) -> None:
         """Register everywhere once, waiting for a bounded time; servers that do not answer are retried in the

@@ -11,37 +11,38 @@ from mqspark.store.disk.files import descriptor_limit
 __all__ = ["PROCESS", "Descriptors"]
 
 OTHERS = 64
-"""For all that is neither a connection nor a file of a store: listening sockets, logs, libraries, name servers."""
+"""Reserve for everything that is neither a connection nor a file of a store: listening sockets, logs, libraries, name
+servers."""
 
 
 class Descriptors:
     def __init__(self) -> None:
         self.reserved = 0
-        """For files, and for HTTP."""
+        """Reserve for the files of a store, and for HTTP."""
         self.connections = 0
 
     @property
     def room(self) -> int:
-        """How many connections there may be in all: also with several stores in one process, some."""
+        """The limit of connections. It is positive even with several stores in one process."""
         limit = descriptor_limit()
         return max(limit // 4, limit - self.reserved - OTHERS)
 
     def reserve(self, count: int) -> None:
-        """For files that may be opened; less than none gives back."""
+        """Reserve ``count`` descriptors for files; a negative count releases them."""
         self.reserved += count
 
     def take(self, descriptor: int, closing: int = 0) -> bool:
-        """Whether there may be one more connection, which has this descriptor already. The system gives the lowest
-        number that is free, so so many are in use, whoever has them. ``closing``: so many are about to be closed."""
+        """Whether another connection is accepted, which already has this descriptor. The system assigns the lowest
+        free number, so the number shows how many are in use. ``closing``: connections that are about to close."""
         if self.connections >= self.room + closing or descriptor >= descriptor_limit() - OTHERS // 2:
             return False
         self.connections += 1
         return True
 
     def give_back(self) -> None:
-        """A connection that ``take`` allowed is closed."""
+        """Release the place of a connection that ``take`` accepted."""
         self.connections -= 1
 
 
 PROCESS = Descriptors()
-"""Those of this process: RLIMIT_NOFILE is one for all that runs in it."""
+"""The descriptors of this process: RLIMIT_NOFILE limits the whole process."""

@@ -44,7 +44,7 @@ class Lateness:
             self.late_at = began + self._patience_s if began < self._behind_until else math.inf
 
     def turn_is_read(self) -> None:
-        """Everything that was ready has been read."""
+        """All ready input has been read."""
         if self._overload is not None:
             now = monotonic()
             patience_s = self._patience_s = self._overload.patience_ms / 1000
