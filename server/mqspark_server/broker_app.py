@@ -253,7 +253,8 @@ class BrokerApp:
         ends.on_stop(server.stop_accepting)
         ends.on_kill(cut_off)
         if parts.following is not None:
-            ends.always(parts.following.stop)
+            ends.on_stop(parts.following.finish)
+            ends.on_kill(parts.following.stop)
         return parts
 
     async def _listen(self, parts: BrokerParts, sockets: BrokerSockets) -> None:

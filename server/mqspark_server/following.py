@@ -34,6 +34,9 @@ REQUEST_TIMEOUT_S = 3.0
 METADATA_S = 3.0
 """Interval of the rounds in which topics, groups and progress are copied. (RocketMQ: 60 s.)"""
 
+FINISH_S = 2.0
+"""The longest time that a clean stop waits for the master's progress."""
+
 SCAN_S = 0.5
 PROGRESS_S = 10.0
 """Interval of the log lines of a slave that catches up."""
@@ -172,6 +175,26 @@ class Following:
 
     def appended(self) -> None:
         self._appended()
+
+    def as_dict(self) -> dict[str, object]:
+        """The state for the health report."""
+        follower = self.follower
+        return {
+            "master": follower.address,
+            "behindBytes": follower.behind_bytes,
+            "bytesPerSecond": follower.bytes_per_s,
+            "problems": dict(self.problems),
+        }
+
+    async def finish(self) -> None:
+        """Copy the master's progress a last time, if it is there, and stop."""
+        if not self.problems:
+            with contextlib.suppress(
+                OSError, ValueError, MQError, TimeoutError
+            ):  # it is no worse than 3 s ago
+                async with asyncio.timeout(FINISH_S):
+                    await self.copy_metadata()
+        await self.stop()
 
     async def stop(self) -> None:
         for task in self._tasks:

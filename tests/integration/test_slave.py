@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 import signal
+import urllib.request
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,3 +179,35 @@ def test_an_old_master_gives_back_what_its_successor_never_had(tmp_path: Path) -
                 (lost,) = (first.store / "mqspark.diverged").iterdir()
                 assert int(lost.name.partition("-")[0]) == common
                 assert lost.stat().st_size > 50_000
+
+
+def test_the_health_says_how_far_a_slave_is(tmp_path: Path) -> None:
+    with (
+        Cluster(slaves=1, store=tmp_path, http=True) as cluster,
+        Producer(cluster.namesrv, group="P") as producer,
+    ):
+        send(producer, 8)
+        until_copied(cluster)
+
+        def health() -> dict[str, Any]:
+            url = f"{cluster.http_urls[SLAVE]}/health/ready"
+            with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own URL
+                found: dict[str, Any] = json.load(answer)["following"]
+            return found
+
+        assert (health()["behindBytes"], health()["problems"]) == (0, {})
+        cluster.kill(MASTER)
+        eventually(lambda: "log" in health()["problems"], health)
+        assert health()["master"] is None
+
+
+def test_a_clean_stop_takes_the_last_progress_along(tmp_path: Path) -> None:
+    with Cluster(slaves=1, store=tmp_path) as cluster, Producer(cluster.namesrv, group="P") as producer:
+        send(producer, 8)
+        until_copied(cluster)
+        cluster.run(cluster.apps[SLAVE].parts.following.copy_metadata())
+        state = cluster.apps[MASTER].parts.core.state
+        cluster.call(lambda: state.offsets.commit("G", TOPIC, 0, 2))
+        cluster.shut_down(SLAVE)
+        saved = (cluster.store_paths[SLAVE] / "config" / "consumerOffset.json").read_text()
+        assert f'"{TOPIC}@G":{{0:2' in saved

@@ -19,6 +19,8 @@ Must not know sockets or what a record is.
 
 from __future__ import annotations
 
+import struct
+
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.errors import NotNow, ProtocolError
@@ -34,7 +36,13 @@ CHECK_BYTES = 1 << 20
 MAX_UNWRITTEN_BYTES = 16 << 20
 """While more is appended and not synced, no more is read."""
 
+MAX_REST_BYTES = 128 << 20
+"""While more is received and not appended, no more is read; twice the largest record."""
+
 RATE_MS = 1_000
+
+_SIZE = struct.Struct(">i")
+"""The field that a record begins with."""
 
 
 WIDEN_FACTOR = 16
@@ -72,8 +80,11 @@ class Follower:
     def _end_connection(self) -> None:
         self._frames = DataFrames()
         self._next: int | None = None
-        self._rest = b""
-        """The beginning of an incomplete record."""
+        self._parts: list[bytes | memoryview] = []
+        self._rest_bytes = 0
+        """Length of ``_parts``, which begin with an incomplete record."""
+        self._wanted_bytes = 0
+        """Bytes without which there is nothing to append."""
         self._skip = 0
         """Bytes of padding that are still to come."""
         self._compared = self._compare_end = self._compare_from = 0
@@ -105,7 +116,7 @@ class Follower:
             is_newest = self._config.sync_from_last_file or master_begin == master_end
             first = 0 if is_newest else master_begin or 1
             if first == 1:
-                self._next, self._rest = 1, b"\0"
+                self._next, self._parts, self._rest_bytes = 1, [b"\0"], 1
         else:
             least, wanted = max(begin, master_begin, 1), min(end, master_end) - self.check_bytes
             first = max(least, wanted)
@@ -129,7 +140,6 @@ class Follower:
         takes nothing more."""
         self._heard_ms = self._clock.monotonic_ms()
         self.received_bytes += len(data)
-        parts: list[bytes | memoryview] = [self._rest]
         for position, part in self._frames.receive_data(data):
             if self._next is None:
                 if not part:
@@ -139,18 +149,19 @@ class Follower:
                 raise ProtocolError(f"it sends its log from {position} on, but {self._next} was next")
             if self._is_empty and part:
                 self._is_empty = False
-                begin = position - len(self._rest)
+                begin = position - self._rest_bytes
                 if begin != self._store.max_physical_offset:
                     self._store.begin_at(begin)
             self._next += len(part)
             self.master_end = max(self.master_end, self._next)
-            parts.append(part)
-        self._rest = b"".join(parts)
-        self.take_rest()
+            self._parts.append(part)
+            self._rest_bytes += len(part)
+        if self._rest_bytes >= self._wanted_bytes:
+            self.take_rest()
 
     def take_rest(self) -> None:
         """Append what is complete of the bytes received."""
-        data = memoryview(self._rest)
+        data = memoryview(b"".join(self._parts))
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
@@ -166,12 +177,17 @@ class Follower:
                 raise
             self._keep(data, before)
         else:
-            self._rest = bytes(data)
+            self._hold(data)
 
     def _keep(self, data: memoryview, before: int) -> None:
         done = self._store.max_physical_offset - before
         self._skip = max(0, done - len(data))
-        self._rest = bytes(data[done:])
+        self._hold(data[done:])
+
+    def _hold(self, rest: memoryview) -> None:
+        """Keep the beginning of a record, whose size was checked."""
+        self._parts, self._rest_bytes = [bytes(rest)], len(rest)
+        self._wanted_bytes = _SIZE.unpack_from(rest)[0] if len(rest) >= _SIZE.size else 0
 
     def _compare(self, data: memoryview) -> memoryview:
         """Compare with the tail of the log here; returns what comes after it."""
@@ -204,7 +220,7 @@ class Follower:
 
     @property
     def has_room(self) -> bool:
-        return self._store.unwritten_bytes < MAX_UNWRITTEN_BYTES and len(self._rest) < MAX_UNWRITTEN_BYTES * 8
+        return self._store.unwritten_bytes < MAX_UNWRITTEN_BYTES and self._rest_bytes < MAX_REST_BYTES
 
     @property
     def position(self) -> int:

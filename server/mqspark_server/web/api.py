@@ -177,6 +177,9 @@ def create_api(app: BrokerNode) -> ASGIApp:
             "delayProblem": parts.core.delay_problem if parts is not None else None,
             "registeredWith": parts.registrar.known_to if parts is not None else [],
             "registrationProblem": parts.core.publication.problem if parts is not None else None,
+            "following": parts.following.as_dict()
+            if parts is not None and parts.following is not None
+            else None,
             "housekeepingError": parts.housekeeper.error if parts is not None else None,
         }
         return JSONResponse(body, 200 if good else 503)

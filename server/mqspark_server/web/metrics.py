@@ -356,6 +356,12 @@ class _Collector:
             ),
             ("send_waiting", "sends that wait for their flush", len(core.acks)),
             ("pull_waiting", "pulls that wait for messages", core.pulls.parked.count),
+            ("slaves_in_sync", "slaves that are in sync", core.replicas.in_sync - 1),
+            (
+                "slave_behind_bytes",
+                "bytes of its master's log that a slave lacks; 0 on a master",
+                core.follower.behind_bytes if core.follower is not None else 0,
+            ),
             ("half_messages", "undecided transactions", core.open_transactions),
         ):
             labels = _STORAGE if name in _STORE_METRICS else {}
