@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from mqspark.errors import TableFull
@@ -30,6 +30,7 @@ __all__ = [
     "Memo",
     "TableBudget",
     "Tables",
+    "require",
     "text_bytes",
     "weigh",
 ]
@@ -170,6 +171,14 @@ class Ledger:
         self._budget.bytes -= self.bytes
         self.entries = self.bytes = 0
 
+    def validate(self, sizes: Iterable[int]) -> None:
+        """Compare with the sizes of what is in the table. Raises AssertionError; for tests, like every ``validate``."""
+        entries = list(sizes)
+        require(
+            (self.entries, self.bytes) == (len(entries), sum(entries)),
+            f"{self.name}: {self.entries} entries of {self.bytes} bytes, there are {len(entries)} of {sum(entries)}",
+        )
+
 
 class Memo(dict[K, V]):
     """Cache of ``function``: ``memo[key]`` computes and keeps ``function(key)``. A result larger than an
@@ -246,6 +255,12 @@ class Tables:
     def __iter__(self) -> Iterator[Bounded]:
         """Includes the memos of the process."""
         return iter((*self._tables, *MEMOS))
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise AssertionError unless an invariant holds: for the ``validate`` methods of state machines."""
+    if not holds:
+        raise AssertionError(what)
 
 
 def text_bytes(*texts: str | bytes | None) -> int:

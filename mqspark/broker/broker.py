@@ -350,6 +350,11 @@ class BrokerCore:
         """Hold an answer back until a name server knows the topics as they are now."""
         return self._changes.once_known(session, self.state.topics.generation)
 
+    def validate(self) -> None:
+        """Check the invariants of clients, locks, parked requests and POP. For tests: it visits everything."""
+        for part in (self.state.clients, self.state.locks, self.pulls.parked, self._pop):
+            part.validate()
+
     # --- blocking work ---
 
     def jobs(self) -> list[Job]:

@@ -204,6 +204,11 @@ class Pops(RuleBasedStateMachine):
         self.waiting.append(peer)
 
     @invariant()
+    def the_broker_agrees_with_itself(self) -> None:
+        if self.bench is not None:
+            self.bench.broker.validate()
+
+    @invariant()
     def who_waits_gets_what_there_is(self) -> None:
         if self.waiting:
             settle(self.it)

@@ -196,6 +196,11 @@ class OrderedPops(RuleBasedStateMachine):
         self.waiting.append(Waiting(peer, number, attempt, invisible_ms))
 
     @invariant()
+    def the_broker_agrees_with_itself(self) -> None:
+        if self.bench is not None:
+            self.bench.broker.validate()
+
+    @invariant()
     def who_waits_gets_what_there_is(self) -> None:
         answered = [(each, answer) for each in self.waiting for answer in each.peer.heard()]
         for each, answer in answered:

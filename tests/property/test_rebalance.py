@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.client.consumer.allocate import (
     Allocation,
@@ -119,6 +119,11 @@ class Group(RuleBasedStateMachine):
             for bench in self.benches.values():
                 bench.close()
             shutil.rmtree(self.folder)
+
+    @invariant()
+    def the_brokers_agree_with_themselves(self) -> None:
+        for bench in self.benches.values():
+            bench.broker.validate()
 
     # --- what happens ---
 

@@ -122,6 +122,11 @@ class Retries(RuleBasedStateMachine):
         self.bench.crash()
 
     @invariant()
+    def the_broker_agrees_with_itself(self) -> None:
+        if hasattr(self, "bench"):
+            self.bench.broker.validate()
+
+    @invariant()
     def nothing_comes_early_or_unasked(self) -> None:
         if not hasattr(self, "bench"):
             return

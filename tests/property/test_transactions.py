@@ -84,6 +84,11 @@ class Transactions(RuleBasedStateMachine):
         return Counter({one.unique_id: one.messages for one in self.all.values() if one.decision == COMMIT})
 
     @invariant()
+    def the_broker_agrees_with_itself(self) -> None:
+        if hasattr(self, "kit"):
+            self.kit.broker.validate()
+
+    @invariant()
     def agree(self) -> None:
         if not hasattr(self, "kit"):
             return

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import field
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes
 from mqspark.broker.state.state import BrokerState
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
@@ -211,6 +211,18 @@ class PopOrder:
             if key in self._infos and not self.is_blocked(*key):
                 freed.append(key)
         return freed
+
+    def validate(self) -> None:
+        """Every blocked queue has a time at which it is looked at again, and the ledger has what is there."""
+        times = set(self._free)
+        for key, free_ms in self._free_at.items():
+            require((free_ms, key) in times, f"{key} is not in the heap for {free_ms}")
+        now_ms = self._state.clock.now_ms()
+        for key, info in self._infos.items():
+            visible_ms = info.visible_ms()
+            if visible_ms is not None and visible_ms > now_ms:
+                require(key in self._free_at, f"{key} is blocked for ever")
+        self.ledger.validate(_info_bytes(key, info) for key, info in self._infos.items())
 
     def _changed(self, key: _Key, info: _Info) -> None:
         self.generation += 1

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes
 from mqspark.broker.state.selection import HeldFilters, Wanted
 from mqspark.clock import Clock
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
@@ -120,6 +120,30 @@ class ParkedPops(Generic[W]):
         self.count += 1
         if self._next_sweep_ms is None or waiter.deadline_ms < self._next_sweep_ms:
             self._next_sweep_ms = waiter.deadline_ms
+
+    def validate(self) -> None:
+        """Messages of a topic and of its retry topics find who waits for them, a sweep finds each, and the ledger has
+        what is there."""
+        parked: list[W] = []
+        sizes = []
+        for key, queues in self._waiting.items():
+            require(bool(queues), f"nobody waits for {key}")
+            require(key[1] in self._groups.get(key[0], ()), f"{key} is not found by its topic")
+            for name in (retry_topic_v1(*key), retry_topic_v2(*key)):
+                require(name in self._retries, f"{key} is not found by {name}")
+            sizes.append(_pair_bytes(key))
+            for queue_id, waiters in queues.items():
+                require(bool(waiters), f"nobody waits for queue {queue_id} of {key}")
+                sizes.append(_QUEUE_BYTES)
+                parked += waiters
+        pairs = {(topic, group) for topic, groups in self._groups.items() for group in groups}
+        require(
+            pairs == self._waiting.keys(), f"{pairs} are found by their topics, {self._waiting.keys()} wait"
+        )
+        require(self.count == len(parked), f"{self.count} are counted, {len(parked)} are parked")
+        require(not parked or self._next_sweep_ms is not None, "no sweep is due")
+        sizes += [waiter.size_bytes for waiter in parked]
+        self.ledger.validate(sizes + self._filters.sizes(waiter.wanted for waiter in parked))
 
     def interested(self, topic: str) -> list[tuple[str, str, bool]]:
         """The waiters that a message in ``topic`` may concern: (topic, group, whether the topic is their retry

@@ -39,7 +39,7 @@ class PopService:
         from its start; ``timer_is_idle()``: no timed message is late."""
         self._answers, self._durably = Deferred(), Deferred()
         log = ReviveLog(state)
-        offsets = PopOffsets(state, starts_in_memory)
+        self._offsets = offsets = PopOffsets(state, starts_in_memory)
         self._order = PopOrder(state)
         self._saved_order = SavedTable(self._order, order_file)
         self.pops = PopProcessor(state, log, offsets, self._order, self._answers, self._durably)
@@ -91,6 +91,10 @@ class PopService:
 
     def end_turn(self) -> None:
         self.pops.end_turn()
+
+    def validate(self) -> None:
+        for part in (self.pops.parked, self._watch.parked, self._offsets, self._order, self._revival):
+            part.validate()
 
     def progress(self, progress: StoreProgress) -> None:
         self._answers.release(progress.acked)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import ENTRY_BYTES, Ledger, require, text_bytes
 from mqspark.broker.pop.revivelog import (
     ACK_INTERVAL_MS,
     ACK_TAG,
@@ -177,6 +177,22 @@ class PopRevival:
             since_ms = store.store_timestamp_at(topic, queue_id, done) if records else -1
             found.append((records, max(0, now_ms - since_ms) if since_ms > 0 else 0))
         return found
+
+    def validate(self) -> None:
+        """Every open check point comes up when its time comes, none is read twice, and the ledger has what is there."""
+        sizes = []
+        for queue in self._queues:
+            due = {(offset, key) for _, offset, key in queue.by_time}
+            for key, check_point in queue.open.items():
+                require((check_point.revive_offset, key) in due, f"{key} never comes up")
+                require(check_point.revive_offset < queue.next_offset, f"{key} has not been read yet")
+                sizes.append(_open_bytes(check_point))
+            require(
+                not queue.early_acks.keys() & queue.open.keys(),
+                "an acknowledgement waits for an open check point",
+            )
+            sizes += [_early_bytes(key) for key in queue.early_acks]
+        self.ledger.validate(sizes)
 
     # --- reading ---
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqspark.bounded import Ledger
+from mqspark.bounded import Ledger, require
 from mqspark.broker.state.selection import HeldFilters, Wanted
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
@@ -109,6 +109,18 @@ class ParkedPulls:
         self.count += 1
         if self._next_sweep_ms is None or pull.deadline_ms < self._next_sweep_ms:
             self._next_sweep_ms = pull.deadline_ms
+
+    def validate(self) -> None:
+        """Every pull waits for a later message of its queue, will be found by the next sweep, and is counted once."""
+        parked = []
+        for (topic, queue_id), pulls in self._waiting.items():
+            require(bool(pulls), f"nobody waits for queue {queue_id} of {topic}")
+            parked += pulls
+            for pull in pulls:
+                require((pull.topic, pull.queue_id) == (topic, queue_id), f"{pull.topic} waits for {topic}")
+        require(self.count == len(parked), f"{self.count} pulls are counted, {len(parked)} are parked")
+        require(not parked or self._next_sweep_ms is not None, "no sweep is due")
+        self.ledger.validate(self._filters.sizes(pull.wanted for pull in parked))
 
     def arrived(self, topic: str, queue_id: int, max_offset: int) -> list[Pull]:
         """The queue has grown: remove and return the pulls that may now find something."""

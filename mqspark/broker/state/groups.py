@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.selection import Wanted
 from mqspark.clock import Clock
@@ -285,6 +285,25 @@ class ClientGroups:
                 key for key, member in group.members.items() if member.last_seen_ms < oldest_ms
             ]:
                 self._leave(group, client_id)
+
+    def validate(self) -> None:
+        """No group is empty, a lost connection finds its members, and the ledger has what is there."""
+        sizes = []
+        tables = [(group.name, group.members) for group in self._consumers.values()]
+        for name, members in (*tables, *self._producers.items()):
+            require(bool(members), f"group {name} has no members")
+            sizes.append(_GROUP_BYTES + text_bytes(name))
+            for client_id, member in members.items():
+                known = self._groups_of.get(member.session.id, ())
+                require(name in known, f"connection {member.session.id} of {client_id} is not one of {name}")
+                sizes.append(_member_bytes(client_id))
+        for group in self._consumers.values():
+            sizes += [subscription.size_bytes for subscription in group.subscriptions.values()]
+        for session_id, names in self._groups_of.items():
+            require(bool(names), f"connection {session_id} has no groups")
+            first, *rest = map(_name_bytes, names)
+            sizes += [_SESSION_BYTES + first, *rest]
+        self.ledger.validate(sizes)
 
     # --- inside ---
 

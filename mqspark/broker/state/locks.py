@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import ENTRY_BYTES, Ledger, require, text_bytes
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.message import MessageQueue
@@ -70,6 +70,17 @@ class QueueLocks:
         if not self._holders[group]:
             del self._holders[group]
             self.ledger.free(_GROUP_BYTES + text_bytes(group))
+
+    def validate(self) -> None:
+        """No group is without a lock, and the ledger has what is there."""
+        require(all(self._holders.values()), "a group holds nothing")
+        groups = [_GROUP_BYTES + text_bytes(group) for group in self._holders]
+        locks = [
+            _lock_bytes(queue, client_id)
+            for holders in self._holders.values()
+            for queue, (client_id, _) in holders.items()
+        ]
+        self.ledger.validate(groups + locks)
 
     def renew_all(self, is_alive: Callable[[str, str], bool]) -> None:
         """Renew the locks of every holder for which ``is_alive(group, client_id)``. For code that moves the clock

@@ -7,7 +7,10 @@ for tags) and in work. The reader continues where the last get ended.
 
 from __future__ import annotations
 
-from mqspark.bounded import Ledger
+from collections import Counter
+from collections.abc import Iterable
+
+from mqspark.bounded import Ledger, require
 from mqspark.errors import InvalidMessage
 from mqspark.filter.sql import SqlFilter, filter_bytes
 from mqspark.record import peek_properties
@@ -48,6 +51,12 @@ class HeldFilters:
             self._uses[id(wanted)] = uses + 1
             if not uses:
                 self._ledger.note(_filter_bytes(wanted))
+
+    def sizes(self, wanted: Iterable[Wanted]) -> list[int]:
+        """What the ledger has for the filters of all parked requests. Raises AssertionError if others are held."""
+        filters = [each for each in wanted if each is not None]
+        require(self._uses == Counter(map(id, filters)), "the filters held are not those of the requests")
+        return [_filter_bytes(each) for each in {id(each): each for each in filters}.values()]
 
     def release(self, wanted: Wanted) -> None:
         if wanted is not None:

@@ -1,0 +1,94 @@
+"""``validate`` of a broker's state machines: silent while all is well, an AssertionError when a table and its account
+differ. Property tests call it after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.bounded import Ledger, require
+from mqspark.broker.broker import BrokerCore
+from mqspark.message import MessageQueue
+from mqspark.protocol.bodies import ConsumerData, SubscriptionData
+from mqspark.protocol.codes import RequestCode
+from tests.unit.broker_kit import Bench, pull_ext
+from tests.unit.pop_kit import POP, pop, pop_ext, put
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A consumer with a lock and a parked pull, a parked pop, and an ordered pop that blocks its queue."""
+    bench = Bench(tmp_path)
+    put(bench, "a", "b")
+    peer = bench.peer()
+    state = bench.broker.state
+    subscriptions = [SubscriptionData(topic="T", sub_string="red", sub_version=1)]
+    data = ConsumerData(group_name="G", subscription_data_set=subscriptions)
+    state.clients.consume(data, "c", peer.session, 0, 479, notify=False)
+    state.locks.lock("G", "c", [MessageQueue("T", "b-a", 0)])
+    peer.give(RequestCode.PULL_MESSAGE, pull_ext(offset=2, sysFlag="6", suspendTimeoutMillis="60000"))
+    assert pop(bench, bench.peer(), order="true")
+    waiting = bench.peer()
+    waiting.give(POP, pop_ext(bench, topic="T", queueId="1", pollTime="60000"))
+    bench.broker.turn()
+    yield bench
+    bench.close()
+
+
+def test_a_broker_agrees_with_itself(bench: Bench) -> None:
+    bench.broker.validate()
+    assert bench.broker.pulls.parked.count == 1
+    assert all(
+        ledger.entries
+        for ledger in bench.broker.tables
+        if isinstance(ledger, Ledger) and ledger.name in ("clients", "queueLocks", "parkedPops", "popOrder")
+    )
+
+
+def a_member_over_a_forgotten_connection(broker: BrokerCore) -> None:
+    group = broker.state.clients.consumer("G")
+    assert group is not None
+    group.members["c"].session.id += 1
+
+
+def a_group_without_members(broker: BrokerCore) -> None:
+    group = broker.state.clients.consumer("G")
+    assert group is not None
+    group.members.clear()
+
+
+def a_pull_too_many(broker: BrokerCore) -> None:
+    broker.pulls.parked.count += 1
+
+
+MISTAKES: list[tuple[Callable[[BrokerCore], None], str]] = [
+    (a_member_over_a_forgotten_connection, "of c is not one of G"),
+    (a_group_without_members, "group G has no members"),
+    (a_pull_too_many, "2 pulls are counted, 1 are parked"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "text"), MISTAKES, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_mistake_is_found(bench: Bench, mistake: Callable[[BrokerCore], None], text: str) -> None:
+    mistake(bench.broker)
+    with pytest.raises(AssertionError, match=text):
+        bench.broker.validate()
+
+
+@pytest.mark.parametrize(
+    "name", ["clients", "queueLocks", "parkedPulls", "parkedPops", "popOrder", "revivals"]
+)
+def test_an_account_that_differs_is_found(bench: Bench, name: str) -> None:
+    (ledger,) = [one for one in bench.broker.tables if one.name == name]
+    assert isinstance(ledger, Ledger)
+    ledger.note(100)
+    with pytest.raises(AssertionError, match=f"{name}: {ledger.entries} entries of {ledger.bytes} bytes"):
+        bench.broker.validate()
+
+
+def test_require() -> None:
+    require(True, "all is well")
+    with pytest.raises(AssertionError, match="it does not hold"):
+        require(False, "it does not hold")
