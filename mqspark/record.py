@@ -24,9 +24,12 @@ from collections.abc import Iterable, Mapping
 from mmap import mmap
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from mqspark import compression
 from mqspark.bounded import Memo
 from mqspark.compression import LIMITS, Budget, InflateLimits
+from mqspark.crc import crc32 as full_crc32
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_HOST_V6,
@@ -62,7 +65,9 @@ __all__ = [
     "Buffer",
     "Verdict",
     "CheckedRecord",
+    "PendingRecord",
     "encode_record",
+    "pack_head",
     "MAX_BATCH_MESSAGES",
     "PackedMessage",
     "decode_pull",
@@ -80,6 +85,7 @@ __all__ = [
     "readdressed",
     "tags_code",
     "take_apart",
+    "topic_field",
     "room_for_crc",
     "sealed",
     "is_seal_broken",
@@ -108,6 +114,7 @@ MIN_RECORD_BYTES = _HEAD_V4.size + 1 + 2
 _SIZE_MAGIC = struct.Struct(">ii")
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
+_pack_i16 = _I16.pack
 _BATCH_HEAD = struct.Struct(">iiiii")
 _BATCH_MIN_BYTES = _BATCH_HEAD.size + 2
 
@@ -194,12 +201,9 @@ def readdressed(buffer: Buffer, position: int, topic: str, more_properties: byte
         properties += b"\x02"
     if len(properties) + len(more_properties) <= MAX_PROPERTIES_BYTES:
         properties += more_properties
-    name = topic.encode()
-    wide = len(name) > MAX_TOPIC_LENGTH
-    length = _I16.pack(len(name)) if wide else bytes((len(name),))
-    tail = b"".join((length, name, _I16.pack(len(properties)), properties))
+    magic, field = topic_field(topic)
+    tail = b"".join((field, _pack_i16(len(properties)), properties))
     size = body_end - position + len(tail)
-    magic = MAGIC_V2 if wide else MAGIC_V1
     return b"".join((_SIZE_MAGIC.pack(size, magic), buffer[position + 8 : body_end], tail))
 
 
@@ -226,6 +230,67 @@ def tags_code(properties: bytes) -> int:
 # --- encode -------------------------------------------------------------------------------------------------
 
 
+class PendingRecord(Struct, kw_only=True, frozen=True, gc=False):
+    """What the sender says of a record that is about to be stored."""
+
+    topic: str
+    queue_id: int
+    born_timestamp_ms: int
+    born_host: bytes
+    body: bytes | memoryview = b""
+    properties: bytes = b""
+    tags_code: int = 0
+    """For the queue entry; not a part of the record."""
+    sys_flag: int = 0
+    flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+def pack_head(
+    record: PendingRecord,
+    flag: int,
+    body: bytes | memoryview,
+    size_bytes: int,
+    magic: int,
+    sys_flag: int,
+    queue_offset: int,
+    position: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+) -> bytes:
+    """The head of a record: what its sender says, and what the store adds. ``sys_flag`` has the bits of the
+    hosts. Flag and body are those of ``record`` or, in a batch, those of a member."""
+    return HEADS[(sys_flag >> 4) & 3].pack(
+        size_bytes,
+        magic,
+        full_crc32(body) & 0x7FFFFFFF,
+        record.queue_id,
+        flag,
+        queue_offset,
+        position,
+        sys_flag,
+        record.born_timestamp_ms,
+        record.born_host,
+        store_timestamp_ms,
+        store_host,
+        record.reconsume_times,
+        record.prepared_offset,
+        len(body),
+    )
+
+
+def topic_field(topic: str) -> tuple[int, bytes]:
+    """The magic of the records of a topic, and the topic as they have it. Raises InvalidMessage when it is too
+    long."""
+    name = topic.encode()
+    if len(name) > MAX_LONG_TOPIC_LENGTH:
+        raise InvalidMessage(f"topic of {len(name)} bytes is longer than 255", field="topic")
+    if len(name) > MAX_TOPIC_LENGTH:
+        return MAGIC_V2, _pack_i16(len(name)) + name
+    return MAGIC_V1, bytes((len(name),)) + name
+
+
 def encode_record(
     *,
     topic: str,
@@ -250,12 +315,10 @@ def encode_record(
     ``property_crc`` appends the CRC property of enabledAppendPropCRC. Raises InvalidMessage for a topic or
     properties over the limits of the format.
     """
-    topic_bytes = topic.encode()
+    magic, field = topic_field(topic)
     property_bytes = properties if isinstance(properties, bytes) else encode_properties(properties)
     if property_crc:
         property_bytes = room_for_crc(property_bytes)
-    if len(topic_bytes) > MAX_LONG_TOPIC_LENGTH:
-        raise InvalidMessage(f"topic of {len(topic_bytes)} bytes is longer than 255", field="topic")
     if len(property_bytes) > MAX_PROPERTIES_BYTES:
         raise InvalidMessage(f"properties of {len(property_bytes)} bytes exceed 32767", field="properties")
     sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
@@ -263,37 +326,28 @@ def encode_record(
         sys_flag |= BORN_HOST_V6
     if len(store_host) == 20:
         sys_flag |= STORE_HOST_V6
-    if len(topic_bytes) > MAX_TOPIC_LENGTH:
-        magic, topic_head = MAGIC_V2, _I16.pack(len(topic_bytes))
-    else:
-        magic, topic_head = MAGIC_V1, bytes((len(topic_bytes),))
-    head = HEADS[(sys_flag >> 4) & 3]
-    record = b"".join(
-        (
-            head.pack(
-                head.size + len(body) + len(topic_head) + len(topic_bytes) + 2 + len(property_bytes),
-                magic,
-                crc32(body),
-                queue_id,
-                flag,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                born_timestamp_ms,
-                born_host,
-                store_timestamp_ms,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
-                len(body),
-            ),
-            body,
-            topic_head,
-            topic_bytes,
-            _I16.pack(len(property_bytes)),
-            property_bytes,
-        )
+    pending = PendingRecord(
+        topic=topic,
+        queue_id=queue_id,
+        born_timestamp_ms=born_timestamp_ms,
+        born_host=born_host,
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_transaction_offset,
     )
+    size = HEADS[(sys_flag >> 4) & 3].size + len(body) + len(field) + 2 + len(property_bytes)
+    head = pack_head(
+        pending,
+        flag,
+        body,
+        size,
+        magic,
+        sys_flag,
+        queue_offset,
+        physical_offset,
+        store_timestamp_ms,
+        store_host,
+    )
+    record = b"".join((head, body, field, _pack_i16(len(property_bytes)), property_bytes))
     return sealed(record) if property_crc else record
 
 
@@ -338,7 +392,7 @@ def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
         parts += (
             _BATCH_HEAD.pack(size, 0, 0, flag, body_length),
             body,
-            _I16.pack(properties_length),
+            _pack_i16(properties_length),
             properties,
         )
     return b"".join(parts)

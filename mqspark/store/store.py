@@ -274,7 +274,7 @@ class MessageStore:
 
     def follow(self) -> None:
         """From now on the log is a copy of another broker's: only ``append_raw`` adds to it."""
-        self._log.room_end = -1
+        self._log.hold()
         self._copier = LogCopier(
             self._log,
             self._table,
@@ -305,7 +305,7 @@ class MessageStore:
         except OSError as error:
             raise self._poison(f"beginning the CommitLog at {position} failed", error) from error
         finally:
-            self._log.room_end = -1
+            self._log.hold()
 
     def append_raw(self, data: bytes | memoryview) -> None:
         """Append complete records of the other log, which begin at ``max_physical_offset``
@@ -380,7 +380,7 @@ class MessageStore:
 
     def _forget_entries(self, queue: Queue) -> None:
         """Drop entries of a queue that are not visible yet."""
-        queue.entries = bytearray()
+        queue.take_entries()
         if queue in self._dirty:
             self._dirty.remove(queue)
         self._groups = [
@@ -618,8 +618,7 @@ class MessageStore:
             return NoResources(what, error)
         if self.read_only is None:
             self.read_only = f"{what}: {error}"
-        self._log.room_end = -1
-        self._log.pending.clear()
+        self._log.drop_pending()
         self._dirty.clear()
         self._undispatched.clear()
         return StoreReadOnly(self.read_only)
@@ -628,7 +627,7 @@ class MessageStore:
         """Refuse every put with this error, until a call without one."""
         self.refusal = reason
         if reason is not None:
-            self._log.room_end = -1  # the next put asks for room and is refused
+            self._log.hold()  # the next put asks for room and is refused
 
     def _check_writable(self) -> None:
         if self.read_only is not None or self._copier is not None:
@@ -649,7 +648,7 @@ class MessageStore:
     def _note_shortage(self, what: str, error: OSError) -> None:
         """Refuse puts until the shortage is over: the next put asks for room and fails."""
         self._shortage = NoResources(what, error)
-        self._log.room_end = -1
+        self._log.hold()
 
     # --- commit and flush -----------------------------------------------------------------------------------
 
@@ -835,7 +834,7 @@ class MessageStore:
             if scrub_job is not None:
                 jobs.append(scrub_job)
         if self._cleaner.full is not None:
-            self._log.room_end = -1  # the next put asks for room and is refused
+            self._log.hold()  # the next put asks for room and is refused
         if self._cleaner.needs_checkpoint and not checkpoints.is_running:
             self._cleaner.needs_checkpoint = False
             checkpoints.wanted = True

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.clock import SystemClock
+from mqspark.record import PendingRecord
 from mqspark.store import StoreConfig
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
@@ -54,7 +55,17 @@ def filled(root: Path, gib: float) -> int:
     count = int(gib * (1 << 30)) // RECORD_BYTES // 256 * 256
     for number in range(count):
         body = b"%d" % (BASE + number) + filler
-        store.put(TOPIC, number % QUEUES, body, PROPERTIES, TAG_CODE, 1_700_000_000_000, BORN_HOST)
+        store.put(
+            PendingRecord(
+                topic=TOPIC,
+                queue_id=number % QUEUES,
+                body=body,
+                properties=PROPERTIES,
+                tags_code=TAG_CODE,
+                born_timestamp_ms=1_700_000_000_000,
+                born_host=BORN_HOST,
+            )
+        )
         if number % 64 == 63:
             store.commit()
         if number % (1 << 18) == 0 or number == count - SINCE_CHECKPOINT:

@@ -28,6 +28,7 @@ from typing import Any
 import pyspark_pymq
 from mqspark.clock import SystemClock
 from mqspark.message import encode_host, encode_properties
+from mqspark.record import PendingRecord
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark_jobs import archive, rebuild_index
 from mqspark_jobs.commandline import delta_settings
@@ -58,7 +59,17 @@ def fill(root: Path, records: int, size: int) -> int:
         properties = {"UNIQ_KEY": f"7F0000010001000000000000{number:08X}", "WAIT": "true", "TAGS": "TagA"}
         queue = number // TOPICS % QUEUES
         encoded = encode_properties(properties)
-        store.put(f"Bench{number % TOPICS}", queue, body, encoded, 2598919, 1_700_000_000_000, host)
+        store.put(
+            PendingRecord(
+                topic=f"Bench{number % TOPICS}",
+                queue_id=queue,
+                body=body,
+                properties=encoded,
+                tags_code=2598919,
+                born_timestamp_ms=1_700_000_000_000,
+                born_host=host,
+            )
+        )
         if number % 1024 == 0:
             store.commit()
     store.commit()

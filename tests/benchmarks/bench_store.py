@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mqspark.clock import SystemClock
 from mqspark.message import encode_host, encode_properties
-from mqspark.record import decode_records
+from mqspark.record import PendingRecord, decode_records
 from mqspark.store import FlushDiskType, FlushJob, GetStatus, MessageStore, StoreConfig
 from tests.benchmarks.report import figure
 
@@ -37,6 +37,18 @@ PROPERTIES = encode_properties(
     }
 )
 TAG_CODE = 2598919
+
+
+def message(topic: str, queue_id: int, body: bytes) -> PendingRecord:
+    return PendingRecord(
+        topic=topic,
+        queue_id=queue_id,
+        born_timestamp_ms=1_700_000_000_000,
+        born_host=BORN_HOST,
+        body=body,
+        properties=PROPERTIES,
+        tags_code=TAG_CODE,
+    )
 
 
 @contextmanager
@@ -65,7 +77,7 @@ def fill(store: MessageStore, count: int, body: bytes, queues: int, per_turn: in
     started = time.perf_counter()
     for _ in range(count // per_turn):
         for topic, queue_id in itertools.islice(targets, per_turn):
-            put(topic, queue_id, body, PROPERTIES, TAG_CODE, 1_700_000_000_000, BORN_HOST)
+            put(message(topic, queue_id, body))
         commit()
     return time.perf_counter() - started
 
@@ -81,9 +93,7 @@ def fill_sync(
     while acked < count:
         if done < count and done - acked < 256:
             for _ in range(per_turn):
-                ends.append(
-                    store.put("Bench0", done & 3, body, PROPERTIES, TAG_CODE, 1_700_000_000_000, BORN_HOST)[2]
-                )
+                ends.append(store.put(message("Bench0", done & 3, body))[2])
                 done += 1
             store.commit()
         elif flushing is not None:
@@ -322,7 +332,7 @@ def many_topics(topics: int, count: int) -> None:
             def put_all(count: int, targets: Iterator[str] = targets, store: MessageStore = store) -> None:
                 for _ in range(count // 64):
                     for topic in itertools.islice(targets, 64):
-                        store.put(topic, 0, body, PROPERTIES, TAG_CODE, 1_700_000_000_000, BORN_HOST)
+                        store.put(message(topic, 0, body))
                     store.commit()
 
             put_all(max(number + 64, 6400))

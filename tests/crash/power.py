@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mqspark.errors import DiskFull, StoreReadOnly
 from mqspark.message import TRANSACTION_PREPARED_TYPE, Message, MessageExt, decode_properties
-from mqspark.record import encode_batch
+from mqspark.record import PendingRecord, encode_batch
 from mqspark.store import ConfigFile, MessageStore, StoreProgress
 from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.queue.batchqueue import BATCH_DTYPE
@@ -167,7 +167,15 @@ class Script:
         body = encode_batch([Message(topic=BATCHES[0], body=body) for body in bodies])
         with self._tolerance():
             base, position, end = self.store.put_inner_batch(
-                *BATCHES, body, count, b"KEYS\x01k%d\x02" % self._count, 0, 1, bytes(8)
+                PendingRecord(
+                    topic=BATCHES[0],
+                    queue_id=BATCHES[1],
+                    body=body,
+                    properties=b"KEYS\x01k%d\x02" % self._count,
+                    born_timestamp_ms=1,
+                    born_host=bytes(8),
+                ),
+                count,
             )
             for number, body in enumerate(bodies):
                 sent = Sent((*BATCHES, base + number), position, body, b"")
@@ -184,7 +192,9 @@ class Script:
             self._put_batch(topic, queue_id, items)
 
     def _put_batch(self, topic: str, queue_id: int, items: list[tuple[int, bytes, bytes]]) -> None:
-        first, positions, end = self.store.put_batch(topic, queue_id, items, 1, bytes(8))
+        first, positions, end = self.store.put_batch(
+            PendingRecord(topic=topic, queue_id=queue_id, born_timestamp_ms=1, born_host=bytes(8)), items
+        )
         for number, ((_, body, properties), position) in enumerate(zip(items, positions, strict=True)):
             sent = Sent((topic, queue_id, first + number), position, body, properties)
             self.sent.setdefault(sent.place, []).append(sent)

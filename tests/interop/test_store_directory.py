@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.clock import SystemClock
 from mqspark.message import MessageExt, encode_host
-from mqspark.record import decode_records, tags_code
+from mqspark.record import PendingRecord, decode_records, tags_code
 from mqspark.store import MessageStore, StoreConfig
 from tests.interop.directories import SETTINGS, Mover, View, log_bytes, make_directory
 from tests.interop.jars import Jars
@@ -47,7 +47,18 @@ def fill(store: MessageStore, count: int, rng: random.Random) -> None:
         properties = b"TAGS\x01%s\x02KEYS\x01k%d\x02" % (rng.choice([b"red", b"blue"]), number)
         body = rng.randbytes(rng.choice([1, 100, 3000]))
         host = rng.choice([encode_host("10.0.0.1", 5), encode_host("fd00::1", 5)])
-        store.put(topic, queue_id, body, properties, tags_code(properties), now_ms, host, flag=number)
+        store.put(
+            PendingRecord(
+                topic=topic,
+                queue_id=queue_id,
+                body=body,
+                properties=properties,
+                tags_code=tags_code(properties),
+                born_timestamp_ms=now_ms,
+                born_host=host,
+                flag=number,
+            )
+        )
         if rng.random() < 0.1:
             flush(store)
     flush(store)
@@ -194,7 +205,15 @@ def test_a_directory_whose_beginning_was_deleted(jars: Jars, tmp_path: Path) -> 
     try:
         now_ms = SystemClock().now_ms()
         for _ in range(150):
-            store.put(*idle, b"soon gone", b"", 0, now_ms, encode_host("10.0.0.1", 5))
+            store.put(
+                PendingRecord(
+                    topic=idle[0],
+                    queue_id=idle[1],
+                    body=b"soon gone",
+                    born_timestamp_ms=now_ms,
+                    born_host=encode_host("10.0.0.1", 5),
+                )
+            )
         fill(store, 4000, rng)
     finally:
         QUEUES.append(idle)

@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.message import java_hash
+from mqspark.record import PendingRecord
 from mqspark.store import GetStatus, MessageStore, StoreReader
 from tests.support.draws import draws
-from tests.support.store_tools import TestClock, checkpoint, crash, drain, finish_deletions, make_store
+from tests.support.store_tools import (
+    BORN_HOST,
+    TestClock,
+    checkpoint,
+    crash,
+    drain,
+    finish_deletions,
+    make_store,
+)
 from tests.support.store_tools import put as put_message
 
 TOPICS = ["A", "Long" * 40]  # the second is stored as V2
@@ -94,7 +103,8 @@ class StoreLife(RuleBasedStateMachine):
     def put_batch(self, key: tuple[str, int], bodies: list[bytes], tag: str) -> None:
         properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
         first, positions, _ = self.store.put_batch(
-            *key, [(0, body, properties) for body in bodies], 1, b"\x0a\x00\x00\x01\x00\x00\x00\x01"
+            PendingRecord(topic=key[0], queue_id=key[1], born_timestamp_ms=1, born_host=BORN_HOST),
+            [(0, body, properties) for body in bodies],
         )
         self._look_at_deletions()
         self._expect(key, first)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.message import Message
-from mqspark.record import encode_batch
+from mqspark.record import PendingRecord, encode_batch
 from tests.support.draws import draws
 from tests.support.store_tools import BORN_HOST, QuickFiles, checkpoint, crash, drain, flush, opened, put
 
@@ -61,14 +61,33 @@ def test_every_kind_of_queue(steps: list[tuple[str, object]], ext: bool, sealed:
             elif kind == "batch":
                 bodies = [b"%d.%d" % (number, index) for index in range(int(argument))]  # type: ignore[call-overload]
                 body = encode_batch([Message(topic="B", body=one) for one in bodies])
-                base, _, _ = store.put_inner_batch("B", 0, body, len(bodies), b"", 0, 1, BORN_HOST)
+                base, _, _ = store.put_inner_batch(
+                    PendingRecord(
+                        topic="B",
+                        queue_id=0,
+                        body=body,
+                        born_timestamp_ms=1,
+                        born_host=BORN_HOST,
+                    ),
+                    len(bodies),
+                )
                 assert base == len(expected["B"])
                 expected["B"] += bodies
             elif kind == "light":
                 number += 1
                 names: tuple[str, ...] = argument  # type: ignore[assignment]
                 properties = f"INNER_MULTI_DISPATCH\x01{','.join(names)}\x02".encode()
-                store.put_dispatched(names, "T", 0, b"l%d" % number, properties, 0, 1, BORN_HOST)
+                store.put_dispatched(
+                    names,
+                    PendingRecord(
+                        topic="T",
+                        queue_id=0,
+                        body=b"l%d" % number,
+                        properties=properties,
+                        born_timestamp_ms=1,
+                        born_host=BORN_HOST,
+                    ),
+                )
                 for topic in ("T", *names):
                     expected[topic].append(b"l%d" % number)
             elif kind == "flush":

@@ -24,7 +24,7 @@ from mqspark.message import (
 )
 from mqspark.protocol.bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import encode_items
+from mqspark.record import PendingRecord, encode_items
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, ack_ext, pass_time, pop, put, settle
 
@@ -167,7 +167,16 @@ def forge(bench: Bench, body: object, tag: str = "ck", queue_id: int = 0) -> Non
     """What a RocketMQ broker, or ours of before, let a client write."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     now_ms = bench.clock.now_ms()
-    bench.store.put(REVIVE, queue_id, raw, f"TAGS\x01{tag}\x02".encode(), 0, now_ms, b"\x7f\0\0\1\0\0\0\1")
+    bench.store.put(
+        PendingRecord(
+            topic=REVIVE,
+            queue_id=queue_id,
+            body=raw,
+            properties=f"TAGS\x01{tag}\x02".encode(),
+            born_timestamp_ms=now_ms,
+            born_host=b"\x7f\0\0\1\0\0\0\1",
+        )
+    )
 
 
 def check_point(bench: Bench, **more: object) -> dict[str, object]:

@@ -13,6 +13,7 @@ import pytest
 from mqspark.errors import NoResources, NotNow
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PopMessageRequestHeader
+from mqspark.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles, StrPath
 from tests.support.store_tools import FaultyFiles, TestClock, checkpoint, drain, make_store
@@ -54,7 +55,16 @@ def run(store: MessageStore, clock: TestClock, kept: dict[str, list[bytes]], beg
     for number in range(begin, begin + count):
         topic, body = f"T{number % 3}", b"%d" % number * 100
         try:
-            store.put(topic, 0, body, b"KEYS\x01k%d\x02" % number, 0, 1, b"\x7f\0\0\1\0\0\0\1")
+            store.put(
+                PendingRecord(
+                    topic=topic,
+                    queue_id=0,
+                    body=body,
+                    properties=b"KEYS\x01k%d\x02" % number,
+                    born_timestamp_ms=1,
+                    born_host=b"\x7f\0\0\1\0\0\0\1",
+                )
+            )
         except NotNow:
             pass
         else:
@@ -156,7 +166,15 @@ def test_a_sync_that_says_so_has_failed_all_the_same(
 
     store = make_store(tmp_path, None, OsFiles(), sync=True)
     store.open()
-    store.put("T", 0, b"x", b"", 0, 1, b"\x7f\0\0\1\0\0\0\1")
+    store.put(
+        PendingRecord(
+            topic="T",
+            queue_id=0,
+            body=b"x",
+            born_timestamp_ms=1,
+            born_host=b"\x7f\0\0\1\0\0\0\1",
+        )
+    )
     monkeypatch.setattr("os.fdatasync", fail)
     progress(store)
     assert store.read_only is not None
@@ -169,10 +187,26 @@ def test_what_lacks_a_descriptor_says_so(tmp_path: Path) -> None:
     store.open()
     files.fail("create", errno.EMFILE)
     with pytest.raises(NoResources, match=r"ConsumeQueue T/0.*Too many open files") as raised:
-        store.put("T", 0, b"x", b"", 0, 1, b"\x7f\0\0\1\0\0\0\1")
+        store.put(
+            PendingRecord(
+                topic="T",
+                queue_id=0,
+                body=b"x",
+                born_timestamp_ms=1,
+                born_host=b"\x7f\0\0\1\0\0\0\1",
+            )
+        )
     assert raised.value.errno == errno.EMFILE
     files.heal()
-    store.put("T", 0, b"x", b"", 0, 1, b"\x7f\0\0\1\0\0\0\1")
+    store.put(
+        PendingRecord(
+            topic="T",
+            queue_id=0,
+            body=b"x",
+            born_timestamp_ms=1,
+            born_host=b"\x7f\0\0\1\0\0\0\1",
+        )
+    )
     store.close()
 
 

@@ -18,6 +18,7 @@ import mqspark
 import pyspark_pymq
 from mqspark.clock import SystemClock
 from mqspark.message import encode_host
+from mqspark.record import PendingRecord
 from mqspark.store import MessageStore, StoreConfig
 from tests.support.dev import DevCluster
 
@@ -102,7 +103,16 @@ def test_a_job(tmp_path: Path) -> None:
     )
     store.open()
     for n in range(1000):
-        store.put("T", n % 4, b"%d" % n, b"KEYS\x01k%d\x02" % n, 0, 1, encode_host("127.0.0.1", 1))
+        store.put(
+            PendingRecord(
+                topic="T",
+                queue_id=n % 4,
+                body=b"%d" % n,
+                properties=b"KEYS\x01k%d\x02" % n,
+                born_timestamp_ms=1,
+                born_host=encode_host("127.0.0.1", 1),
+            )
+        )
     store.close()
     queues = tmp_path / "store/consumequeue/T"
     before = {path.relative_to(queues): path.read_bytes() for path in queues.rglob("*") if path.is_file()}

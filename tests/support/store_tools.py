@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mqspark.message import MessageExt, encode_host
-from mqspark.record import decode_records, tags_code
+from mqspark.record import PendingRecord, decode_records, tags_code
 from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.files import StrPath
 from mqspark.store.disk.kernelsync import KernelSync
@@ -75,7 +75,18 @@ def opened(root: Path, *args: Any, **settings: Any) -> MessageStore:
 def put(
     store: MessageStore, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **more: Any
 ) -> tuple[int, int, int]:
-    return store.put(topic, queue_id, body, properties, tags_code(properties), 1, BORN_HOST, **more)
+    return store.put(
+        PendingRecord(
+            topic=topic,
+            queue_id=queue_id,
+            body=body,
+            properties=properties,
+            tags_code=tags_code(properties),
+            born_timestamp_ms=1,
+            born_host=BORN_HOST,
+            **more,
+        )
+    )
 
 
 def flush(store: MessageStore) -> list[tuple[str, int, int]]:

@@ -12,6 +12,7 @@ import pytest
 
 from mqspark.protocol.bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.record import PendingRecord
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
 from mqspark.store.queue.delay import DelayLevels
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
@@ -254,7 +255,16 @@ def test_a_message_whose_way_is_unknown_is_passed_over_with_a_word(
         b"DELAY\x01%s\x02REAL_TOPIC\x01T\x02REAL_QID\x01%s\x02" % (b"1" * 5_000, b"1" * 5_000),
     ]
     for properties in ways:
-        bench.store.put(SCHEDULE, 0, b"lost", properties, 0, 1, bytes(8))
+        bench.store.put(
+            PendingRecord(
+                topic=SCHEDULE,
+                queue_id=0,
+                body=b"lost",
+                properties=properties,
+                born_timestamp_ms=1,
+                born_host=bytes(8),
+            )
+        )
     send(bench.peer(), 1, b"fine")
     bench.run_for(1_000)
     assert bodies(bench) == [b"fine"]
@@ -266,7 +276,7 @@ def test_a_full_disk_holds_a_level_and_loses_nothing(bench: Bench, monkeypatch: 
     send(bench.peer(), 1)
     with monkeypatch.context() as patch:
         patch.setattr(bench.store._cleaner, "full", "the disk is full")
-        bench.store._log.room_end = -1
+        bench.store._log.hold()
         bench.clock.advance(1_000)
         assert bench.broker.tick() == 100
         assert bodies(bench) == []

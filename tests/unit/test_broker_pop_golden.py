@@ -16,7 +16,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.receipts import parse_message_offsets, parse_start_offsets
-from mqspark.record import decode_records
+from mqspark.record import PendingRecord, decode_records
 from tests.unit.broker_kit import Bench, Peer
 from tests.unit.pop_kit import ACK, CHANGE, POP, pop
 
@@ -196,14 +196,15 @@ def put_retried(bench: Bench, retry_topic: str, message: MessageExt) -> None:
     bench.broker.state.topics.ensure(retry_topic, 1)
     properties = {name: value for name, value in message.properties.items() if name != "POP_CK"}
     bench.store.put(
-        retry_topic,
-        0,
-        message.body,
-        encode_properties(properties),
-        0,
-        message.born_timestamp_ms,
-        b"\x7f\x00\x00\x01\x00\x00\x2e\x87",
-        reconsume_times=message.reconsume_times,
+        PendingRecord(
+            topic=retry_topic,
+            queue_id=0,
+            body=message.body,
+            properties=encode_properties(properties),
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=b"\x7f\x00\x00\x01\x00\x00\x2e\x87",
+            reconsume_times=message.reconsume_times,
+        )
     )
     bench.broker.turn()
 

@@ -13,7 +13,7 @@ from mqspark.broker.state.writer import StoredPosition
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.protocol.bodies import SubscriptionGroupConfig
-from mqspark.record import Parts
+from mqspark.record import Parts, PendingRecord
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, ack_ext, pass_time, pop, put
 
@@ -42,7 +42,16 @@ def put_record(
         {"TAGS": tag, "TIMER_DELIVER_MS": str(due_ms), "TIMER_OUT_MS": str(due_ms)}
     )
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    bench.store.put(REVIVE_TOPIC, 3, data, properties, 0, bench.clock.now_ms(), HOST)
+    bench.store.put(
+        PendingRecord(
+            topic=REVIVE_TOPIC,
+            queue_id=3,
+            body=data,
+            properties=properties,
+            born_timestamp_ms=bench.clock.now_ms(),
+            born_host=HOST,
+        )
+    )
     bench.broker.turn()
 
 

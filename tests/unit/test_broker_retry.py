@@ -15,7 +15,7 @@ from mqspark.message import MessageExt, encode_host
 from mqspark.protocol.bodies import SubscriptionGroupConfig, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.record import decode_record
+from mqspark.record import PendingRecord, decode_record
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -238,7 +238,7 @@ def test_a_disk_that_fails_afterwards_is_a_system_error(tmp_path: Path, why: str
 def test_a_store_that_takes_nothing_says_so(bench: Bench) -> None:
     message = stored(bench)
     bench.store.read_only = "broken"
-    bench.store._log.room_end = -1
+    bench.store._log.hold()
     answer = give_back(bench.peer(), message)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (answer.remark or "").startswith("SERVICE_NOT_AVAILABLE")
@@ -246,7 +246,17 @@ def test_a_store_that_takes_nothing_says_so(bench: Bench) -> None:
 
 
 def test_a_message_with_ipv6_hosts_comes_back_whole(bench: Bench) -> None:
-    bench.store.put("T", 0, b"six", b"TAGS\x01a\x02", 0, 7, encode_host("::1", 9), 1)
+    bench.store.put(
+        PendingRecord(
+            topic="T",
+            queue_id=0,
+            body=b"six",
+            properties=b"TAGS\x01a\x02",
+            born_timestamp_ms=7,
+            born_host=encode_host("::1", 9),
+            sys_flag=1,
+        )
+    )
     bench.broker.turn()
     (message,) = (record for record in bench.store.get("T", 0, 0, 1, 1000).buffers)
     offset = int.from_bytes(message[28:36], "big")

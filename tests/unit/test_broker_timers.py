@@ -634,7 +634,7 @@ def test_a_full_disk_holds_timers_and_loses_none(bench: Bench, monkeypatch: pyte
     with monkeypatch.context() as patch:
         bench.run_for(500)
         patch.setattr(bench.store._cleaner, "full", "the disk is full")
-        bench.store._log.room_end = -1
+        bench.store._log.hold()
         bench.run_for(2_000)
         assert bodies(bench) == []
         assert bench.broker.delay_problem == "timer messages are blocked: the disk is full"

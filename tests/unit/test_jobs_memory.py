@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.record import PendingRecord
 from mqspark.store import MessageStore
 from tests.support.store_tools import BORN_HOST, make_store
 
@@ -77,7 +78,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     while own.max_physical_offset < LOG_BYTES:
         body = bytes(2 << 20) if count % 1000 == 999 else b"x" * 4096
         properties = b"KEYS\x01k%d\x02UNIQ_KEY\x01u%032d\x02" % (count % 5000, count)
-        own.put("T", count % 2, body, properties, 0, 1_700_000_000_000, BORN_HOST)
+        own.put(
+            PendingRecord(
+                topic="T",
+                queue_id=count % 2,
+                body=body,
+                properties=properties,
+                born_timestamp_ms=1_700_000_000_000,
+                born_host=BORN_HOST,
+            )
+        )
         count += 1
         if count % 64 == 0:
             own.commit()

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from mqspark.message import Message
-from mqspark.record import encode_batch
+from mqspark.record import PendingRecord, encode_batch
 from mqspark.store import MessageStore
 from mqspark.store.index.indexfile import Shape
 from mqspark.store.queue.batchqueue import BATCH_ENTRY
@@ -56,7 +56,15 @@ def fill_batches(root: Path, count: int) -> MessageStore:
         else:
             body = encode_batch([Message(topic="B", body=body) for body in bodies])
             store.put_inner_batch(
-                "B", number % 2, body, len(bodies), b"UNIQ_KEY\x01u%d\x02" % number, 0, 1, BORN_HOST
+                PendingRecord(
+                    topic="B",
+                    queue_id=number % 2,
+                    body=body,
+                    properties=b"UNIQ_KEY\x01u%d\x02" % number,
+                    born_timestamp_ms=1,
+                    born_host=BORN_HOST,
+                ),
+                len(bodies),
             )
         put(store, "Plain", 0, b"x" * (number % 50), b"TAGS\x01t\x02")
         flush(store)
@@ -271,7 +279,16 @@ def test_a_topic_that_was_deleted_and_made_again(
 def test_batches_of_a_deleted_topic_do_not_tell_what_its_queues_are_now(tmp_path: Path) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=400)
     store.use_batch_queues("T")
-    store.put_inner_batch("T", 0, bytes(100), 2, b"", 0, 1, bytes(8))
+    store.put_inner_batch(
+        PendingRecord(
+            topic="T",
+            queue_id=0,
+            body=bytes(100),
+            born_timestamp_ms=1,
+            born_host=bytes(8),
+        ),
+        2,
+    )
     store.delete_topic("T")
     for _ in range(9):
         put(store, "T", 0, b"simple")

@@ -14,6 +14,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import merged
 from mqspark.protocol.session import Session
+from mqspark.record import HEADS
 
 ROOT = Path(__file__).parents[2]
 
@@ -405,3 +406,94 @@ def test_no_two_classes_have_one_name() -> None:
     for name in allowed:
         first, second = found[name]
         assert {"sync" in Path(at).parts for at in (first, second)} == {True, False}, (first, second)
+
+
+# --- state has one writer --------------------------------------------------------------------------------------
+
+OWNERS = {
+    "mqspark/store/log/commitlog.py": "position written durable pending room_end",
+    "mqspark/store/queue/consumequeue.py": "next_offset max_offset reserved_end entries",
+    "mqspark/store/queue/batchqueue.py": "next_offset",
+}
+"""State of the log and of the queues, and the modules whose classes it belongs to."""
+OWNED = frozenset(name for names in OWNERS.values() for name in names.split())
+CHANGES = frozenset({"append", "extend", "clear", "pop", "insert", "remove"})
+
+
+def writes(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where an attribute of another object than ``self`` is assigned or changed."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=owner, attr=name, ctx=ast.Store() | ast.Del()):
+                is_write = True
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(value=owner, attr=name), attr=change)):
+                is_write = change in CHANGES
+            case _:
+                continue
+        if is_write and name in OWNED and ast.unparse(owner) != "self":
+            yield node.lineno, ast.unparse(node)
+
+
+NAMESAKES = frozenset({"checkpoint.", "self.report.", "self._found.", "chunk."})
+"""Objects with a field of the same name that is a result, not state."""
+
+
+def others_state(source: str) -> list[str]:
+    """Writes of state that belongs to the log or to a queue."""
+    found = writes(ast.parse(source))
+    return [f"{line}: {what}" for line, what in found if not what.startswith(tuple(NAMESAKES))]
+
+
+@pytest.mark.parametrize("path", sorted(STORE.rglob("*.py")), ids=lambda path: str(path.relative_to(STORE)))
+def test_nobody_else_moves_the_log_or_a_queue(path: Path) -> None:
+    assert others_state(path.read_text()) == []
+
+
+def test_every_owner_has_its_state() -> None:
+    for path, names in OWNERS.items():
+        assert all(f"self.{name}" in (ROOT / path).read_text() for name in names.split()), path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "log.position = end",
+        "self._log.position += size",
+        "queue.next_offset = a.position = 3",
+        "log.pending.append(data)",
+        "del log.room_end",
+        "queue.array.next_offset += 1",
+    ],
+)
+def test_writes_of_others_are_seen(line: str) -> None:
+    assert others_state(line)
+
+
+@pytest.mark.parametrize("line", ["self.position = end", "end = log.position", "log.append(parts, 3)"])
+def test_what_writes_nothing_of_others_is_not(line: str) -> None:
+    assert others_state(line) == []
+
+
+HEAD_FIELDS = len(HEADS[0].unpack(bytes(HEADS[0].size)))
+
+
+def packed_heads(tree: ast.AST) -> Iterator[str]:
+    """The functions that pack as many values as the head of a record has."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                match node:
+                    case ast.Call(func=ast.Attribute(attr="pack" | "pack_into"), args=args) if (
+                        len(args) >= HEAD_FIELDS
+                    ):
+                        yield function.name
+
+
+def test_one_function_packs_the_head_of_a_record() -> None:
+    found = [
+        (path.name, name)
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for name in packed_heads(ast.parse(path.read_text()))
+    ]
+    assert found == [("record.py", "pack_head")]

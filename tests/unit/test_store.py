@@ -21,7 +21,7 @@ from mqspark.errors import (
     StoreReadOnly,
 )
 from mqspark.message import SCHEDULE_TOPIC, encode_host, java_hash
-from mqspark.record import decode_record, encode_record
+from mqspark.record import PendingRecord, decode_record, encode_record
 from mqspark.store import (
     ConfigFile,
     FlushDiskType,
@@ -75,7 +75,18 @@ def test_the_hot_path_writes_what_the_encoder_writes(tmp_path: Path) -> None:
         cases, offsets, strict=True
     ):
         got = store.put(
-            topic, 3, body, properties, 0, 1_700_000_000_000, born, sys_flag, flag, reconsume, prepared
+            PendingRecord(
+                topic=topic,
+                queue_id=3,
+                body=body,
+                properties=properties,
+                born_timestamp_ms=1_700_000_000_000,
+                born_host=born,
+                sys_flag=sys_flag,
+                flag=flag,
+                reconsume_times=reconsume,
+                prepared_offset=prepared,
+            )
         )
         record = encode_record(
             topic=topic,
@@ -109,7 +120,15 @@ def test_ipv6_store_host(tmp_path: Path) -> None:
     store.open()
     for born in (BORN_HOST, encode_host("fd00::1", 1)):
         put(store, "T", 0, b"x")
-        store.put("T", 0, b"x", b"", 0, 1, born)
+        store.put(
+            PendingRecord(
+                topic="T",
+                queue_id=0,
+                body=b"x",
+                born_timestamp_ms=1,
+                born_host=born,
+            )
+        )
     store.commit()
     assert {m.store_host for m in drain(store, "T", 0)} == {"[fd00::2]:10911"}
     assert store.offset_by_timestamp("T", 0, 0) == 0
@@ -144,7 +163,10 @@ def test_limits(tmp_path: Path) -> None:
     with pytest.raises(MessageTooLarge, match="record"):
         put(store, "T", 0, b"", bytes(5000))
     with pytest.raises(MessageTooLarge, match="record"):
-        store.put_batch("T", 0, [(0, bytes(90), b"")] * 40, 1, BORN_HOST)
+        store.put_batch(
+            PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
+            [(0, bytes(90), b"")] * 40,
+        )
     for topic in ("../up", "", "a/b", "x" * 256, "tab\t"):
         with pytest.raises(InvalidMessage) as caught:
             put(store, topic, 0, b"")
@@ -160,7 +182,12 @@ def test_batch_keeps_flags_and_tags(tmp_path: Path) -> None:
     store = opened(tmp_path)
     items = [(n, b"%d" % n, b"TAGS\x01%s\x02" % (b"A" if n % 2 else b"B")) for n in range(5)]
     put(store, "T", 0, b"before")
-    first, positions, end = store.put_batch("T", 0, items, 99, BORN_HOST, 0, 3)
+    first, positions, end = store.put_batch(
+        PendingRecord(
+            topic="T", queue_id=0, born_timestamp_ms=99, born_host=BORN_HOST, sys_flag=0, reconsume_times=3
+        ),
+        items,
+    )
     store.commit()
     messages = drain(store, "T", 0)[1:]
     assert first == 1

@@ -9,7 +9,7 @@ import pytest
 
 from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import INNER_BATCH, Message
-from mqspark.record import decode_records, encode_batch
+from mqspark.record import PendingRecord, decode_records, encode_batch
 from mqspark.store import GetStatus, MessageStore
 from mqspark.store.queue.batchqueue import BATCH_DTYPE
 from mqspark.store.tools.remake import remake
@@ -33,7 +33,17 @@ SMALL = {"mapper_file_size_batch_consume_queue": FILE_BYTES}
 def put_many(store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic: str = "B") -> int:
     """One inner batch; gives back its first queue offset."""
     body = encode_batch([Message(topic=topic, body=body) for body in bodies])
-    return store.put_inner_batch(topic, queue_id, body, len(bodies), b"UNIQ_KEY\x01u\x02", 0, 1, BORN_HOST)[0]
+    return store.put_inner_batch(
+        PendingRecord(
+            topic=topic,
+            queue_id=queue_id,
+            body=body,
+            properties=b"UNIQ_KEY\x01u\x02",
+            born_timestamp_ms=1,
+            born_host=BORN_HOST,
+        ),
+        len(bodies),
+    )[0]
 
 
 def fill(store: MessageStore, records: int, clock: TestClock | None = None) -> list[bytes]:
@@ -276,7 +286,16 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidMessage, match="SimpleCQ"):
         put_many(store, [b"a"], topic="T")
     with pytest.raises(InvalidMessage, match="32767"):
-        store.put_inner_batch("B", 0, b"", 0, b"", 0, 1, BORN_HOST)
+        store.put_inner_batch(
+            PendingRecord(
+                topic="B",
+                queue_id=0,
+                body=b"",
+                born_timestamp_ms=1,
+                born_host=BORN_HOST,
+            ),
+            0,
+        )
     with pytest.raises(MessageTooLarge):
         put_many(store, [bytes(4000)])
     put_many(store, [b"a"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly
+from mqspark.record import PendingRecord
 from mqspark.store import ConfigFile, MessageStore, OsFiles
 from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
 from mqspark.store.recovery.deletions import Deletions, load_deletions
@@ -155,7 +156,17 @@ def test_messages_that_are_in_light_queues_too(tmp_path: Path, deleted: str, cou
     names = ["%LMQ%a", "%LMQ%b"]
     properties = b"INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
     for _ in range(count):
-        store.put_dispatched(names, "T", 0, b"x", properties, 0, 1, BORN_HOST)
+        store.put_dispatched(
+            names,
+            PendingRecord(
+                topic="T",
+                queue_id=0,
+                body=b"x",
+                properties=properties,
+                born_timestamp_ms=1,
+                born_host=BORN_HOST,
+            ),
+        )
     flush(store)
     store.delete_topic(deleted)
     finish_deletions(store)

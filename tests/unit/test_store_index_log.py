@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.record import encode_record
+from mqspark.record import PendingRecord, encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index import indexer
 from mqspark.store.index.indexfile import IndexHeader, Shape
@@ -264,7 +264,16 @@ def test_large_records_are_collected_before_they_are_indexed(tmp_path: Path) -> 
         while end < total_bytes:
             n = next(numbers)
             end += 4000
-            store.put("T", 0, b"x" * 4000, b"KEYS\x01k%d\x02" % n, 0, 1, BORN_HOST)
+            store.put(
+                PendingRecord(
+                    topic="T",
+                    queue_id=0,
+                    body=b"x" * 4000,
+                    properties=b"KEYS\x01k%d\x02" % n,
+                    born_timestamp_ms=1,
+                    born_host=BORN_HOST,
+                )
+            )
         clock.now += 100
         flush(store)
         store.catch_up()
@@ -297,11 +306,14 @@ def test_what_has_no_properties_is_passed_over_and_nothing_else(
             put_keys(store, 3, count)
             count += 3
         elif step == "plain":
-            store.put_members("T", 0, plain, 1, BORN_HOST)
+            store.put_members(
+                PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST), plain
+            )
         elif step == "batch":
             numbers = range(count, count + 64)
             store.put_members(
-                "T", 1, many([(0, b"%d" % n, b"KEYS\x01k%d\x02" % n) for n in numbers]), 1, BORN_HOST
+                PendingRecord(topic="T", queue_id=1, born_timestamp_ms=1, born_host=BORN_HOST),
+                many([(0, b"%d" % n, b"KEYS\x01k%d\x02" % n) for n in numbers]),
             )
             count += 64
         elif step == "flush":
@@ -322,8 +334,14 @@ def test_what_has_no_properties_is_passed_over_and_nothing_else(
 def test_a_stretch_without_properties_is_not_read(tmp_path: Path) -> None:
     files = FaultyFiles()
     store = opened(tmp_path, None, files, mapped_file_size_commit_log=1 << 20)
-    store.put_members("T", 0, many([(0, b"x", b"")] * 100), 1, BORN_HOST)
-    store.put_members("T", 0, many([(0, b"x", b"")] * 100), 1, BORN_HOST)
+    store.put_members(
+        PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
+        many([(0, b"x", b"")] * 100),
+    )
+    store.put_members(
+        PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
+        many([(0, b"x", b"")] * 100),
+    )
     flush(store)
     before = len(files.calls)
     store.maintenance()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, encode_host
-from mqspark.record import split_batch
+from mqspark.record import PendingRecord, split_batch
 from mqspark.store import MessageStore
 from mqspark.store.messages.members import MIN_MEMBERS, MemberColumns
 from mqspark.store.messages.membertable import MIN_ALIKE, BatchMembers, MemberTable, batch_members
@@ -105,9 +105,31 @@ def both(
         store: MessageStore = opened(tmp_path / name, TestClock(1_700_000_000_000), **settings)
         put(store, topic, 1, b"before")
         if name == "alone":
-            first, places, end = store.put_batch(topic, 1, items, 99, host, flags, 3, 7)
+            first, places, end = store.put_batch(
+                PendingRecord(
+                    topic=topic,
+                    queue_id=1,
+                    born_timestamp_ms=99,
+                    born_host=host,
+                    sys_flag=flags,
+                    reconsume_times=3,
+                    prepared_offset=7,
+                ),
+                items,
+            )
         else:
-            first, array, end = store.put_members(topic, 1, take(items), 99, host, flags, 3, 7)
+            first, array, end = store.put_members(
+                PendingRecord(
+                    topic=topic,
+                    queue_id=1,
+                    born_timestamp_ms=99,
+                    born_host=host,
+                    sys_flag=flags,
+                    reconsume_times=3,
+                    prepared_offset=7,
+                ),
+                take(items),
+            )
             places = array.tolist()
         told.append((first, places, end))
         put(store, topic, 1, b"behind")
@@ -193,7 +215,9 @@ def test_more_properties_behind_their_own(tmp_path: Path, properties: list[bytes
     assert found.items() == longer
     assert columns(longer).sizes(91).positions(7).tolist() == found.sizes(91).positions(7).tolist()
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
-    _, places, _ = store.put_members("T", 0, found, 1, BORN_HOST)
+    _, places, _ = store.put_members(
+        PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST), found
+    )
     store.commit()
     entries = [store.parts_at(place) for place in places.tolist()]
     assert [(bytes(parts.body), parts.properties) for parts in entries if parts is not None] == [
@@ -249,9 +273,15 @@ def test_all_or_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path, max_message_size=100)
     small: list[Item] = [(0, b"x", b"")] * 100
     with pytest.raises(MessageTooLarge, match="body of 101 bytes exceeds the limit of 100"):
-        store.put_members("T", 0, columns([*small, (0, bytes(101), b"")]), 1, BORN_HOST)
+        store.put_members(
+            PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
+            columns([*small, (0, bytes(101), b"")]),
+        )
     with pytest.raises(MessageTooLarge, match="record"):
-        store.put_members("T", 0, columns([(0, bytes(100), b"")] * 100), 1, BORN_HOST)
+        store.put_members(
+            PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
+            columns([(0, bytes(100), b"")] * 100),
+        )
     assert store.max_physical_offset == 0
     store.close()
 
@@ -259,7 +289,9 @@ def test_all_or_nothing(tmp_path: Path) -> None:
 def test_they_survive_a_kill(tmp_path: Path) -> None:
     store = make_store(tmp_path, mapped_file_size_commit_log=1 << 20)
     store.open()
-    first, places, _ = store.put_members("T", 0, columns(SOME), 1, BORN_HOST)
+    first, places, _ = store.put_members(
+        PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST), columns(SOME)
+    )
     store.commit()
     crash(store)
     again = make_store(tmp_path, mapped_file_size_commit_log=1 << 20)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqspark.errors import ConfigError, DiskFull
-from mqspark.record import decode_records
+from mqspark.record import PendingRecord, decode_records
 from mqspark.store import GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours
 from tests.support.store_tools import (
@@ -490,7 +490,10 @@ def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Pat
         with pytest.raises(DiskFull, match="diskSpaceWarningLevelRatio"):
             put(store, topic, 0, b"never")
     with pytest.raises(DiskFull):
-        store.put_batch("T", 0, [(0, b"never", b"")], 1, b"\x0a\0\0\1\0\0\0\1")
+        store.put_batch(
+            PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=b"\x0a\0\0\1\0\0\0\1"),
+            [(0, b"never", b"")],
+        )
     assert store.read_only is None
     assert ("New", 0) not in store._queues
     run(store, clock)

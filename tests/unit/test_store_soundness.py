@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.message import encode_host
-from mqspark.record import Verdict, check_record
+from mqspark.record import PendingRecord, Verdict, check_record
 from mqspark.store import MessageStore
 from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
 from tests.support.draws import draws
@@ -25,7 +25,16 @@ def filled(root: Path, topic: str = "T", host: bytes = BORN_HOST) -> MessageStor
     for number in range(20):
         for name in (topic, "Other"):
             properties = b"KEYS\x01%d\x02" % number if number % 3 else b""
-            store.put(name, 2, b"body %d " % number * (number % 5), properties, 0, 1, host)
+            store.put(
+                PendingRecord(
+                    topic=name,
+                    queue_id=2,
+                    body=b"body %d " % number * (number % 5),
+                    properties=properties,
+                    born_timestamp_ms=1,
+                    born_host=host,
+                )
+            )
     store.commit()
     store.close()
     return opened(root, TestClock(), **SIZES)
@@ -105,7 +114,15 @@ def test_a_segment_that_somebody_cut_to_nothing_is_no_fault_of_the_reader(tmp_pa
     sizes = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20_000}
     store = opened(tmp_path, TestClock(), **sizes)
     for number in range(120):
-        store.put("T", 0, b"%d" % number, b"", 0, 1, BORN_HOST)
+        store.put(
+            PendingRecord(
+                topic="T",
+                queue_id=0,
+                body=b"%d" % number,
+                born_timestamp_ms=1,
+                born_host=BORN_HOST,
+            )
+        )
     store.commit()
     store.close()
     first, *others = sorted((tmp_path / "commitlog").iterdir())

@@ -12,6 +12,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.state import BrokerState
@@ -57,13 +59,15 @@ from mqspark.protocol.command import Command, encode_response, send_response_fra
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
-from mqspark.record import split_batch
+from mqspark.record import PendingRecord, split_batch
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 
 __all__ = ["SendProcessor"]
 
 MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
+_SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
+"""Comparing with a member of an enumeration takes ten times as long."""
 _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
 _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
@@ -139,7 +143,7 @@ class SendProcessor:
 
     def send(self, session: Session, command: Command) -> None:
         header: SendHeader
-        if command.code == RequestCode.SEND_MESSAGE:
+        if command.code == _SEND_MESSAGE:
             header = command.header(SendMessageRequestHeader)
         else:
             header = command.header(SendMessageRequestHeaderV2)
@@ -199,16 +203,18 @@ class SendProcessor:
         body = command.body or self._body(command)
         try:
             queue_offset, physical_offset, end_offset = self._put(
-                header.topic,
-                queue_id,
-                body,
-                (text[1:] + self._suffix).encode(),
-                java_hashes[tags] if tags else 0,
-                header.born_timestamp,
-                session.peer_host,
-                sys_flag,
-                header.flag,
-                header.reconsume_times or 0,
+                PendingRecord(
+                    topic=header.topic,
+                    queue_id=queue_id,
+                    born_timestamp_ms=header.born_timestamp,
+                    born_host=session.peer_host,
+                    body=body,
+                    properties=(text[1:] + self._suffix).encode(),
+                    tags_code=java_hashes[tags] if tags else 0,
+                    sys_flag=sys_flag,
+                    flag=header.flag,
+                    reconsume_times=header.reconsume_times or 0,
+                )
             )
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
@@ -377,17 +383,17 @@ class SendProcessor:
             # Each member is stored with only its own properties: the batch's id does not hide its own (RocketMQ
             # since 5.4).
             many = self._batch_members(topic, body)
+            record = PendingRecord(
+                topic=header.topic,
+                queue_id=queue_id,
+                born_timestamp_ms=header.born_timestamp,
+                born_host=session.peer_host,
+                sys_flag=sys_flag,
+                reconsume_times=header.reconsume_times or 0,
+            )
             if many is not None:
                 count = len(many)
-                first_offset, positions, end_offset = self._state.store.put_members(
-                    header.topic,
-                    queue_id,
-                    many,
-                    header.born_timestamp,
-                    session.peer_host,
-                    sys_flag,
-                    header.reconsume_times or 0,
-                )
+                first_offset, positions, end_offset = self._state.store.put_members(record, many)
                 physical_offsets = positions.astype(">i8").tobytes()
             else:
                 members = split_batch(body)
@@ -396,17 +402,9 @@ class SendProcessor:
                     if b"TRAN_MSG" in properties:
                         self._check_member(properties.decode())
                 if topic.inner_batch:
-                    self._send_inner_batch(session, command, header, topic, queue_id, sys_flag, shared, count)
+                    self._send_inner_batch(session, command, record, topic, shared, count)
                     return
-                first_offset, places, end_offset = self._state.store.put_batch(
-                    header.topic,
-                    queue_id,
-                    members,
-                    header.born_timestamp,
-                    session.peer_host,
-                    sys_flag,
-                    header.reconsume_times or 0,
-                )
+                first_offset, places, end_offset = self._state.store.put_batch(record, members)
                 physical_offsets = struct.pack(f">{count}q", *places)
         except UnicodeDecodeError:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a member's properties are not UTF-8") from None
@@ -438,10 +436,8 @@ class SendProcessor:
         self,
         session: Session,
         command: Command,
-        header: SendHeader,
+        record: PendingRecord,
         topic: Topic,
-        queue_id: int,
-        sys_flag: int,
         shared: str,
         count: int,
     ) -> None:
@@ -451,27 +447,20 @@ class SendProcessor:
             unique_id = self._state.new_unique_id()
             shared += f"UNIQ_KEY\x01{unique_id}\x02"
         tags = _value(f"\x02{shared}", "\x02TAGS\x01")
-        stored = StoredPosition(
-            *self._state.store.put_inner_batch(
-                topic.name,
-                queue_id,
-                command.body,
-                count,
-                (shared + self._suffix).encode(),
-                java_hashes[tags] if tags else 0,
-                header.born_timestamp,
-                session.peer_host,
-                sys_flag,
-                header.reconsume_times or 0,
-            )
+        together = replace(
+            record,
+            body=command.body,
+            properties=(shared + self._suffix).encode(),
+            tags_code=java_hashes[tags] if tags else 0,
         )
+        stored = StoredPosition(*self._state.store.put_inner_batch(together, count))
         self._state.stats.put_messages += count
         topic.put_count += count
         topic.put_bytes += len(command.body)
         if not command.is_oneway:
             ext = {
                 "msgId": f"{self._id_prefix}{stored.physical_offset:016X}",
-                "queueId": str(queue_id),
+                "queueId": str(record.queue_id),
                 "queueOffset": str(stored.queue_offset),
                 "batchUniqId": unique_id,
                 "transactionId": unique_id,

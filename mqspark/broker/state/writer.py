@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from mqspark.broker.state.stats import Stats
 from mqspark.broker.state.topics import Topic, Topics
 from mqspark.errors import InvalidMessage
@@ -26,7 +28,7 @@ from mqspark.message import (
     encode_properties,
     java_hashes,
 )
-from mqspark.record import Parts, find_property, tags_code
+from mqspark.record import Parts, PendingRecord, find_property, tags_code
 from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.multidispatch import allows_dispatch, wanted_queues
 from mqspark.store.store import MessageStore
@@ -98,44 +100,39 @@ class Writer:
             self._store.use_batch_queues(topic.name)
         draft.properties.pop(CRC32, None)  # belongs to the record that it was read from
         stored = self._append(
-            draft.topic,
-            draft.queue_id,
-            draft.body,
-            encode_properties(draft.properties),
-            code,
-            draft.born_timestamp_ms,
-            draft.born_host,
-            sys_flag,
-            draft.flag,
-            draft.reconsume_times,
-            draft.prepared_offset,
+            PendingRecord(
+                topic=draft.topic,
+                queue_id=draft.queue_id,
+                born_timestamp_ms=draft.born_timestamp_ms,
+                born_host=draft.born_host,
+                body=draft.body,
+                properties=encode_properties(draft.properties),
+                tags_code=code,
+                sys_flag=sys_flag,
+                flag=draft.flag,
+                reconsume_times=draft.reconsume_times,
+                prepared_offset=draft.prepared_offset,
+            )
         )
         self._count(topic, len(draft.body))
         return stored
 
     def put_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        items: Sequence[tuple[int, bytes, bytes]] | BatchMembers,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int,
-        prepared_offset: int,
+        self, record: PendingRecord, items: Sequence[tuple[int, bytes, bytes]] | BatchMembers
     ) -> StoredPosition:
-        """Append messages (flag, body, properties) to one queue, all or none, bypassing the diversions. Returns
-        where the first one starts. Raises what ``MessageStore.put`` raises."""
-        target = self._topics.get(topic)
+        """Append messages (flag, body, properties) to one queue, all or none, bypassing the diversions;
+        ``record`` says what they have in common. Returns where the first one starts. Raises what
+        ``MessageStore.put`` raises."""
+        target = self._topics.get(record.topic)
         if target is not None and target.commits_only:
-            raise InvalidMessage(f"{topic} takes no batches", field="topic")
+            raise InvalidMessage(f"{record.topic} takes no batches", field="topic")
         if target is not None and target.multi_tag:
-            sys_flag |= MULTI_TAGS
-        where = (born_timestamp_ms, born_host, sys_flag, 0, prepared_offset)
+            record = replace(record, sys_flag=record.sys_flag | MULTI_TAGS)
         if isinstance(items, BatchMembers):
-            first_offset, array, end = self._store.put_members(topic, queue_id, items, *where)
+            first_offset, array, end = self._store.put_members(record, items)
             position, body_bytes = int(array[0]), items.body_bytes
         else:
-            first_offset, positions, end = self._store.put_batch(topic, queue_id, items, *where)
+            first_offset, positions, end = self._store.put_batch(record, items)
             position, body_bytes = positions[0], sum([len(body) for _, body, _ in items])
         self._stats.put_messages += len(items)
         if target is not None:
@@ -158,70 +155,29 @@ class Writer:
         if target is not None and target.inner_batch:
             self._store.use_batch_queues(topic)
         stored = self._append(
-            topic,
-            queue_id,
-            record.body,
-            properties,
-            tags_code(properties),
-            record.born_timestamp_ms,
-            record.born_host,
-            record.sys_flag & ~_HOST_FLAGS,
-            record.flag,
-            record.reconsume_times,
-            0,
+            PendingRecord(
+                topic=topic,
+                queue_id=queue_id,
+                born_timestamp_ms=record.born_timestamp_ms,
+                born_host=record.born_host,
+                body=record.body,
+                properties=properties,
+                tags_code=tags_code(properties),
+                sys_flag=record.sys_flag & ~_HOST_FLAGS,
+                flag=record.flag,
+                reconsume_times=record.reconsume_times,
+            )
         )
         self._count(target, len(record.body))
         return stored
 
-    def _append(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: bytes,
-        code: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int,
-        flag: int,
-        reconsume_times: int,
-        prepared_offset: int,
-    ) -> StoredPosition:
+    def _append(self, record: PendingRecord) -> StoredPosition:
         """Append to the queue, and to the light message queues that the message names."""
-        if self._multi_dispatch and allows_dispatch(topic):
-            names = find_property(properties, MULTI_DISPATCH.encode())
+        if self._multi_dispatch and allows_dispatch(record.topic):
+            names = find_property(record.properties, MULTI_DISPATCH.encode())
             if names is not None:
-                return StoredPosition(
-                    *self._store.put_dispatched(
-                        wanted_queues(names.decode()),
-                        topic,
-                        queue_id,
-                        body,
-                        properties,
-                        code,
-                        born_timestamp_ms,
-                        born_host,
-                        sys_flag,
-                        flag,
-                        reconsume_times,
-                        prepared_offset,
-                    )
-                )
-        return StoredPosition(
-            *self._store.put(
-                topic,
-                queue_id,
-                body,
-                properties,
-                code,
-                born_timestamp_ms,
-                born_host,
-                sys_flag,
-                flag,
-                reconsume_times,
-                prepared_offset,
-            )
-        )
+                return StoredPosition(*self._store.put_dispatched(wanted_queues(names.decode()), record))
+        return StoredPosition(*self._store.put(record))
 
     def _count(self, topic: Topic | None, body_bytes: int) -> None:
         self._stats.put_messages += 1

@@ -41,7 +41,7 @@ from mqspark.message import (
     decode_properties,
     encode_properties,
 )
-from mqspark.record import split_batch
+from mqspark.record import PendingRecord, split_batch
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 
 __all__ = [
@@ -167,29 +167,28 @@ def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = 
         raise InvalidMessage("the half message names no real topic and queue", field="properties")
     parts, topic = half.parts, state.topics.get(batch.topic)
     if topic is None or not topic.inner_batch:
-        return state.writer.put_batch(
-            batch.topic,
-            batch.queue_id,
-            batch.together if items is None else items,
-            parts.born_timestamp_ms,
-            parts.born_host,
-            batch.sys_flag,
-            parts.physical_offset,
+        record = PendingRecord(
+            topic=batch.topic,
+            queue_id=batch.queue_id,
+            born_timestamp_ms=parts.born_timestamp_ms,
+            born_host=parts.born_host,
+            sys_flag=batch.sys_flag,
+            prepared_offset=parts.physical_offset,
         )
+        return state.writer.put_batch(record, batch.together if items is None else items)
     # One record is never stored in part; a start finds it by the half message's identity.
     count = member_count(half)
     state.store.use_batch_queues(topic.name)
-    stored = state.store.put_inner_batch(
-        topic.name,
-        batch.queue_id,
-        parts.body,
-        count,
-        _inner_properties(half),
-        0,
-        parts.born_timestamp_ms,
-        parts.born_host,
-        batch.sys_flag,
+    record = PendingRecord(
+        topic=topic.name,
+        queue_id=batch.queue_id,
+        born_timestamp_ms=parts.born_timestamp_ms,
+        born_host=parts.born_host,
+        body=parts.body,
+        properties=_inner_properties(half),
+        sys_flag=batch.sys_flag,
     )
+    stored = state.store.put_inner_batch(record, count)
     state.stats.put_messages += count
     topic.put_count += count
     topic.put_bytes += len(parts.body)

@@ -1,6 +1,6 @@
 """The CommitLog: segments of fixed length that form one byte space of records (CommitLog, MappedFileQueue).
 
-Appending has two steps. ``MessageStore.put`` encodes into ``pending`` and moves ``position``. Then
+Appending has two steps. ``append`` takes encoded records into ``pending`` and moves ``position``. Then
 ``write_pending``, or a flush job with the result of ``take_pending``, writes everything into the active
 segment with one ``pwritev``. ``make_room`` reserves what an append needs on disk (the segment file, its
 blocks) before the append is accepted, so a full disk refuses a message and never breaks one.
@@ -17,6 +17,7 @@ import errno
 import itertools
 import struct
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from mmap import mmap
 from pathlib import Path
 
@@ -298,8 +299,7 @@ class CommitLog:
         if end + BLANK_BYTES > self._allocated_end:
             active = self.segments[-1]
             self._allocated_end = self._allocate(self._fd, active, self._allocated_end, end + BLANK_BYTES)
-        self.pending.append(records)
-        self.position = end
+        self.append((records,), len(records))
 
     def end_segment(self) -> None:
         """Write the blank record and continue in the next segment. Raises as ``make_room``."""
@@ -325,6 +325,22 @@ class CommitLog:
         self.sync_from(position)
         self.start_at(position)
         self.room_end = min(room_end, self.room_end)
+
+    def append(self, parts: Iterable[bytes | memoryview], size_bytes: int) -> int:
+        """Append a record, or several of one put, for which there is room. Returns their end."""
+        self.pending += parts
+        end = self.position + size_bytes
+        self.position = end
+        return end
+
+    def hold(self) -> None:
+        """Let the next append ask for room, wherever it ends."""
+        self.room_end = -1
+
+    def drop_pending(self) -> None:
+        """Forget what is not written, and take no more, because the store is read-only from now on."""
+        self.pending.clear()
+        self.hold()
 
     def write_pending(self) -> None:
         """Write everything appended since the last write, with one pwritev. After an OSError any part may be
@@ -439,7 +455,7 @@ class CommitLog:
                 self._files.close(fd)
         self._unsynced = []
         self._fd = -1
-        self.room_end = -1
+        self.hold()
 
     # --- read -----------------------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from mqspark.clock import Clock
-from mqspark.crc import crc32
 from mqspark.errors import InvalidMessage, MessageTooLarge, StoreError
 from mqspark.message import (
     BORN_HOST_V6,
@@ -30,13 +30,15 @@ from mqspark.record import (
     BLANK_BYTES,
     CRC_PROPERTY_BYTES,
     HEADS,
+    PendingRecord,
+    pack_head,
     room_for_crc,
     sealed,
     tags_code,
 )
 from mqspark.store.config import StoreConfig
 from mqspark.store.log.commitlog import CommitLog
-from mqspark.store.messages.members import Head, queue_entries
+from mqspark.store.messages.members import Common, queue_entries
 from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import ENTRY, ConsumeQueue
@@ -44,14 +46,19 @@ from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, offsets_property
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["Appender", "Group", "Item", "Queue"]
+__all__ = ["Appender", "Group", "Item", "Place", "Queue"]
 
-_PROPERTIES_LENGTH = struct.Struct(">h")
-_pack_properties_length = _PROPERTIES_LENGTH.pack
 _pack_entry = ENTRY.pack
+_pack_length = struct.Struct(">h").pack
+"""Length of the properties."""
 
 Item = tuple[int, bytes, bytes]
 """Flag, body and properties of a message of a batch (``mqspark.record.split_batch``)."""
+
+Parts = tuple[bytes | memoryview, ...]
+"""A record, in pieces."""
+Place = tuple[int, int, int]
+"""Queue offset, physical offset and end offset of a record in the log."""
 
 Ints = npt.NDArray[np.int64]
 Queue = ConsumeQueue | BatchQueue
@@ -72,14 +79,13 @@ class Appender:
         "_check_writable",
         "_clock",
         "_expect_no_keys",
-        "_head",
-        "_head_v6",
+        "_flags",
+        "_flags_v6",
         "_levels",
         "_log",
         "_poison",
         "_property_crc",
         "_queues",
-        "_store_flag",
         "_store_host",
         "_table",
         "dirty",
@@ -111,9 +117,8 @@ class Appender:
         self._levels = levels
         self._property_crc = config.enabled_append_prop_crc
         self._store_host = store_host
-        self._store_flag = STORE_HOST_V6 if len(store_host) == 20 else 0
-        self._head = HEADS[self._store_flag >> 4]
-        self._head_v6 = HEADS[(self._store_flag | BORN_HOST_V6) >> 4]
+        self._flags = STORE_HOST_V6 if len(store_host) == 20 else 0
+        self._flags_v6 = self._flags | BORN_HOST_V6
         self._check_writable = check_writable
         self._before_roll = before_roll
         self._poison = poison
@@ -127,134 +132,86 @@ class Appender:
 
     def take_group(self) -> Group:
         """Take the queue entries of everything that leaves ``pending``."""
-        group: Group = []
-        for queue in self.dirty:
-            group.append((queue, queue.entries))
-            queue.entries = bytearray()
+        group: Group = [(queue, queue.take_entries()) for queue in self.dirty]
         self.dirty.clear()
         return group
 
-    def put(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: bytes,
-        tags_code: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        flag: int = 0,
-        reconsume_times: int = 0,
-        prepared_offset: int = 0,
-    ) -> tuple[int, int, int]:
+    def put(self, record: PendingRecord) -> Place:
         """Append one message; ``commit`` writes it. Returns queue offset, physical offset and end offset.
 
         All messages put between two commits have the store time of the first. Prepared and rolled back
         messages (system flag) get queue offset 0 and no queue entry. Raises MessageTooLarge, InvalidMessage,
         StoreReadOnly or DiskFull with nothing changed.
         """
-        queue = self._queues.get((topic, queue_id))
+        topic = record.topic
+        queue = self._queues.get((topic, record.queue_id))
         if queue is None:
             if topic in self._table.batch_topics:
-                return self._put_batched(
-                    topic,
-                    queue_id,
-                    body,
-                    0,
-                    properties,
-                    tags_code,
-                    born_timestamp_ms,
-                    born_host,
-                    sys_flag,
-                    flag,
-                    reconsume_times,
-                )
-            queue = self._create_queue(topic, queue_id)
-        body_length = len(body)
+                return self._put_batched(record, 0)
+            queue = self._create_queue(topic, record.queue_id)
+        body, properties = record.body, record.properties
         if self._property_crc:
             properties = room_for_crc(properties)
-        properties_length = len(properties)
+        body_length, properties_length = len(body), len(properties)
         if body_length > self.max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
             raise self._too_large(body_length, properties_length)
-        if len(born_host) == 8:
-            head = self._head
-            sys_flag |= self._store_flag
-        else:
-            head = self._head_v6
-            sys_flag |= self._store_flag | BORN_HOST_V6
-        size = head.size + queue.overhead_bytes + body_length + properties_length
-        log = self._log
+        sys_flag = record.sys_flag | (self._flags if len(record.born_host) == 8 else self._flags_v6)
+        size = HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes + body_length + properties_length
         queue_offset = queue.next_offset
         if queue_offset >= queue.reserved_end:
             self._reserve(queue, 1)
+        log = self._log
         position = log.position
         if position + size > log.room_end:
             position = self._make_room(size)
-        pending = log.pending
-        if not pending:
+        if not log.pending:
             self.now_ms = self._clock.now_ms()
         if sys_flag & TRANSACTION_PREPARED_TYPE:
             queue_offset = 0
-        else:
-            if queue.is_schedule:
-                tags_code = self._levels.schedule_tags_code(properties, tags_code, self.now_ms)
-            if queue.ext_out is not None:
-                tags_code = queue.ext_out.put(tags_code, self.now_ms)
-            if not queue.entries:
-                self.dirty.append(queue)
-            queue.entries += _pack_entry(position, size, tags_code)
-            queue.next_offset = queue_offset + 1
-        pending += (
-            head.pack(
+        now_ms = self.now_ms
+        parts: Parts = (
+            pack_head(
+                record,
+                record.flag,
+                body,
                 size,
                 queue.record_magic,
-                crc32(body) & 0x7FFFFFFF,
-                queue_id,
-                flag,
+                sys_flag,
                 queue_offset,
                 position,
-                sys_flag,
-                born_timestamp_ms,
-                born_host,
-                self.now_ms,
+                now_ms,
                 self._store_host,
-                reconsume_times,
-                prepared_offset,
-                body_length,
             ),
             body,
             queue.topic_field,
-            _pack_properties_length(properties_length),
+            _pack_length(properties_length),
             properties,
         )
         if self._property_crc:
-            pending[-5:] = (sealed(b"".join(pending[-5:])),)
-        end = position + size
-        log.position = end
+            parts = (sealed(b"".join(parts)),)
+        if not sys_flag & TRANSACTION_PREPARED_TYPE:
+            tags_code = record.tags_code
+            if queue.is_schedule:
+                tags_code = self._levels.schedule_tags_code(properties, tags_code, now_ms)
+            if queue.ext_out is not None:
+                tags_code = queue.ext_out.put(tags_code, now_ms)
+            if not queue.entries:
+                self.dirty.append(queue)
+            queue.advance(_pack_entry(position, size, tags_code))
         self.put_count += 1
-        return queue_offset, position, end
+        return queue_offset, position, log.append(parts, size)
 
-    def put_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        items: Sequence[Item],
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-        prepared_offset: int = 0,
-    ) -> tuple[int, list[int], int]:
-        """Append several messages of one queue to one segment, all or none. The tags codes are computed here.
+    def put_batch(self, record: PendingRecord, items: Sequence[Item]) -> tuple[int, list[int], int]:
+        """Append several messages of one queue to one segment, all or none. ``record`` says what they have in
+        common; the tags codes are computed here.
 
         Returns the first queue offset, the physical offsets and the end offset. Raises as ``put``.
         """
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            queue = self._create_queue(topic, queue_id)
-        head = self._head if len(born_host) == 8 else self._head_v6
-        overhead = head.size + queue.overhead_bytes
+        queue = self._queues.get((record.topic, record.queue_id)) or self._create_queue(
+            record.topic, record.queue_id
+        )
+        sys_flag = self._with_hosts(record)
+        overhead = HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes
         crc_room = CRC_PROPERTY_BYTES + 1 if self._property_crc else 0
         sizes = []
         for _, body, properties in items:
@@ -263,158 +220,77 @@ class Appender:
                 raise self._too_large(body_length, properties_length)
             sizes.append(overhead + body_length + properties_length)
         total = sum(sizes) + crc_room * len(items)
-        log = self._log
-        if queue.next_offset + len(items) > queue.reserved_end:
-            self._reserve(queue, len(items))
-        if log.position + total > log.room_end:
-            self._make_room(total)
-        first_offset, position = queue.next_offset, log.position
+        self._prepare(queue, len(items), total)
+        first_offset, position = queue.next_offset, self._log.position
         positions = []
-        if crc_room or queue.is_schedule or queue.ext_out is not None or sys_flag & TRANSACTION_PREPARED_TYPE:
+        if self._is_special(record, queue):
             for flag, body, properties in items:
                 code = tags_code(properties)
-                _, at, position = self.put(
-                    topic,
-                    queue_id,
-                    body,
-                    properties,
-                    code,
-                    born_timestamp_ms,
-                    born_host,
-                    sys_flag,
-                    flag,
-                    reconsume_times,
-                    prepared_offset,
-                )
+                member = replace(record, flag=flag, body=body, properties=properties, tags_code=code)
+                _, at, position = self.put(member)
                 positions.append(at)
             return first_offset, positions, position
         # The steps of ``put`` in one loop, which takes half the time.
-        pending, entries, topic_field = log.pending, queue.entries, queue.topic_field
-        pack, magic, host = head.pack, queue.record_magic, self._store_host
-        if not pending:
-            self.now_ms = self._clock.now_ms()
-        now_ms = self.now_ms
-        if not entries:
-            self.dirty.append(queue)
-        sys_flag |= self._store_flag | (BORN_HOST_V6 if len(born_host) == 20 else 0)
+        entries, parts = bytearray(), list[bytes | memoryview]()
+        topic_field, magic, host, now_ms = (
+            queue.topic_field,
+            queue.record_magic,
+            self._store_host,
+            self.now_ms,
+        )
         queue_offset = first_offset
         for size, (flag, body, properties) in zip(sizes, items, strict=True):
             entries += _pack_entry(position, size, tags_code(properties) if b"TAGS" in properties else 0)
-            pending += (
-                pack(
-                    size,
-                    magic,
-                    crc32(body) & 0x7FFFFFFF,
-                    queue_id,
-                    flag,
-                    queue_offset,
-                    position,
-                    sys_flag,
-                    born_timestamp_ms,
-                    born_host,
-                    now_ms,
-                    host,
-                    reconsume_times,
-                    prepared_offset,
-                    len(body),
-                ),
+            parts += (
+                pack_head(record, flag, body, size, magic, sys_flag, queue_offset, position, now_ms, host),
                 body,
                 topic_field,
-                _pack_properties_length(len(properties)),
+                _pack_length(len(properties)),
                 properties,
             )
             positions.append(position)
             position += size
             queue_offset += 1
-        queue.next_offset = queue_offset
-        log.position = position
-        self.put_count += len(items)
-        return first_offset, positions, position
+        return first_offset, positions, self._append(queue, entries, parts, len(items), total)
 
-    def put_members(
-        self,
-        topic: str,
-        queue_id: int,
-        members: BatchMembers,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-        prepared_offset: int = 0,
-    ) -> tuple[int, Ints, int]:
+    def put_members(self, record: PendingRecord, members: BatchMembers) -> tuple[int, Ints, int]:
         """``put_batch`` of many batch members at once."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            queue = self._create_queue(topic, queue_id)
-        if (
-            self._property_crc
-            or queue.is_schedule
-            or queue.ext_out is not None
-            or sys_flag & TRANSACTION_PREPARED_TYPE
-        ):
-            first_offset, places, end = self.put_batch(
-                topic,
-                queue_id,
-                members.items(),
-                born_timestamp_ms,
-                born_host,
-                sys_flag,
-                reconsume_times,
-                prepared_offset,
-            )
+        queue = self._queues.get((record.topic, record.queue_id)) or self._create_queue(
+            record.topic, record.queue_id
+        )
+        if self._is_special(record, queue):
+            first_offset, places, end = self.put_batch(record, members.items())
             return first_offset, np.array(places, np.int64), end
         body_length, properties_length = members.largest
         if body_length > self.max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
             raise self._too_large(body_length, properties_length)
-        sys_flag |= self._store_flag | (BORN_HOST_V6 if len(born_host) == 20 else 0)
+        sys_flag = self._with_hosts(record)
         sizes = members.sizes(HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes)
         count, total = len(members), sizes.total
-        log = self._log
-        if queue.next_offset + count > queue.reserved_end:
-            self._reserve(queue, count)
-        if log.position + total > log.room_end:
-            self._make_room(total)
-        if not log.pending:
-            self.now_ms = self._clock.now_ms()
-        if not queue.entries:
-            self.dirty.append(queue)
-        first_offset, position = queue.next_offset, log.position
+        self._prepare(queue, count, total)
+        first_offset, position = queue.next_offset, self._log.position
         positions = sizes.positions(position)
-        head = Head(
+        head = pack_head(
+            record,
+            0,
+            b"",
+            0,
             queue.record_magic,
-            queue_id,
             sys_flag,
-            born_timestamp_ms,
-            born_host,
+            first_offset,
+            position,
             self.now_ms,
             self._store_host,
-            reconsume_times,
-            prepared_offset,
-            queue.topic_field,
         )
-        log.pending.append(members.records(head, sizes.each, positions, first_offset))
+        common = Common(head, sys_flag, first_offset, queue.topic_field)
+        records = members.records(common, sizes.each, positions)
         if not properties_length:
             self._expect_no_keys(position, position + total)
-        queue.entries += queue_entries(positions, sizes.each, members.tags_codes())
-        queue.next_offset = first_offset + count
-        log.position = position + total
-        self.put_count += count
-        return first_offset, positions, position + total
+        entries = queue_entries(positions, sizes.each, members.tags_codes())
+        return first_offset, positions, self._append(queue, entries, (records,), count, total)
 
-    def put_inner_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        count: int,
-        properties: bytes,
-        tags_code: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-    ) -> tuple[int, int, int]:
-        """Append ``count`` messages as one record of a BatchCQ queue. ``body`` has the format of a batch
+    def put_inner_batch(self, record: PendingRecord, count: int) -> Place:
+        """Append ``count`` messages as one record of a BatchCQ queue. The body has the format of a batch
         send.
 
         Returns the queue offset of the first message, the physical offset and the end offset. Raises as
@@ -422,39 +298,17 @@ class Appender:
         """
         if not 0 < count <= MAX_BATCH:
             raise InvalidMessage(f"an inner batch holds 1 to {MAX_BATCH} messages, not {count}", field="body")
-        return self._put_batched(
-            topic,
-            queue_id,
-            body,
-            count,
-            properties,
-            tags_code,
-            born_timestamp_ms,
-            born_host,
-            sys_flag | INNER_BATCH | NEED_UNWRAP,
-            0,
-            reconsume_times,
-        )
+        return self._put_batched(record, count)
 
-    def _put_batched(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        count: int,
-        properties: bytes,
-        tags_code: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int,
-        flag: int,
-        reconsume_times: int,
-    ) -> tuple[int, int, int]:
+    def _put_batched(self, record: PendingRecord, count: int) -> Place:
         """``put`` into a BatchCQ queue. ``count`` 0 stands for one ordinary message."""
-        queue = self._batch_queues.get((topic, queue_id)) or self._create_batch_queue(topic, queue_id)
+        key = record.topic, record.queue_id
+        queue = self._batch_queues.get(key) or self._create_batch_queue(*key)
         self._check_writable()
-        base = queue.next_offset
+        base, array, log = queue.next_offset, queue.array, self._log
+        sys_flag, body, properties = self._with_hosts(record), record.body, record.properties
         if count:
+            sys_flag |= INNER_BATCH | NEED_UNWRAP
             joint = b"" if not properties or properties[-1] == 2 else b"\x02"
             properties += joint + b"INNER_NUM\x01%d\x02INNER_BASE\x01%d\x02" % (count, base)
         if self._property_crc:
@@ -465,63 +319,32 @@ class Appender:
             queue.reserve()
         except OSError as error:
             raise self._poison(f"preparing {queue!r} failed", error) from error
-        array, log = queue.array, self._log
-        sys_flag |= self._store_flag | (BORN_HOST_V6 if len(born_host) == 20 else 0)
-        head = HEADS[(sys_flag >> 4) & 3]
-        size = head.size + array.overhead_bytes + len(body) + len(properties)
+        size = HEADS[(sys_flag >> 4) & 3].size + array.overhead_bytes + len(body) + len(properties)
         position = log.position
         if position + size > log.room_end:
             position = self._make_room(size)
         if not log.pending:
             self.now_ms = self._clock.now_ms()
+        head = pack_head(
+            record,
+            record.flag,
+            body,
+            size,
+            array.record_magic,
+            sys_flag,
+            base,
+            position,
+            self.now_ms,
+            self._store_host,
+        )
+        data = b"".join((head, body, array.topic_field, _pack_length(len(properties)), properties))
         if not queue.entries:
             self.dirty.append(queue)
-        queue.add(BatchEntry(position, size, tags_code, self.now_ms, base, count or 1))
-        record = b"".join(
-            (
-                head.pack(
-                    size,
-                    array.record_magic,
-                    crc32(body) & 0x7FFFFFFF,
-                    queue_id,
-                    flag,
-                    base,
-                    position,
-                    sys_flag,
-                    born_timestamp_ms,
-                    born_host,
-                    self.now_ms,
-                    self._store_host,
-                    reconsume_times,
-                    0,
-                    len(body),
-                ),
-                body,
-                array.topic_field,
-                _pack_properties_length(len(properties)),
-                properties,
-            )
-        )
-        log.pending.append(sealed(record) if self._property_crc else record)
-        log.position = position + size
+        queue.advance(BatchEntry(position, size, record.tags_code, self.now_ms, base, count or 1))
         self.put_count += count or 1
-        return base, position, position + size
+        return base, position, log.append((sealed(data) if self._property_crc else data,), size)
 
-    def put_dispatched(
-        self,
-        queues: Sequence[str],
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: bytes,
-        tags_code: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        flag: int = 0,
-        reconsume_times: int = 0,
-        prepared_offset: int = 0,
-    ) -> tuple[int, int, int]:
+    def put_dispatched(self, queues: Sequence[str], record: PendingRecord) -> Place:
         """``put`` of one message into its own queue and into these LMQ queues (``dispatch.wanted_queues``)."""
         others = []
         for name in queues:
@@ -529,28 +352,53 @@ class Appender:
             if other.next_offset >= other.reserved_end:
                 self._reserve(other, 1)
             others.append(other)
+        properties = record.properties
         joint = b"" if not properties or properties[-1] == 2 else b"\x02"
         offsets = offsets_property([other.next_offset for other in others])
-        queue_offset, position, end = self.put(
-            topic,
-            queue_id,
-            body,
-            properties + joint + offsets,
-            tags_code,
-            born_timestamp_ms,
-            born_host,
-            sys_flag,
-            flag,
-            reconsume_times,
-            prepared_offset,
-        )
-        entry = _pack_entry(position, end - position, tags_code)
+        queue_offset, position, end = self.put(replace(record, properties=properties + joint + offsets))
+        entry = _pack_entry(position, end - position, record.tags_code)
         for other in others:
             if not other.entries:
                 self.dirty.append(other)
-            other.entries += entry
-            other.next_offset += 1
+            other.advance(entry)
         return queue_offset, position, end
+
+    def _with_hosts(self, record: PendingRecord) -> int:
+        """The system flag, with the bits of the hosts."""
+        return record.sys_flag | (self._flags if len(record.born_host) == 8 else self._flags_v6)
+
+    def _is_special(self, record: PendingRecord, queue: ConsumeQueue) -> bool:
+        """Whether each record of a batch takes the steps that only ``put`` has."""
+        return bool(
+            self._property_crc
+            or queue.is_schedule
+            or queue.ext_out is not None
+            or record.sys_flag & TRANSACTION_PREPARED_TYPE
+        )
+
+    def _prepare(self, queue: ConsumeQueue, count: int, size_bytes: int) -> None:
+        """Reserve the room of a batch, and look at the clock if it is the first after a commit."""
+        if queue.next_offset + count > queue.reserved_end:
+            self._reserve(queue, count)
+        if self._log.position + size_bytes > self._log.room_end:
+            self._make_room(size_bytes)
+        if not self._log.pending:
+            self.now_ms = self._clock.now_ms()
+
+    def _append(
+        self,
+        queue: ConsumeQueue,
+        entries: bytes | bytearray,
+        parts: Sequence[bytes | memoryview],
+        count: int,
+        size_bytes: int,
+    ) -> int:
+        """Append a batch whose room is reserved. Returns its end."""
+        if not queue.entries:
+            self.dirty.append(queue)
+        queue.advance(entries, count)
+        self.put_count += count
+        return self._log.append(parts, size_bytes)
 
     def use_batch_queues(self, topic: str) -> None:
         """Use BatchCQ queues for this topic from now on. Raises InvalidMessage when it has queues of the

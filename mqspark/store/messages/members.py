@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from mqspark.crc import crc32
 from mqspark.errors import InvalidMessage
-from mqspark.record import HEADS, split_batch
+from mqspark.record import split_batch
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE
 
@@ -29,13 +29,15 @@ __all__ = [
     "HEAD_DTYPES",
     "MIN_BYTES",
     "MIN_MEMBERS",
-    "Head",
+    "Common",
     "MemberColumns",
     "Sizes",
     "queue_entries",
 ]
 
 Ints = npt.NDArray[np.int64]
+Heads = npt.NDArray[np.void]
+"""Heads of records, of one of ``HEAD_DTYPES``."""
 
 MIN_MEMBERS = 64
 
@@ -47,7 +49,7 @@ MIN_BYTES = HEAD_BYTES + 2
 
 
 def _head_dtype(born_host: int, store_host: int) -> np.dtype[np.void]:
-    """The fields of ``mqspark.record.HEADS``."""
+    """The fields of ``mqspark.record.pack_head``."""
     # fmt: off
     return np.dtype([
         ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
@@ -59,49 +61,29 @@ def _head_dtype(born_host: int, store_host: int) -> np.dtype[np.void]:
 
 
 HEAD_DTYPES = tuple(_head_dtype(born, store) for store, born in ((8, 8), (8, 20), (20, 8), (20, 20)))
-"""As ``HEADS``, by (system flag >> 4) & 3."""
+"""By (system flag >> 4) & 3, as ``mqspark.record.HEADS``."""
 
 
-class Head(NamedTuple):
+class Common(NamedTuple):
     """What all records of a batch have in common."""
 
-    magic: int
-    queue_id: int
+    head: bytes
+    """The head of the first. Size, CRC, flag and body length are 0."""
     sys_flag: int
-    born_timestamp_ms: int
-    born_host: bytes
-    store_timestamp_ms: int
-    store_host: bytes
-    reconsume_times: int
-    prepared_offset: int
+    queue_offset: int
     topic_field: bytes
 
     @property
     def dtype(self) -> np.dtype[np.void]:
+        """Of the heads."""
         return HEAD_DTYPES[(self.sys_flag >> 4) & 3]
 
-    def packed(self, size: int = 0, body_bytes: int = 0) -> bytes:
-        """As bytes, with zeros in the fields that differ between records."""
-        # fmt: off
-        return HEADS[(self.sys_flag >> 4) & 3].pack(
-            size, self.magic, 0, self.queue_id, 0, 0, 0, self.sys_flag, self.born_timestamp_ms, self.born_host,
-            self.store_timestamp_ms, self.store_host, self.reconsume_times, self.prepared_offset, body_bytes,
-        )
-        # fmt: on
-
-    @staticmethod
-    def fill(
-        heads: npt.NDArray[np.void],
-        bodies: list[bytes],
-        flags: npt.NDArray[np.int32],
-        positions: Ints,
-        first_queue_offset: int,
-    ) -> None:
-        """Set the fields that always differ in heads of this ``dtype``."""
+    def fill(self, heads: Heads, bodies: list[bytes], flags: npt.NDArray[np.int32], positions: Ints) -> None:
+        """Set the fields that always differ in copies of the head."""
         count = len(heads)
         heads["crc"] = np.fromiter(map(crc32, bodies), np.uint32, count) & 0x7FFFFFFF
         heads["flag"] = flags
-        heads["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + count)
+        heads["queue_offset"] = np.arange(self.queue_offset, self.queue_offset + count)
         heads["position"] = positions
 
 
@@ -207,19 +189,16 @@ class MemberColumns:
             return 0
         return tags_codes(memoryview(self.data), self.body_ends + 2, self.ends)
 
-    def records(
-        self, head: Head, sizes: Ints | int, positions: Ints, first_queue_offset: int
-    ) -> bytes | memoryview:
+    def records(self, common: Common, sizes: Ints | int, positions: Ints) -> bytes | memoryview:
         """All records, contiguous."""
         data, count = self.data, len(self)
-        common = head.packed()
-        heads = np.full(count, np.frombuffer(common, head.dtype)[0])
+        heads = np.full(count, np.frombuffer(common.head, common.dtype)[0])
         bounds = zip(self.body_starts.tolist(), self.body_ends.tolist(), strict=True)
         bodies = [data[low:high] for low, high in bounds]
         heads["size"], heads["body_bytes"] = sizes, self.body_ends - self.body_starts
-        head.fill(heads, bodies, self.flags, positions, first_queue_offset)
-        packed, step = heads.tobytes(), len(common)
-        pieces: list[bytes] = [head.topic_field] * (4 * count)
+        common.fill(heads, bodies, self.flags, positions)
+        packed, step = heads.tobytes(), len(common.head)
+        pieces: list[bytes] = [common.topic_field] * (4 * count)
         pieces[0::4] = [packed[low : low + step] for low in range(0, len(packed), step)]
         pieces[1::4] = bodies
         pieces[3::4] = self.tails

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.store.log.scan import tags_codes
-from mqspark.store.messages.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Head, MemberColumns, Sizes
+from mqspark.store.messages.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Common, MemberColumns, Sizes
 
 __all__ = ["MIN_ALIKE", "BatchMembers", "MemberTable", "batch_members"]
 
@@ -167,21 +167,21 @@ class MemberTable:
         starts = np.arange(2, len(self.tails), properties + 2)
         return tags_codes(memoryview(self.tails), starts, starts + properties)
 
-    def records(
-        self, head: Head, sizes: Ints | int, positions: Ints, first_queue_offset: int
-    ) -> bytes | memoryview:
+    def records(self, common: Common, sizes: Ints | int, positions: Ints) -> bytes | memoryview:
         """As ``MemberColumns.records``."""
-        members, (body, properties) = self.members, self.largest
-        topic = head.topic_field
-        dtype = _record_dtype(head.dtype, body, len(topic), properties + 2)
+        members, (body, properties), topic_field = self.members, self.largest, common.topic_field
+        dtype = _record_dtype(common.dtype, body, len(topic_field), properties + 2)
         size, count = dtype.itemsize, len(members)
+        head = bytearray(common.head)
+        _SIZE.pack_into(head, 0, size)
+        _SIZE.pack_into(head, len(head) - _SIZE.size, body)
         data = np.empty(count * size, np.uint8).data
         records: npt.NDArray[np.void] = np.ndarray((count,), dtype, data)
-        records["common"] = np.void(head.packed(size, body))
+        records["common"] = np.void(bytes(head))
         records["body"] = members["body"]
-        records["topic"] = np.void(topic)
+        records["topic"] = np.void(topic_field)
         records["tail"] = np.frombuffer(self.tails, dtype["tail"])
-        head.fill(records["head"], members["body"].tolist(), members["flag"], positions, first_queue_offset)
+        common.fill(records["head"], members["body"].tolist(), members["flag"], positions)
         return data
 
 

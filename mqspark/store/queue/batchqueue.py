@@ -77,13 +77,11 @@ class BatchQueue:
     """One queue, in offsets of messages. ``max_offset``: end of what consumers may see. ``next_offset``:
     offset of the next put."""
 
-    __slots__ = ("_max_offset", "array", "entries", "next_offset")
+    __slots__ = ("_max_offset", "array", "next_offset")
 
     def __init__(self, array: ConsumeQueue) -> None:
         self.array = array
         """The entries, by number."""
-        self.entries = bytearray()
-        """Entries of the records appended since the last commit, not visible yet."""
         self._max_offset = -1
         self.next_offset = 0
 
@@ -97,6 +95,11 @@ class BatchQueue:
     @property
     def queue_id(self) -> int:
         return self.array.queue_id
+
+    @property
+    def entries(self) -> bytearray:
+        """Entries of the records appended since the last commit, not visible yet."""
+        return self.array.entries
 
     @property
     def max_offset(self) -> int:
@@ -116,11 +119,26 @@ class BatchQueue:
         if self.array.next_offset >= self.array.reserved_end:
             self.array.reserve(1)
 
-    def add(self, entry: BatchEntry) -> None:
-        """Append an entry, visible after the next commit. Its room must be reserved."""
-        self.entries += entry.pack()
-        self.array.next_offset += 1
+    def advance(self, entry: BatchEntry) -> None:
+        """Give the next offsets to the messages of an entry, visible after the next commit. Its room must be
+        reserved."""
+        self.array.advance(entry.pack())
         self.next_offset = entry.base + entry.messages
+
+    def take_entries(self) -> bytearray:
+        """The entries that the next commit makes visible."""
+        return self.array.take_entries()
+
+    def settle(self, entry: BatchEntry) -> None:
+        """Append an entry that is visible at once. Raises DiskFull, OSError."""
+        self.array.reserve(1)
+        self.array.settle(entry.pack())
+        self._max_offset = -1
+        self.next_offset = entry.base + entry.messages
+
+    def skip_to(self, offset: int) -> None:
+        """Leave out the offsets below this one."""
+        self.next_offset = max(self.next_offset, offset)
 
     def append(self, entries: bytes | bytearray) -> None:
         """Make entries visible."""

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mqspark.errors import StoreCorrupt
-from mqspark.message import MAX_TOPIC_LENGTH, SCHEDULE_TOPIC
+from mqspark.message import SCHEDULE_TOPIC
 from mqspark.names import path_below
-from mqspark.record import MAGIC_V1, MAGIC_V2
+from mqspark.record import topic_field
 from mqspark.store.disk.files import disk_full_as_typed
 from mqspark.store.disk.layout import file_name, file_start
 from mqspark.store.queue.mapped import Entries
@@ -104,8 +104,6 @@ class ConsumeQueue:
     )
 
     def __init__(self, table: QueueTable, topic: str, queue_id: int) -> None:
-        topic_bytes = topic.encode()
-        wide = len(topic_bytes) > MAX_TOPIC_LENGTH
         self._table = table
         self._directory = str(path_below(table.directory, topic, queue_id))
         self._file_bytes = table.file_bytes
@@ -114,10 +112,7 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.key = (topic, queue_id)
         self.is_schedule = topic == SCHEDULE_TOPIC
-        self.record_magic = MAGIC_V2 if wide else MAGIC_V1
-        self.topic_field = (
-            struct.pack(">h", len(topic_bytes)) if wide else bytes((len(topic_bytes),))
-        ) + topic_bytes
+        self.record_magic, self.topic_field = topic_field(topic)
         self.overhead_bytes = len(self.topic_field) + 2
         """Size of the topic field and of the other fields of a record beside head, body and properties."""
         self.entries = bytearray()
@@ -182,6 +177,22 @@ class ConsumeQueue:
                 self.max_offset = max(self.max_offset, self.min_offset)
             bisect.insort(self.file_starts, start)
         self.reserved_end = step_end // self._entry_bytes
+
+    def advance(self, entries: bytes | bytearray, count: int = 1) -> None:
+        """Give the next ``count`` offsets to these entries, visible after the next commit. Their room must be
+        reserved."""
+        self.entries += entries
+        self.next_offset += count
+
+    def take_entries(self) -> bytearray:
+        """The entries that the next commit makes visible."""
+        entries, self.entries = self.entries, bytearray()
+        return entries
+
+    def settle(self, entries: bytes | bytearray) -> None:
+        """Give the next offsets to these entries and make them visible at once. Their room must be reserved."""
+        self.append(entries)
+        self.next_offset = self.max_offset
 
     def append(self, entries: bytes | bytearray) -> None:
         """Make entries visible. Their room must be reserved."""

@@ -190,13 +190,12 @@ class LogCopier(Recovery):
                 appender.dirty.append(queue)
             if queue.ext_out is not None:
                 entries = bytearray(self._with_units(queue.ext_out, entries))
-            queue.entries += entries
-            queue.next_offset += len(entries) // ENTRY_BYTES
+            queue.advance(entries, len(entries) // ENTRY_BYTES)
         for batch_queue, batch_entries in batches:
             for entry in batch_entries:
                 if not batch_queue.entries:
                     appender.dirty.append(batch_queue)
-                batch_queue.add(entry)
+                batch_queue.advance(entry)
 
     def _store_time_at(self, position: int) -> int:
         sys_flag, timestamp = _SYS_FLAG_STORE_TIME.unpack_from(self._view, position - self._base)

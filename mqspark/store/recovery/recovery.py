@@ -610,10 +610,7 @@ class Recovery(LogReader):
             if entry.base < queue.next_offset:
                 self.report.ignored_records += 1
                 continue
-            queue.array.reserve(1)
-            queue.array.append(entry.pack())
-            queue.array.next_offset = queue.array.max_offset
-            queue.next_offset = entry.base + entry.messages
+            queue.settle(entry)
             self.report.entries += 1
 
     def _settle_one_by_one(self, queue: ConsumeQueue, offsets: array[int], entries: bytearray) -> None:
@@ -666,8 +663,7 @@ class Recovery(LogReader):
         queue.reserve(count)
         if queue.ext_out is not None:
             entries = self._with_units(queue.ext_out, entries)
-        queue.append(entries)
-        queue.next_offset = queue.max_offset
+        queue.settle(entries)
         self.report.entries += count
 
     def _with_units(self, ext: QueueExt, entries: bytes | bytearray) -> bytes:
@@ -729,7 +725,7 @@ class Recovery(LogReader):
                 batch = self._batch_table.batch_queues.get(key) if self._batch_table is not None else None
                 if batch is not None and batch.next_offset < end:
                     self._note_short(key, batch.next_offset, end)
-                    batch.next_offset = end
+                    batch.skip_to(end)
                 continue
             queue = self._table.queues.get(key)
             if queue is None:

@@ -266,8 +266,7 @@ class _Remake(Recovery):
         if last is not None:
             array = self._new_batches.create(*old_array.key)
             array.reserve(1)
-            array.append(last)
-            array.next_offset = array.max_offset
+            array.settle(last)
             self._new_batches.batch_queues[array.key].recovered()
 
     def _take_run(self, run: Run) -> None:
