@@ -7,15 +7,31 @@ goes back; it is for timeouts, leases and intervals.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "ClockDriver", "MovableClock", "SystemClock"]
 
 
 class Clock(Protocol):
     def now_ms(self) -> int: ...
 
     def monotonic_ms(self) -> int: ...
+
+
+class ClockDriver(Protocol):
+    """Something that works by the clock in a thread of its own, and has to follow when it is moved."""
+
+    def follow(self) -> int:
+        """Do all that is due, and wait for it; milliseconds until more may be due."""
+
+
+@runtime_checkable
+class MovableClock(Clock, Protocol):
+    """A clock that somebody moves, and that tells those who work by it."""
+
+    def attach(self, driver: ClockDriver) -> None: ...
+
+    def detach(self, driver: ClockDriver) -> None: ...
 
 
 class SystemClock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -27,6 +28,7 @@ from mqspark.client.sync import (
     TransactionProducer,
 )
 from mqspark.client.sync.facade import Facade
+from mqspark.clock import Clock
 
 __all__ = ["Clients"]
 
@@ -50,9 +52,10 @@ class Clients:
     manager.
     """
 
-    def __init__(self, namesrv: str) -> None:
-        """``namesrv``: ``host:port``."""
+    def __init__(self, namesrv: str, *, clock: Clock | None = None) -> None:
+        """``namesrv``: ``host:port``. ``clock``: the clients', for tests that move time (``FakeClock.running``)."""
         self.namesrv = namesrv
+        self._clock = clock
         self._clients: list[Facade] = []
         self._admin: AdminClient | None = None
 
@@ -73,20 +76,22 @@ class Clients:
     def admin(self) -> AdminClient:
         """An admin, the same at each call."""
         if self._admin is None:
-            self._admin = self._started(AdminClient(self.namesrv, options=OPTIONS))
+            self._admin = self._started(AdminClient(self.namesrv, options=self._options(None)))
         return self._admin
 
     def producer(
         self,
         group: str | None = None,
         *,
-        options: ClientOptions = OPTIONS,
+        options: ClientOptions | None = None,
         **changes: Unpack[ProducerKeywords],
     ) -> Producer:
         """A started producer, with a send timeout of 30 s unless it is given."""
         changes.setdefault("send_timeout_ms", SEND_TIMEOUT_MS)
         return self._started(
-            Producer(self.namesrv, group=group or new_name("group"), options=options, **changes)
+            Producer(
+                self.namesrv, group=group or new_name("group"), options=self._options(options), **changes
+            )
         )
 
     def transaction_producer(
@@ -97,7 +102,7 @@ class Clients:
         concurrency: int = 4,
         topics: Iterable[str] = (),
         group: str | None = None,
-        options: ClientOptions = OPTIONS,
+        options: ClientOptions | None = None,
         **changes: Unpack[ProducerKeywords],
     ) -> TransactionProducer:
         """A started transactional producer, with a send timeout of 30 s unless it is given."""
@@ -110,7 +115,7 @@ class Clients:
                 execute=execute,
                 concurrency=concurrency,
                 topics=topics,
-                options=options,
+                options=self._options(options),
                 **changes,
             )
         )
@@ -124,7 +129,7 @@ class Clients:
         tags: str = "*",
         sql: str | None = None,
         group: str | None = None,
-        options: ClientOptions = OPTIONS,
+        options: ClientOptions | None = None,
         **changes: Unpack[PushConsumerKeywords],
     ) -> PushConsumer:
         """A started push consumer of ``topic``, with ``listener`` or ``batch_listener``."""
@@ -135,7 +140,7 @@ class Clients:
             group=group or new_name("group"),
             listener=listener,
             batch_listener=batch_listener,
-            options=options,
+            options=self._options(options),
             **changes,
         )
         consumer.subscribe(topic, tags, sql=sql)
@@ -149,7 +154,7 @@ class Clients:
         tags: str = "*",
         sql: str | None = None,
         group: str | None = None,
-        options: ClientOptions = OPTIONS,
+        options: ClientOptions | None = None,
         **changes: Unpack[PopConsumerKeywords],
     ) -> PopConsumer:
         """A started POP consumer of ``topic``, which exists; its group gets POP mode there."""
@@ -157,7 +162,9 @@ class Clients:
         self.admin().set_consume_mode(topic, group, "POP")
         changes.setdefault("consume_from", FIRST)
         changes.setdefault("rebalance_interval_ms", REBALANCE_INTERVAL_MS)
-        consumer = PopConsumer(self.namesrv, group=group, listener=listener, options=options, **changes)
+        consumer = PopConsumer(
+            self.namesrv, group=group, listener=listener, options=self._options(options), **changes
+        )
         consumer.subscribe(topic, tags, sql=sql)
         return self._started(consumer)
 
@@ -168,14 +175,14 @@ class Clients:
         tags: str = "*",
         sql: str | None = None,
         group: str | None = None,
-        options: ClientOptions = OPTIONS,
+        options: ClientOptions | None = None,
         **changes: Unpack[LitePullConsumerKeywords],
     ) -> LitePullConsumer:
         """A started lite pull consumer of ``topic``; without one it is for ``assign``, or for ``subscribe``."""
         changes.setdefault("consume_from", FIRST)
         changes.setdefault("rebalance_interval_ms", REBALANCE_INTERVAL_MS)
         consumer = LitePullConsumer(
-            self.namesrv, group=group or new_name("group"), options=options, **changes
+            self.namesrv, group=group or new_name("group"), options=self._options(options), **changes
         )
         if topic is not None:
             consumer.subscribe(topic, tags, sql=sql)
@@ -192,6 +199,11 @@ class Clients:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+    def _options(self, options: ClientOptions | None) -> ClientOptions:
+        """With the clock of these clients, unless the options have one."""
+        options = options or OPTIONS
+        return options if options.clock is not None else replace(options, clock=self._clock)
 
     def _started(self, client: C) -> C:
         client.start()

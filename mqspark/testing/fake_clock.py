@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol
 
-__all__ = ["Driver", "FakeClock"]
+from mqspark.clock import ClockDriver, SystemClock
+
+__all__ = ["FakeClock", "RunningClock"]
 
 MAX_STEPS = 1_000
 """Of one ``advance``, unless these would be longer than LONGEST_STEP_MS."""
 LONGEST_STEP_MS = 30_000
 """Shorter than anything a broker forgets for want of a word: clients after 120 s, queue locks after 60 s."""
-
-
-class Driver(Protocol):
-    """Something that works by the clock in a thread of its own, and has to follow when it is moved."""
-
-    def follow(self) -> int:
-        """Do all that is due, and wait for it; milliseconds until more may be due."""
 
 
 class FakeClock:
@@ -26,8 +20,9 @@ class FakeClock:
     A ``Broker`` or ``Cluster`` that was given the clock follows ``advance``: when it returns, delayed messages, timers,
     retries, transaction checks and invisible messages that became due meanwhile are where they belong, each at its
     time and in order. (Timer messages become due with the whole second after their time.) Connected clients count as
-    alive all the while. Only the brokers' time moves: what a client does by itself, a push consumer's
-    ``suspend_queue_ms`` say, goes by the real time.
+    alive all the while. Clients work on real connections, so their clock is ``running``, the real time plus all that
+    this clock is moved by: pauses, listeners' time limits and invisible times that pass by ``advance`` end at once,
+    network time-outs do not notice. ``advance`` returns when clients have begun what became due.
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000_000) -> None:
@@ -35,7 +30,10 @@ class FakeClock:
         self._monotonic_ms = monotonic_ms
         self.moved_ms = 0
         """By how much the wall clock was moved in all."""
-        self._drivers: list[Driver] = []
+        self.running = RunningClock(self)
+        """For clients: ``Producer(..., clock=fake.running)``; ``Clients`` and ``mq_client`` see to it."""
+        self._began_ms = monotonic_ms
+        self._drivers: list[ClockDriver] = []
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
@@ -72,12 +70,17 @@ class FakeClock:
         self.moved_ms += milliseconds
         self._follow()
 
-    def attach(self, driver: Driver) -> None:
+    @property
+    def advanced_ms(self) -> int:
+        """By how much the monotonic time was moved in all."""
+        return self._monotonic_ms - self._began_ms
+
+    def attach(self, driver: ClockDriver) -> None:
         """From now on ``driver`` follows."""
         with self._lock:
             self._drivers.append(driver)
 
-    def detach(self, driver: Driver) -> None:
+    def detach(self, driver: ClockDriver) -> None:
         """``driver`` follows no longer."""
         with self._lock:
             self._drivers.remove(driver)
@@ -86,3 +89,27 @@ class FakeClock:
         with self._lock:
             drivers = list(self._drivers)
         return min((driver.follow() for driver in drivers), default=LONGEST_STEP_MS)
+
+
+class RunningClock:
+    """The real time, ahead by all that a ``FakeClock`` was moved: a ``mqspark.clock.MovableClock`` for clients."""
+
+    def __init__(self, moved: FakeClock) -> None:
+        self._moved = moved
+        self._real = SystemClock()
+
+    def now_ms(self) -> int:
+        """The wall clock, ms since the epoch."""
+        return self._real.now_ms() + self._moved.moved_ms
+
+    def monotonic_ms(self) -> int:
+        """The time that never goes back, ms."""
+        return self._real.monotonic_ms() + self._moved.advanced_ms
+
+    def attach(self, driver: ClockDriver) -> None:
+        """From now on ``driver`` follows the ``FakeClock``."""
+        self._moved.attach(driver)
+
+    def detach(self, driver: ClockDriver) -> None:
+        """``driver`` follows no longer."""
+        self._moved.detach(driver)

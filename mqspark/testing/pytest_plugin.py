@@ -6,10 +6,10 @@
     mq_clock      the time of the brokers: stands still until ``mq_clock.advance(ms)`` moves it
     mq_topic      a topic name that no other test has; the first send makes the topic
 
-A test that asks for ``mq_clock`` moves the time of its ``mq_broker`` or ``mq_cluster``; without it they go by the
-real time. ``mq_client`` is for the ``mq_cluster`` if the test has one, else for the ``mq_broker``; its clients block,
-and asyncio tests say ``async with mqspark.aio.Producer(mq_broker.namesrv, group=...)``. What ``Broker`` and
-``Cluster`` take as keywords can be given by marks::
+A test that asks for ``mq_clock`` moves the time of its ``mq_broker`` or ``mq_cluster``, and of what its ``mq_client``
+makes; without it they go by the real time. ``mq_client`` is for the ``mq_cluster`` if the test has one, else for the
+``mq_broker``; its clients block, and asyncio tests say ``async with mqspark.aio.Producer(mq_broker.namesrv,
+group=...)``. What ``Broker`` and ``Cluster`` take as keywords can be given by marks::
 
     @pytest.mark.mq_cluster(brokers=3, settings={"flushDiskType": "SYNC_FLUSH"})
     def test_three(mq_cluster): ...
@@ -87,7 +87,8 @@ def mq_client(request: pytest.FixtureRequest) -> Iterator[Clients]:
     from mqspark.testing import Clients
 
     where = "mq_cluster" if "mq_cluster" in request.fixturenames else "mq_broker"
-    with Clients(request.getfixturevalue(where).namesrv) as clients:
+    clock = request.getfixturevalue("mq_clock").running if "mq_clock" in request.fixturenames else None
+    with Clients(request.getfixturevalue(where).namesrv, clock=clock) as clients:
         yield clients
 
 

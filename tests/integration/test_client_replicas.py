@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -30,6 +31,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.testing import FakeClock
 from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, refusal, sends
 from tests.support.waiting import eventually_async
 
@@ -55,6 +57,7 @@ class Pair:
     """A master and a slave, each with a script for pulls of queue 0 of topic T, and what a name server says."""
 
     def __init__(self) -> None:
+        self.clock = FakeClock()
         self.pulls: dict[int, Callable[[int], Answer]] = {}
         self.master, self.slave = self._replica(0), self._replica(1)
         self.known = {0, 1}
@@ -103,10 +106,11 @@ class Pair:
         async def listen(message: object) -> None:
             raise AssertionError("there is no message")
 
+        options = dataclasses.replace(OPTIONS, clock=self.clock.running)
         async with Scripted(self.route).serving() as names:
             if kind == "push":
                 push = PushConsumer(
-                    names.address, group="g", listener=listen, consume_from=FIRST, options=OPTIONS
+                    names.address, group="g", listener=listen, consume_from=FIRST, options=options
                 )
                 push.subscribe("T")
                 async with push:
@@ -114,7 +118,7 @@ class Pair:
                     push._group.group_changed()
                     yield push
             else:
-                async with LitePullConsumer(names.address, group="g", options=OPTIONS) as lite:
+                async with LitePullConsumer(names.address, group="g", options=options) as lite:
                     await lite.assign([QUEUE])
                     yield lite
 
@@ -167,6 +171,24 @@ async def test_while_the_master_does_not_answer_its_slave_is_read(kind: str) -> 
     at_slave = pair.asked_for(pair.slave)
     assert at_slave == list(range(at_slave[0], at_slave[0] + len(at_slave))), "it goes on where it was"
     assert at_slave[0] >= max(pair.asked_for(pair.master))
+
+
+@pytest.mark.parametrize("kind", ["push", "lite"])
+async def test_when_the_master_is_back_it_is_read_again(kind: str) -> None:
+    pair = Pair()
+    reachable = False
+    pair.pulls[0] = lambda offset: pulled(offset + 1) if reachable else None  # None closes the connection
+    pair.pulls[1] = lambda offset: pulled(offset + 1)
+    async with pair.master.serving(), pair.slave.serving(), pair.consuming(kind):
+        await eventually_async(lambda: len(pair.asked_for(pair.slave)) >= 5, "pulls at the slave")
+        assert len(pair.asked_for(pair.master)) == 1, "for a while the master is left alone"
+        reachable = True
+        pair.clock.advance(10_001)
+        await eventually_async(lambda: len(pair.asked_for(pair.master)) >= 5, "pulls at the master")
+        at_slave = len(pair.asked_for(pair.slave))
+        await eventually_async(lambda: len(pair.asked_for(pair.master)) >= 20, "pulls at the master")
+    assert len(pair.asked_for(pair.slave)) == at_slave
+    assert pair.asked_for(pair.master)[1] > pair.asked_for(pair.master)[0]
 
 
 async def test_what_only_a_slave_was_told_is_told_the_master_later() -> None:

@@ -506,3 +506,82 @@ def test_what_is_missing_is_named() -> None:
     code = "import sys; sys.modules['numpy'] = None\nfrom mqspark.testing import Broker"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "pip install 'mqspark[testing]'" in done.stderr
+
+
+# --- the clock of clients -------------------------------------------------------------------------------
+
+
+def test_a_queue_that_rests_goes_on_when_the_clock_is_moved(
+    mq_client: Clients, mq_clock: FakeClock, mq_topic: str
+) -> None:
+    mq_client.topic(mq_topic, queues=1)
+    deliveries: list[int] = []
+
+    def listen(message: MessageExt) -> None:
+        deliveries.append(message.reconsume_times)
+        if len(deliveries) < 3:
+            raise ValueError("not yet")
+
+    mq_client.push_consumer(mq_topic, listen, ordered=True, suspend_queue_ms=30_000)
+    mq_client.producer().send(Message.of(mq_topic, "x"))
+    for count in (1, 2):
+        eventually(lambda count=count: len(deliveries) == count, "a delivery")
+        mq_clock.advance(10_000)
+        assert len(deliveries) == count
+        mq_clock.advance(20_001)
+    eventually(lambda: len(deliveries) == 3, "the last delivery")
+    assert deliveries == [0, 1, 2]
+
+
+def test_a_listener_takes_too_long_when_the_clock_is_moved(
+    mq_client: Clients, mq_clock: FakeClock, mq_topic: str
+) -> None:
+    mq_client.topic(mq_topic, queues=1)
+    deliveries: list[int] = []
+    end = threading.Event()
+
+    def listen(message: MessageExt) -> None:
+        deliveries.append(message.reconsume_times)
+        if len(deliveries) == 1:
+            end.wait(60)
+
+    mq_client.push_consumer(mq_topic, listen, consume_timeout_ms=15 * 60_000)
+    mq_client.producer().send(Message.of(mq_topic, "x"))
+    eventually(lambda: deliveries == [0], "the first delivery")
+    mq_clock.advance(17 * 60_000)
+
+    def is_again() -> bool:
+        mq_clock.advance(
+            10_000
+        )  # the broker's delay before the next delivery, from whenever it has the message back
+        return deliveries == [0, 1]
+
+    eventually(is_again, "the second delivery")
+    end.set()
+
+
+def test_a_popped_message_is_held_for_its_invisible_time(
+    mq_client: Clients, mq_clock: FakeClock, mq_topic: str
+) -> None:
+    """Moving the time past it, at the broker and at the consumer, delivers the message again."""
+    mq_client.topic(mq_topic, queues=1)
+    deliveries: list[int] = []
+    end = threading.Event()
+
+    def listen(message: MessageExt) -> None:
+        deliveries.append(message.reconsume_times)
+        if len(deliveries) == 1:
+            end.wait(60)
+
+    mq_client.pop_consumer(mq_topic, listen, invisible_ms=60_000)
+    mq_client.producer().send(Message.of(mq_topic, "x"))
+    eventually(lambda: deliveries == [0], "the first delivery")
+    mq_clock.advance(30_000)
+    assert deliveries == [0]
+
+    def is_again() -> bool:
+        mq_clock.advance(10_000)
+        return len(deliveries) == 2
+
+    eventually(is_again, "the second delivery")
+    end.set()

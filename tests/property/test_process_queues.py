@@ -18,6 +18,8 @@ from mqspark.client.delivery.delivery import ConsumeStatus
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.push.concurrent import Concurrent
+from mqspark.client.remoting.pauses import Timers
+from mqspark.clock import SystemClock
 from mqspark.errors import RequestTimeout
 from mqspark.message import MessageExt
 from mqspark.testing import FakeClock
@@ -179,6 +181,7 @@ class Listeners:
             self.send_back,
             batch_size=batch_size,
             concurrency=3,
+            timers=Timers(SystemClock()),
             retry_delay_ms=0,
             consume_timeout_ms=0,
             statistics=ConsumeStatistics(FakeClock()),

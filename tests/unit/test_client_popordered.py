@@ -9,6 +9,8 @@ import pytest
 
 from mqspark.client.pop.popordered import PoppedInOrder, PoppedQueue
 from mqspark.client.pop.popped import Popped
+from mqspark.client.remoting.pauses import Timers
+from mqspark.clock import SystemClock
 from mqspark.message import MessageExt
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt
 from tests.support.waiting import eventually_async
@@ -79,6 +81,7 @@ class Consumer:
         self.renewed: list[Popped] = []
         self._is_ours = is_ours
         self.queues = PoppedInOrder(
+            timers=Timers(SystemClock()),
             invisible_ms=invisible_ms,
             submit=self.submitted.append,
             forget=self.forgotten.append,

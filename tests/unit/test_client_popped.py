@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from mqspark.client.pop.popped import Popped, popped_of
@@ -36,7 +38,7 @@ def record(topic: str, queue_id: int, offset: int, **properties: str) -> bytes:
 
 
 def popped(body: bytes, starts: str, offsets: str) -> list[Popped]:
-    return popped_of(answer(body, starts, offsets), QUEUE, "G", Namespace("N"))
+    return popped_of(answer(body, starts, offsets), QUEUE, "G", Namespace("N"), arrived_s=time.monotonic())
 
 
 def test_messages_get_their_receipts() -> None:

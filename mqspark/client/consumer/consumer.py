@@ -320,7 +320,7 @@ class GroupConsumer(InstanceMember):
                 return await self.calls.max_offset(queue)
             timestamp_ms = self.settings.consume_timestamp_ms
             return await self.calls.offset_for_timestamp(
-                queue, _now_ms() - 30 * 60_000 if timestamp_ms is None else timestamp_ms
+                queue, self.instance.clock.now_ms() - 30 * 60_000 if timestamp_ms is None else timestamp_ms
             )
         return 0 if retry else await self.calls.max_offset(queue)
 

@@ -107,7 +107,7 @@ class Delivery(Protocol):
     def submit(self, chunks: Iterable[Chunk]) -> None: ...
 
     def running(self) -> list[tuple[Chunk, float]]:
-        """What listeners are processing, and since when (``time.monotonic``)."""
+        """What listeners are processing, and since when, by ``now_s``."""
 
     async def run_now(self, argument: Any) -> Outcome:
         """Run the listener at once, outside the order, for CONSUME_MESSAGE_DIRECTLY; raises what the listener
@@ -117,11 +117,18 @@ class Delivery(Protocol):
         """Start nothing more and wait for running listeners; False if they did not end in time."""
 
 
-def make_delivery(listener: Listener, *, concurrency: int, finished: Finished) -> Delivery:
-    """``finished`` is called on the running loop, once for every chunk that was submitted before ``stop``."""
+def make_delivery(
+    listener: Listener,
+    *,
+    concurrency: int,
+    finished: Finished,
+    now_s: Callable[[], float] = time.monotonic,
+) -> Delivery:
+    """``finished`` is called on the running loop, once for every chunk that was submitted before ``stop``. ``now_s``
+    reads the monotonic time, from any thread."""
     if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
-        return _LoopDelivery(listener, concurrency, finished)
-    return _ThreadDelivery(listener, concurrency, finished)
+        return _LoopDelivery(listener, concurrency, finished, now_s)
+    return _ThreadDelivery(listener, concurrency, finished, now_s)
 
 
 _SKIPPED = Skipped()
@@ -132,8 +139,13 @@ _CHUNKS_A_TURN = 64
 
 class _LoopDelivery:
     def __init__(
-        self, listener: Callable[[Any], Awaitable[Any]], concurrency: int, finished: Finished
+        self,
+        listener: Callable[[Any], Awaitable[Any]],
+        concurrency: int,
+        finished: Finished,
+        now_s: Callable[[], float],
     ) -> None:
+        self._now_s = now_s
         self._listener = listener
         self._concurrency = concurrency
         self._finished = finished
@@ -168,7 +180,7 @@ class _LoopDelivery:
             outcome: Outcome = _SKIPPED
             elapsed_s = 0.0
             if not chunk.process.dropped:
-                since = time.monotonic()
+                since = self._now_s()
                 self._running[me] = (chunk, since)
                 try:
                     outcome = await self._listener(chunk.argument)
@@ -180,7 +192,7 @@ class _LoopDelivery:
                     outcome = error  # raised by the listener: a failure like any other
                 finally:
                     del self._running[me]
-                elapsed_s = time.monotonic() - since
+                elapsed_s = self._now_s() - since
             self._finished(chunk, outcome, elapsed_s)
             turns += 1
             if turns % _CHUNKS_A_TURN == 0:
@@ -205,7 +217,10 @@ class _LoopDelivery:
 
 
 class _ThreadDelivery:
-    def __init__(self, listener: Listener, concurrency: int, finished: Finished) -> None:
+    def __init__(
+        self, listener: Listener, concurrency: int, finished: Finished, now_s: Callable[[], float]
+    ) -> None:
+        self._now_s = now_s
         self._listener = listener
         self._concurrency = concurrency
         self._finished = finished
@@ -255,14 +270,14 @@ class _ThreadDelivery:
             outcome: Outcome = _SKIPPED
             elapsed_s = 0.0
             if not (self._stopping or chunk.process.dropped):
-                since = time.monotonic()
+                since = self._now_s()
                 self._running[me] = (chunk, since)
                 try:
                     outcome = self._listener(chunk.argument)
                 except BaseException as error:
                     outcome = error
                 del self._running[me]
-                elapsed_s = time.monotonic() - since
+                elapsed_s = self._now_s() - since
             self._done.append((chunk, outcome, elapsed_s))
             # The order of these two lines and of the first two in _report ensures that one wake-up is enough.
             if not self._wake_scheduled:

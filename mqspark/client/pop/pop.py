@@ -129,6 +129,7 @@ class PopConsumer(Listening):
         member."""
         self._room = asyncio.Event()
         self._statistics: ConsumeStatistics
+        self._now_s: Callable[[], float]
         self._delivery: Delivery
         self._acks: PopAcks
 
@@ -149,16 +150,21 @@ class PopConsumer(Listening):
 
     def _prepare(self) -> None:
         self._statistics = ConsumeStatistics(self._group.instance.clock)
+        self._now_s = self._group.instance.timers.now_s
         listener = self._listener
         if self._interceptors:
             group = self._group.namespace.unwrap(self.group)
             listener = intercepted(listener, self._interceptors, group, self.settings.invisible_ms)
         self._delivery = make_delivery(
-            self._in_time(listener), concurrency=self.settings.concurrency, finished=self._finished
+            self._in_time(listener),
+            concurrency=self.settings.concurrency,
+            finished=self._finished,
+            now_s=self._group.instance.timers.now_s,
         )
         self._acks = PopAcks(self._group.instance, self.group)
         if self.settings.ordered:
             self._ordered = PoppedInOrder(
+                timers=self._group.instance.timers,
                 invisible_ms=self.settings.invisible_ms,
                 submit=self._submit,
                 forget=self._release,
@@ -325,7 +331,14 @@ class PopConsumer(Listening):
             return None
         if response.code != ResponseCode.SUCCESS:
             return []
-        works = popped_of(response, queue, self.group, group.namespace, group.instance.options.inflate_limits)
+        works = popped_of(
+            response,
+            queue,
+            self.group,
+            group.namespace,
+            group.instance.options.inflate_limits,
+            arrived_s=self._now_s(),
+        )
         if subscription is None or not subscription.tags_set:
             return works
         # The broker compared hashes, and two tags may share one.
@@ -363,7 +376,7 @@ class PopConsumer(Listening):
         return consume
 
     def _is_ours(self, work: Popped) -> bool:
-        return self._ordered.is_ours(work) if self._ordered is not None else time.monotonic() < work.deadline
+        return self._ordered.is_ours(work) if self._ordered is not None else self._now_s() < work.deadline
 
     def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
         (message,) = chunk.messages

@@ -8,13 +8,12 @@ Facts: RocketMQ's ConsumerOrderInfoManager, PopMessageProcessor.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from mqspark.client.pop.popped import Popped
+from mqspark.client.remoting.pauses import Timer, Timers
 from mqspark.message import MessageQueue
 
 __all__ = ["PoppedInOrder", "PoppedQueue"]
@@ -93,18 +92,20 @@ class PoppedInOrder:
     def __init__(
         self,
         *,
+        timers: Timers,
         invisible_ms: int,
         submit: Callable[[Popped], None],
         forget: Callable[[Popped], None],
         renew: Callable[[Popped], Awaitable[bool | None]],
     ) -> None:
+        self._timing = timers
+        self._now_s = timers.now_s
         self._invisible_s = invisible_ms / 1000
         self._submit = submit
         self._forget = forget
         self._renew = renew
         self._queues: dict[MessageQueue, PoppedQueue] = {}
-        self._timers: set[asyncio.TimerHandle] = set()
-        self._loop = asyncio.get_running_loop()
+        self._timers: set[Timer] = set()
         self._stopping = False
 
     def add(self, popped: Iterable[Popped]) -> None:
@@ -119,7 +120,7 @@ class PoppedInOrder:
 
     def is_ours(self, work: Popped) -> bool:
         """Whether its acknowledgement will count."""
-        return time.monotonic() < self._queues[_place(work)].deadline
+        return self._now_s() < self._queues[_place(work)].deadline
 
     def done(self, work: Popped) -> None:
         """``work`` ran and is consumed; or its time expired, and it is delivered again with the messages after
@@ -133,7 +134,7 @@ class PoppedInOrder:
         """``work`` ran and failed: it is delivered again before later messages of its queue."""
         place = _place(work)
         queue = self._queues[place]
-        if not queue.put_back(time.monotonic() + pause_ms / 1000):
+        if not queue.put_back(self._now_s() + pause_ms / 1000):
             self._forget(work)
         self._advance(place, queue)
 
@@ -146,7 +147,7 @@ class PoppedInOrder:
 
     async def renew_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._invisible_s / RENEWALS)
+            await self._timing.sleep(self._invisible_s / RENEWALS)
             for place, queue in list(self._queues.items()):
                 await self._keep(place, queue)
 
@@ -154,7 +155,7 @@ class PoppedInOrder:
         work = queue.last()
         if work is None:
             return
-        asked = time.monotonic()
+        asked = self._now_s()
         is_ours = await self._renew(work)
         last = queue.last()
         if last is None or last.receipt.pop_time_ms != work.receipt.pop_time_ms:
@@ -169,7 +170,7 @@ class PoppedInOrder:
     def _advance(self, place: MessageQueue, queue: PoppedQueue) -> None:
         if self._stopping:
             return
-        now = time.monotonic()
+        now = self._now_s()
         if now >= queue.deadline:
             self._forget_all(queue.drop())
         work = queue.next(now)
@@ -186,7 +187,7 @@ class PoppedInOrder:
             self._timers.discard(timer)
             self._advance(place, queue)
 
-        timer = self._loop.call_later(pause_s, rested)
+        timer = self._timing.call_later(pause_s, rested)
         self._timers.add(timer)
 
     def _forget_all(self, works: Iterable[Popped]) -> None:

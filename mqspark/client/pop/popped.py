@@ -4,7 +4,6 @@ RocketMQ's MQClientAPIImpl.processPopResponse, ExtraInfoUtil."""
 from __future__ import annotations
 
 import logging
-import time
 from typing import NamedTuple
 
 from mqspark.client.remoting.namespaces import Namespace
@@ -38,7 +37,7 @@ class Popped(NamedTuple):
     """The topic where it is stored: the original one or a retry topic."""
     receipt: Receipt
     deadline: float
-    """When the receipt expires (``time.monotonic``), by the local clock, because the broker's may differ."""
+    """When the receipt expires, in seconds of the client's monotonic time, because the broker's may differ."""
 
 
 def popped_of(
@@ -47,10 +46,12 @@ def popped_of(
     group: str,
     namespace: Namespace,
     limits: InflateLimits = LIMITS,
+    *,
+    arrived_s: float,
 ) -> list[Popped]:
     """The messages of an answer to a pop from ``queue``, with their receipts. If inner batches decompress to too
-    much at once, the rest is left to be redelivered. Raises ProtocolError, InvalidMessage."""
-    arrived = time.monotonic()
+    much at once, the rest is left to be redelivered. ``arrived_s`` is the client's monotonic time. Raises
+    ProtocolError, InvalidMessage."""
     answer = response.header(PopMessageResponseHeader)
     starts = parse_start_offsets(answer.start_offset_info)
     offsets = parse_message_offsets(answer.msg_offset_info)
@@ -89,5 +90,5 @@ def popped_of(
         topic = normal_topic(message.topic, group)
         message.topic = namespace.unwrap(topic)
         stored = real_topic(topic, group, receipt.retry)
-        works.append(Popped(message, stored, receipt, arrived + receipt.invisible_time_ms / 1000))
+        works.append(Popped(message, stored, receipt, arrived_s + receipt.invisible_time_ms / 1000))
     return works

@@ -18,6 +18,7 @@ from typing import Any
 from mqspark.client.delivery.delivery import Chunk, Listener, Outcome, Skipped, failure_of, make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.remoting.pauses import Timers
 from mqspark.errors import MQError
 from mqspark.message import MessageExt
 
@@ -51,6 +52,7 @@ class Concurrent:
         *,
         batch_size: int,
         concurrency: int,
+        timers: Timers,
         retry_delay_ms: int,
         consume_timeout_ms: int,
         statistics: ConsumeStatistics,
@@ -58,6 +60,8 @@ class Concurrent:
     ) -> None:
         """Without ``send_back`` (broadcasting) a failed message is dropped."""
         self._statistics = statistics
+        self._timers = timers
+        self._now_s = timers.now_s
         self._group = group
         self._send_back = send_back
         self._batch_size = batch_size
@@ -65,7 +69,9 @@ class Concurrent:
         self._consume_timeout_ms = consume_timeout_ms
         self._consumed = consumed
         self._loop = asyncio.get_running_loop()
-        self._delivery = make_delivery(listener, concurrency=concurrency, finished=self._finished)
+        self._delivery = make_delivery(
+            listener, concurrency=concurrency, finished=self._finished, now_s=timers.now_s
+        )
         self._returns: set[asyncio.Task[None]] = set()
         self._returning: set[tuple[ProcessQueue, int]] = set()
         """Messages being sent back, so that none is sent twice."""
@@ -91,7 +97,7 @@ class Concurrent:
     def expire(self) -> None:
         """Send back messages whose listener has exceeded its time. The listener continues, but its result is
         ignored."""
-        oldest = time.monotonic() - self._consume_timeout_ms / 1000
+        oldest = self._now_s() - self._consume_timeout_ms / 1000
         for chunk, since in self._delivery.running():
             if since <= oldest and not chunk.process.dropped:
                 messages = self._open(chunk.process, chunk.messages)
@@ -166,7 +172,7 @@ class Concurrent:
         )
         left = [message for message, is_taken in zip(messages, taken, strict=True) if not is_taken]
         if left:
-            self._loop.call_later(self._retry_delay_ms / 1000, self._deliver_again, process, left)
+            self._timers.call_later(self._retry_delay_ms / 1000, self._deliver_again, process, left)
         self._consumed(process)
 
     async def _return_one(self, process: ProcessQueue, message: MessageExt, delay_level: int) -> bool:

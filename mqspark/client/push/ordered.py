@@ -27,7 +27,8 @@ from mqspark.client.delivery.delivery import (
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.push.concurrent import SendBack
-from mqspark.clock import Clock
+from mqspark.client.remoting.pauses import Timer, Timers
+from mqspark.clock import SystemClock
 from mqspark.errors import MQError
 from mqspark.message import MessageExt, MessageQueue
 
@@ -167,7 +168,7 @@ class Ordered:
         locks: Locks | None,
         send_back: SendBack | None,
         *,
-        clock: Clock,
+        timers: Timers,
         batch_size: int,
         concurrency: int,
         suspend_queue_ms: int,
@@ -184,7 +185,9 @@ class Ordered:
         self._group = group
         self._locks = locks
         self._send_back = send_back
-        self._clock = clock
+        self._clock = SystemClock()
+        """Locks go by the real time: brokers do not forget who is connected, wherever a test moves the clock."""
+        self._timing = timers
         self._batch_size = batch_size
         self._suspend_queue_ms = suspend_queue_ms
         self._max_reconsume_times = max_reconsume_times
@@ -195,11 +198,13 @@ class Ordered:
         self._queues: dict[MessageQueue, OrderedQueue] = {}
         self._of: dict[ProcessQueue, OrderedQueue] = {}
         self._idle: dict[OrderedQueue, asyncio.Future[None]] = {}
-        self._timers: dict[OrderedQueue, asyncio.TimerHandle] = {}
+        self._timers: dict[OrderedQueue, Timer] = {}
         self._giving_up: set[asyncio.Task[None]] = set()
         self._renew_now = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._delivery = make_delivery(listener, concurrency=concurrency, finished=self._finished)
+        self._delivery = make_delivery(
+            listener, concurrency=concurrency, finished=self._finished, now_s=timers.now_s
+        )
         self._stopping = False
 
     # --- queues -----------------------------------------------------------------------------------------
@@ -338,10 +343,11 @@ class Ordered:
             self._delivery.submit([Chunk(process, messages, argument)])
         elif now_ms < ordered.resume_ms and ordered not in self._timers:
             pause_s = (ordered.resume_ms - now_ms) / 1000
-            self._timers[ordered] = self._loop.call_later(pause_s, self._rested, ordered)
+            self._timers[ordered] = self._timing.call_later(pause_s, self._rested, ordered)
 
     def _rested(self, ordered: OrderedQueue) -> None:
         del self._timers[ordered]
+        ordered.resume_ms = 0
         self._advance(ordered)
 
     def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:

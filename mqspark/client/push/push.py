@@ -160,7 +160,7 @@ class PushConsumer(Listening):
                 listener,
                 None if broadcasting else BrokerLocks(group.instance, self.group),
                 send_back,
-                clock=group.instance.clock,
+                timers=group.instance.timers,
                 batch_size=self._batch_size,
                 concurrency=self.settings.concurrency,
                 suspend_queue_ms=self.settings.suspend_queue_ms,
@@ -178,6 +178,7 @@ class PushConsumer(Listening):
                 send_back,
                 batch_size=self._batch_size,
                 concurrency=self.settings.concurrency,
+                timers=group.instance.timers,
                 retry_delay_ms=self.settings.retry_delay_ms,
                 consume_timeout_ms=self.settings.consume_timeout_ms,
                 statistics=self._statistics,
@@ -348,7 +349,7 @@ class PushConsumer(Listening):
     async def _expire_forever(self) -> None:
         interval_s = min(self.settings.consume_timeout_ms, _EXPIRE_INTERVAL_MS) / 1000
         while True:
-            await asyncio.sleep(interval_s)
+            await self._group.instance.timers.sleep(interval_s)
             if isinstance(self._consumption, Concurrent):
                 self._consumption.expire()
 

@@ -1,5 +1,5 @@
 """Connections to servers, and what the members of one identity share.
 
 Imported from outside: ``credentials``, ``filters``, ``identity``, ``instance``, ``keywords``, ``lifecycle``,
-``namespaces``, ``remoting``, ``tls``, ``topic_routes``. Must not know producers and consumers.
+``namespaces``, ``pauses``, ``remoting``, ``tls``, ``topic_routes``. Must not know producers and consumers.
 """

@@ -15,6 +15,7 @@ from typing import TypedDict
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.remoting import split_address
 from mqspark.client.remoting.tls import Tls
+from mqspark.clock import Clock
 from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, ConnectionLost
@@ -68,6 +69,9 @@ class ClientOptions:
     """Sign every request with these; None: with the credentials of the environment, if any."""
     tls: Tls | None = None
     """TLS: True, ``TlsSettings`` or an ``ssl.SSLContext``; False: no TLS; None: according to the environment."""
+    clock: Clock | None = None
+    """For pauses, time limits of listeners and invisible times; None: the system's. Connections, memberships and locks
+    go by the real time."""
     max_inflated_bytes: int = MAX_INFLATED_BYTES
     """Decompressed size limit of a body; a message with a larger body cannot be consumed."""
     max_inflate_ratio: int = LIMITS.max_ratio
@@ -100,6 +104,7 @@ class ClientKeywords(TypedDict, total=False):
     idle_timeout_ms: int
     credentials: Credentials | None
     tls: Tls | None
+    clock: Clock | None
     max_inflated_bytes: int
     max_inflate_ratio: int
 

@@ -18,10 +18,11 @@ from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.identity import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.remoting.lifecycle import Tasks
+from mqspark.client.remoting.pauses import Timers
 from mqspark.client.remoting.remoting import Channel, Remoting
 from mqspark.client.remoting.tls import tls_context
 from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute, address_of
-from mqspark.clock import Clock, SystemClock
+from mqspark.clock import SystemClock
 from mqspark.errors import (
     BadRoute,
     BrokerError,
@@ -98,10 +99,10 @@ class ClientInstance:
         *,
         keep_default_name: bool = False,
         is_stream: bool = False,
-        clock: Clock | None = None,
     ) -> None:
         self.options = options
-        self.clock = clock or SystemClock()
+        self.clock = options.clock or SystemClock()
+        self.timers = Timers(self.clock)
         self.namesrv = resolve_namesrv(namesrv)
         self.client_id = client_id_of(
             self.namesrv, options, keep_default_name=keep_default_name, is_stream=is_stream
@@ -157,6 +158,7 @@ class ClientInstance:
                 instance._check_same(new, loop)
             instance.join(member)
         if instance is new:
+            new.timers.start()
             new._tasks.keep(new._refresh_routes_forever)
             new._tasks.keep(new._heartbeat_forever)
         elif member.consumer_group is None:
@@ -205,6 +207,7 @@ class ClientInstance:
             with _lock:
                 if _instances.get(self.client_id) is self:
                     del _instances[self.client_id]
+            self.timers.stop()
             await self._tasks.cancel()
         await self._unregister(member)
         if last:
