@@ -86,8 +86,8 @@ _RECEIVE_BYTES = 128 << 10
 _MAX_HEADER_BYTES = 1 << 20
 """The answer to a batch lists every message's id: at most 57 bytes each."""
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
-_REPORTED_BACKOFF_S = 0.8
-"""The length of the pause from which on retries are logged: after about a second."""
+_FIRST_REPORT_S = 3.0
+"""The time after which retries are logged."""
 _REPORT_S = 10.0
 """The time between two log lines about one request."""
 T = TypeVar("T")
@@ -261,7 +261,8 @@ class _Retries:
 
     def __init__(self, retry_ms: int, sleep: Callable[[float], None]) -> None:
         self._retry_s = retry_ms / 1000
-        self._until = time.monotonic() + self._retry_s
+        self._since = time.monotonic()
+        self._until = self._since + self._retry_s
         self._sleep = sleep
         self._backoff_s = _FIRST_BACKOFF_S
         self._reported_at = -math.inf
@@ -273,7 +274,7 @@ class _Retries:
             if self._retry_s:
                 failure.add_note(f"Tried for {self._retry_s:.0f} s.")
             raise failure
-        if self._backoff_s >= _REPORTED_BACKOFF_S and now - self._reported_at >= _REPORT_S:
+        if now - self._since >= _FIRST_REPORT_S and now - self._reported_at >= _REPORT_S:
             self._reported_at = now
             log.warning("%s; trying again, for %.0f s more", failure, self._until - now)
         self._sleep(self._backoff_s)
