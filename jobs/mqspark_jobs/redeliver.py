@@ -25,6 +25,7 @@ from mqspark.message import DLQ_PREFIX
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary
 from pyspark_pymq.files.locations import join, read_bytes, write_bytes
+from pyspark_pymq.work.verdicts import REASONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -284,5 +285,5 @@ def _dead_letters(spark: SparkSession, options: DlqOptions, topic: str, pending:
         "key",
         "tags",
         "value",
-        expr(f"{_without(*_BROKERS_OWN)} properties"),
+        expr(f"{_without(*_BROKERS_OWN, *REASONS)} properties"),
     )

@@ -60,6 +60,7 @@ class Work:
         command = [sys.executable, str(Path(__file__).with_name("work_driver.py")), str(self._settings)]
         log = self.root / "driver.log"
         log.unlink(missing_ok=True)
+        self.close()
         self._process = start(command, log, new_session=True)
         eventually(lambda: "STARTED" in self._output() or not self.is_running, lambda: self.log, WAIT_S)
         assert self.is_running, self.log
@@ -70,6 +71,10 @@ class Work:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def close(self) -> None:
+        if self._process is not None:
+            stop(self._process)
 
     def kill(self) -> None:
         """Python, JVM and workers at once, as when the machine goes."""
@@ -106,6 +111,7 @@ class Work:
         (self.root / "stop").touch()
         if self._process is not None:
             self._process.wait(WAIT_S)
+            self.close()
 
     def _ended(self) -> int:
         return sum(

@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mqspark.errors import ConfigError
 from mqspark.message import Message
+from mqspark_jobs.job import ProgressLine
+from mqspark_jobs.redeliver import DlqOptions, redrive
 from pyspark_pymq import Discard, RetryAfter, WorkQueue
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from pyspark_pymq.work.workqueue import WorkQuery
@@ -64,7 +66,7 @@ def noting(folder: Path, function: Callable[[str, int], Any]) -> Callable[[Any],
 
 
 def test_failed_messages_come_again_and_die_at_last(
-    cluster: DevCluster, topic: str, queue: Queue, tmp_path: Path
+    spark: SparkSession, cluster: DevCluster, topic: str, queue: Queue, tmp_path: Path
 ) -> None:
     cluster.send_numbers(topic, range(40))
     folder = tmp_path / "calls"
@@ -101,6 +103,16 @@ def test_failed_messages_come_again_and_die_at_last(
     assert cluster.group_offsets(f"g-{topic}", topic) == cluster.max_offsets(topic)
     retries = f"%RETRY%g-{topic}"
     assert cluster.group_offsets(f"g-{topic}", retries) == cluster.max_offsets(retries)
+    # Sent again, it is as it was at first.
+    redrive(
+        DlqOptions(cluster.nameserver, f"g-{topic}", str(tmp_path / "state")), spark, ProgressLine("test")
+    )
+    reader = (
+        spark.read.format("pymq").option("nameserver", cluster.nameserver).option("includeProperties", "true")
+    )
+    (again,) = reader.load(topic).where("key = 'k7'").orderBy("timestamp").collect()[1:]
+    assert (bytes(again.value), again.properties["n"]) == (b"7", "7")
+    assert not [name for name in again.properties if name.startswith("MQSPARK_FAILED")]
 
 
 def read_numbers(spark: SparkSession, cluster: DevCluster, topic: str) -> list[tuple[int, int]]:
