@@ -213,7 +213,7 @@ class Memo(dict[K, V]):
 
     def __missing__(self, key: K) -> V:
         value = self._function(key)
-        size_bytes = self._size(key, value)
+        size_bytes = self.size_of(key, value)
         if size_bytes > self.bound // 8:
             self.refused += 1
             return value
@@ -227,7 +227,7 @@ class Memo(dict[K, V]):
         super().clear()
         self.bytes = 0
 
-    def _size(self, key: K, value: V) -> int:
+    def size_of(self, key: K, value: V) -> int:
         return ENTRY_BYTES + (weigh(key) + weigh(value) if self._weigh is None else self._weigh(key, value))
 
     def _forget_half(self) -> None:
@@ -235,7 +235,7 @@ class Memo(dict[K, V]):
         half = (len(items) + 1) // 2
         for key, _ in items[:half]:
             self.pop(key, None)
-        self.bytes = sum(self._size(key, value) for key, value in items[half:])
+        self.bytes = sum(self.size_of(key, value) for key, value in items[half:])
 
 
 MEMOS: list[Memo[Any, Any]] = []

@@ -52,7 +52,6 @@ from mqspark.broker.state.topics import Topics
 from mqspark.broker.state.writer import Writer
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.recall import RecallProcessor
-from mqspark.broker.timer.timermetrics import TimerMetrics
 from mqspark.broker.timer.timers import TimerService
 from mqspark.broker.transaction.transactions import TransactionService
 from mqspark.clock import Clock
@@ -139,8 +138,8 @@ class BrokerCore:
         self._saved = SavedState(state, modes, config_file, self._changes.answer_due)
         store_host = store.store_host
         self.acks = Acks(clock)
-        self._delays = DelayService(state, config_file("delayOffset.json"))
-        self._transactions = TransactionService(state, self.acks, store_host)
+        self.delays = DelayService(state, config_file("delayOffset.json"))
+        self.transactions = TransactionService(state, self.acks, store_host)
         timer_files = TimerFiles(
             Path(store_config.store_path_root_dir),
             store.files,
@@ -149,20 +148,20 @@ class BrokerCore:
             on_failure=store.distrust,
             note=store.damages.note,
         )
-        self._timers = TimerService(state, timer_files, config_file("timermetrics"))
+        self.timers = TimerService(state, timer_files, config_file("timermetrics"))
         state.writer.diversions += [
-            self._delays.divert,
-            self._timers.divert,
-            self._transactions.check_draft,
+            self.delays.divert,
+            self.timers.divert,
+            self.transactions.check_draft,
         ]
         machine_bytes = memory_bytes or physical_memory_bytes()
         lookups = LookupProcessor(state, machine_bytes)
-        self._pop = PopService(
+        self.pop = PopService(
             state,
             self.acks,
             starts_in_memory=lookups.starts_in_memory,
             order_file=config_file("consumerOrderInfo.json"),
-            timer_is_idle=self._timers.is_idle,
+            timer_is_idle=self.timers.is_idle,
         )
         self.follower: Follower | None = None
         """Set on a slave, which runs no services: its master's messages and progress are all it has."""
@@ -171,14 +170,14 @@ class BrokerCore:
         self._services: list[Service] = []
         if config.broker_role is BrokerRole.SLAVE:
             self.follower = Follower(config, store, clock)
-            self.metadata = Metadata(state, modes, self._delays, self._timers)
+            self.metadata = Metadata(state, modes, self.delays, self.timers)
             store.follow()
-            self._timers.begin_following()
-            for table in (*self._delays.saved_tables(), *self._timers.saved_tables()):
+            self.timers.begin_following()
+            for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
                 table.load()
                 self._saved.add([table])
         else:
-            self._services += [self._delays, self._timers, self._transactions, self._pop]
+            self._services += [self.delays, self.timers, self.transactions, self.pop]
             for service in self._services:
                 service.load()
                 self._saved.add(service.saved_tables())
@@ -206,11 +205,11 @@ class BrokerCore:
             self._sends.handlers,
             SendBackProcessor(state, self.acks).handlers,
             RecallProcessor(state, self.acks).handlers,
-            self._transactions.handlers,
+            self.transactions.handlers,
             ReplyProcessor(state, self._sends, store_host).handlers,
-            self._pop.handlers,
-            self._delays.handlers,
-            self._timers.handlers,
+            self.pop.handlers,
+            self.delays.handlers,
+            self.timers.handlers,
             self.replicas.handlers,
             AssignmentProcessor(state, modes, self.routes, self._mode_changed).handlers,
         )
@@ -228,9 +227,9 @@ class BrokerCore:
             self.pulls.parked.ledger,
             self.routes.ledger,
             self._changes.ledger,
-            self._transactions.ledger,
-            self._timers.metrics.ledger,
-            *self._pop.ledgers,
+            self.transactions.ledger,
+            self.timers.metrics.ledger,
+            *self.pop.ledgers,
             *store.ledgers,
             budget=self.table_budget,
         )
@@ -266,18 +265,18 @@ class BrokerCore:
             changed, self._changed_groups = self._changed_groups, {}
             for group in changed.values():
                 notify_members(group)
-        self._pop.before_commit()
+        self.pop.before_commit()
         self.acks.end_turn()
         self.progress(self.store.commit())
         self.pulls.end_turn()
-        self._pop.end_turn()
+        self.pop.end_turn()
         self.publication.follow_topics()
 
     def progress(self, progress: StoreProgress) -> None:
         """The store has written or synced more: notify those who wait for it."""
         self._acked = progress.acked
         self.replicated()
-        self._pop.progress(progress)
+        self.pop.progress(progress)
         if progress.failed is not None:
             self.acks.fail(f"the store failed: {progress.failed}")
         if progress.arrivals:
@@ -352,7 +351,7 @@ class BrokerCore:
 
     def validate(self) -> None:
         """Check the invariants of clients, locks, parked requests and POP. For tests: it visits everything."""
-        for part in (self.state.clients, self.state.locks, self.pulls.parked, self._pop):
+        for part in (self.state.clients, self.state.locks, self.pulls.parked, self.pop):
             part.validate()
 
     # --- blocking work ---
@@ -362,7 +361,7 @@ class BrokerCore:
         done."""
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
         jobs.extend(self._saved.jobs())
-        jobs.extend(self._timers.jobs())
+        jobs.extend(self.timers.jobs())
         jobs.extend(self.store.maintenance())
         return jobs
 
@@ -377,17 +376,17 @@ class BrokerCore:
 
     def shutdown(self) -> list[Job]:
         """The last saves, run before the store is closed. The broker must get no command after this."""
-        self._transactions.stop()
+        self.transactions.stop()
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
         jobs.extend(self._saved.last_jobs())
-        return jobs + self._timers.jobs(final=True)
+        return jobs + self.timers.jobs(final=True)
 
     # --- views ---
 
     def runtime_info(self) -> dict[str, str]:
         """The table of code 28."""
         table = runtime_table(self.state, self.acks)
-        table |= self._delays.runtime_info() | self._timers.runtime_info()
+        table |= self.delays.runtime_info() | self.timers.runtime_info()
         budget = self.table_budget
         table["mqsparkTables"] = f"{budget.bytes} of {budget.bound} bytes, {budget.refused} refused"
         for bounded in self.tables:
@@ -397,24 +396,9 @@ class BrokerCore:
         return table
 
     @property
-    def open_transactions(self) -> int:
-        """Half messages that are neither committed nor rolled back."""
-        return self._transactions.open_count
-
-    @property
-    def timer_counts(self) -> TimerMetrics:
-        """Counts of timer messages that wait, were enqueued and were dequeued."""
-        return self._timers.metrics
-
-    def revive_behind(self) -> list[tuple[int, int]]:
-        """For each queue of POP's revive log: the number of unprocessed records, and for how many ms the oldest
-        has been due."""
-        return self._pop.revive_behind()
-
-    @property
     def delay_problem(self) -> str | None:
         """Why due delayed or timed messages are not delivered; None if they are."""
-        return self._delays.problem or self._timers.problem
+        return self.delays.problem or self.timers.problem
 
     def topics_view(self) -> list[dict[str, Any]]:
         return [topic for topic in topics_view(self.state) if topic is not None]

@@ -118,7 +118,7 @@ class RouteTable:
         """Session id → keys of the brokers that may have registered last over it."""
         self._removed_brokers: deque[tuple[str, set[str]]] = deque()
         """Removed brokers, with the topics whose routes still contain them."""
-        self._route_count = 0
+        self.route_count = 0
         """Number of topics in ``BrokerSet.topics`` and in ``_removed_brokers``."""
         self.generation = 0
 
@@ -280,7 +280,7 @@ class RouteTable:
                 surplus,
                 name,
                 len(brokers.topics),
-                self._route_count,
+                self.route_count,
             )
 
     def _is_sound(self, data: QueueData) -> bool:
@@ -295,10 +295,10 @@ class RouteTable:
         """Returns False when there was no room."""
         if topic not in brokers.topics:
             config = self._config
-            if len(brokers.topics) >= config.max_topics_per_broker or self._route_count >= config.max_routes:
+            if len(brokers.topics) >= config.max_topics_per_broker or self.route_count >= config.max_routes:
                 return False
             brokers.topics.add(topic)
-            self._route_count += 1
+            self.route_count += 1
         self._topics.setdefault(topic, {})[brokers.name] = data
         return True
 
@@ -420,7 +420,7 @@ class RouteTable:
                 if not topics:
                     break
                 topic = topics.pop()
-                self._route_count -= 1
+                self.route_count -= 1
                 again = self._brokers.get(name)
                 queues = self._topics.get(topic)
                 if queues is not None and (again is None or topic not in again.topics):
@@ -439,7 +439,7 @@ class RouteTable:
             brokers = self._brokers.get(broker_name)
             if brokers is not None and topic in brokers.topics:
                 brokers.topics.discard(topic)
-                self._route_count -= 1
+                self.route_count -= 1
 
     # --- queries ---
 

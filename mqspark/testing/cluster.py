@@ -164,6 +164,11 @@ class Cluster:
         """The brokers' insides, for ``call`` and ``run``; no stable interface."""
         return self._cluster.brokers
 
+    @property
+    def processes(self) -> DevCluster:
+        """The insides of all of it; no stable interface."""
+        return self._cluster
+
     def _run(self, up: threading.Event) -> None:
         factory = None
         if importlib.util.find_spec("uvloop") is not None:

@@ -120,8 +120,7 @@ def test_a_slave_that_does_not_read_costs_little(tmp_path: Path) -> None:
             body = random.Random(1).randbytes(1_000_000)  # nothing to compress
             for _ in range(40):
                 producer.send(Message(TOPIC, body))
-            (connection,) = broker.call(lambda: list(broker.apps[0].parts.slaves._connections))  # type: ignore[union-attr]
-            waiting = broker.call(lambda: connection._transport.get_write_buffer_size())  # type: ignore[union-attr]
+            waiting = broker.call(lambda: broker.apps[0].parts.slaves.waiting_bytes)
             assert waiting < 4 * slaveport.CHUNK_BYTES
             slave.take_until(end_of(broker))
             assert slave.log == log_of(broker)

@@ -88,7 +88,7 @@ def test_one_sync_serves_all_who_wait_and_nobody_is_answered_before_it(
             assert wire.next().code == ResponseCode.SUCCESS
 
             gate, syncs = threading.Event(), [0]
-            sync, submit, poll = store._files.sync, KernelSync.submit, KernelSync.poll
+            sync, submit, poll = store.files.sync, KernelSync.submit, KernelSync.poll
 
             def slow_sync(fd: int) -> None:
                 syncs[0] += 1
@@ -103,7 +103,7 @@ def test_one_sync_serves_all_who_wait_and_nobody_is_answered_before_it(
                 monkeypatch.setattr(KernelSync, "submit", counted)
                 monkeypatch.setattr(KernelSync, "poll", lambda self: poll(self) if gate.is_set() else None)
             else:
-                monkeypatch.setattr(store._files, "sync", slow_sync)
+                monkeypatch.setattr(store.files, "sync", slow_sync)
             for number in range(1, 101):
                 wire.send(message(number))
             eventually(

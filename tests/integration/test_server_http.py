@@ -281,7 +281,7 @@ def test_a_failed_store_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
         store = broker.apps[0].store
         assert store is not None
-        broker.call(lambda: setattr(store._files, "sync", no_sync))
+        broker.call(lambda: setattr(store.files, "sync", no_sync))
         refused = post(http, "t", body="lost", queueId=0)
         assert refused.status_code == 503
         assert "Input/output error" in refused.text
@@ -308,9 +308,7 @@ def test_a_full_disk_is_seen_and_got_over(tmp_path: Path) -> None:
         assert post(http, "t", body="first", queueId=0).status_code == 201
         store = broker.apps[0].store
         assert store is not None
-        broker.call(
-            lambda: setattr(store._files, "disk", lambda path: (1, DiskUsage(100 - free[0], free[0])))
-        )
+        broker.call(lambda: setattr(store.files, "disk", lambda path: (1, DiskUsage(100 - free[0], free[0]))))
 
         def readiness(status: int) -> dict[str, Any]:
             def asked() -> dict[str, Any] | None:

@@ -90,14 +90,14 @@ class Harness:
             connection = _RemotingConnection(self.server, 10911, False)
             connection.connection_made(Transport())
             self.connections.append(connection)
-        self.server._turn()
+        self.server.turn()
 
     def turn(self, readable: int) -> list[int]:
         """One iteration in which so many connections have a request; the ages of which the overload was told."""
         self.patience.ages_ms.clear()
         for connection in self.connections[:readable]:
             connection.data_received(encode_request(RequestCode.SEND_MESSAGE_V2, 1))
-        self.server._turn()
+        self.server.turn()
         return list(self.patience.ages_ms)
 
 

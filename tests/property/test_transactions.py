@@ -199,7 +199,7 @@ class Transactions(RuleBasedStateMachine):
         before = kit.store.max_physical_offset
         code = kit.end(one.end_ext, COMMIT).code
         after = kit.store.max_physical_offset
-        kit.store._release()
+        kit.store.abandon()
         cut = before + int((after - before) * kept)
         with (self.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
             log.seek(cut)
@@ -213,7 +213,7 @@ class Transactions(RuleBasedStateMachine):
     @rule()
     def die(self) -> None:
         """SIGKILL: what was not written is gone. A rollback is written with the op messages only."""
-        self.kit.store._release()
+        self.kit.store.abandon()
         self.revive()
 
     def revive(self) -> None:

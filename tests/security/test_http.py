@@ -130,7 +130,7 @@ def test_an_operator_allows_other_names() -> None:
 
     def passes(hosts: list[str], host: str, server: str = "127.0.0.1") -> bool:
         scope = {"type": "http", "headers": [(b"host", host.encode())], "server": (server, 1)}
-        return httpguard.Guarded(app, hosts)._problem(scope) is None
+        return httpguard.Guarded(app, hosts).problem(scope) is None
 
     assert passes(["mq.example.org", ""], "MQ.example.org:80")
     assert not passes(["mq.example.org"], "example.org")
@@ -283,8 +283,8 @@ def test_metrics_and_views_of_large_tables_are_made_between_turns(crowded: Broke
 
     # A slice is some milliseconds; a collection of garbage may fall into one. In one go it was seconds.
     assert crowded.call(lambda: longest(render(app))) < 0.8
-    assert crowded.call(lambda: longest(api._listed(api.topics_view(state)))) < 0.8
-    assert crowded.call(lambda: longest(api._listed(api.groups_view(state)))) < 0.8
+    assert crowded.call(lambda: longest(api.listed(api.topics_view(state)))) < 0.8
+    assert crowded.call(lambda: longest(api.listed(api.groups_view(state)))) < 0.8
 
 
 def test_a_family_of_metrics_has_a_bound_and_shows_the_largest(crowded: Broker) -> None:

@@ -289,11 +289,11 @@ class Seen:
             lite = clients.lite_pull_consumer(topic)
             while len(got) < 30:
                 lite.poll(500)
-            self.servers = broker.call(lambda: containers_of([broker._cluster]))
+            self.servers = broker.call(lambda: containers_of([broker.processes]))
             self.clients = containers_of([clients._clients, instance._instances])
             (app,) = broker.apps
             assert app.parts is not None
-            tables = [*app.parts.core.tables, *broker._cluster.namesrv.core.tables]
+            tables = [*app.parts.core.tables, *broker.processes.namesrv.core.tables]
             self.held = {name for table in tables for name in table.holds}
             self.globals = globals_of()
 

@@ -485,7 +485,7 @@ def test_a_memo_stays_within_its_bound_whatever_it_is_asked() -> None:
         key = f"{number}" + "x" * (number % 700)
         assert memo[key] == memo[key] == key * 2
         assert memo.bytes <= 100_000
-    assert memo.bytes == sum(memo._size(key, value) for key, value in memo.items())
+    assert memo.bytes == sum(memo.size_of(key, value) for key, value in memo.items())
     large = "y" * 20_000
     assert memo[large] == large * 2
     assert large not in memo
@@ -512,7 +512,7 @@ def test_the_memos_of_the_process_are_bounded_by_what_they_weigh() -> None:
         assert grown < 1.1 * memo.bytes, memo.name
         memo.clear()
         memo.update(kept)
-        memo.bytes = sum(memo._size(key, value) for key, value in kept.items())
+        memo.bytes = sum(memo.size_of(key, value) for key, value in kept.items())
 
 
 # --- the ledger ---------------------------------------------------------------------------------------------

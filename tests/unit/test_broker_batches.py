@@ -235,7 +235,7 @@ def test_a_torn_commit_is_completed(tmp_path: Path, kept: int, crc: bool, ended_
     kit.end(ext, COMMIT)
     kit.settle()
     position = kit.messages()[1 + kept].physical_offset
-    kit.store._release()
+    kit.store.abandon()
     segment = tmp_path / "commitlog" / f"{0:020d}"
     with segment.open("r+b") as file:
         size = file.seek(0, 2)

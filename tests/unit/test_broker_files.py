@@ -195,7 +195,7 @@ def test_a_disk_over_the_mark_is_service_not_available(bench: Bench, monkeypatch
     settings = b"diskSpaceWarningLevelRatio=90\ndiskSpaceCleanForciblyRatio=85\n"
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, settings).code == 0
     used = 91
-    monkeypatch.setattr(bench.store._files, "disk", lambda path: (1, DiskUsage(used, 100 - used)))
+    monkeypatch.setattr(bench.store.files, "disk", lambda path: (1, DiskUsage(used, 100 - used)))
     bench.clock.advance(10_000)
     bench.run_jobs()
     answer = peer.ask(SEND, send_ext(), b"refused")

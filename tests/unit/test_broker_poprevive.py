@@ -295,13 +295,13 @@ def test_what_is_put_read_and_revived_is_counted(bench: Bench) -> None:
     bench.run_for(1_000)
     counts = bench.broker.state.stats.revivals["T", "CG"]
     assert (counts.put, counts.read, counts.revived) == ({"ck": 1, "ack": 1}, {}, 0)
-    assert bench.broker.revive_behind() == [(0, 0)] * 8
+    assert bench.broker.pop.revive_behind() == [(0, 0)] * 8
     pass_time(bench, INVISIBLE_MS)
     queue_id = popped[0].receipt.revive_queue
-    assert bench.broker.revive_behind()[queue_id][0] == 2
-    assert 0 < bench.broker.revive_behind()[queue_id][1] <= 2_000
+    assert bench.broker.pop.revive_behind()[queue_id][0] == 2
+    assert 0 < bench.broker.pop.revive_behind()[queue_id][1] <= 2_000
     pass_time(bench, REVIVAL_MS)
     assert counts.read == {(queue_id, "ck"): 1, (queue_id, "ack"): 1}
     assert counts.revived == 2
     bench.flush()
-    assert bench.broker.revive_behind() == [(0, 0)] * 8
+    assert bench.broker.pop.revive_behind() == [(0, 0)] * 8

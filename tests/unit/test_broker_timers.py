@@ -14,7 +14,7 @@ import pytest
 
 from mqspark.broker.state.writer import Draft
 from mqspark.errors import DiskFull
-from mqspark.message import MessageExt
+from mqspark.message import TIMER_TOPIC, MessageExt
 from mqspark.protocol.codes import ResponseCode
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.timer_kit import DAY_MS, WHEEL, bodies, recall, send
@@ -241,7 +241,8 @@ def test_messages_of_one_slot_come_in_the_order_of_their_arrival_a_bounded_numbe
     assert bench.broker.tick() == 0
     for _ in range(10):
         bench.broker.tick()
-    assert bench.broker._timers._queue_offset == 3000
+    assert bench.store.max_offset(TIMER_TOPIC, 0) == 3000
+    assert bench.broker.runtime_info()["timerOffsetBehind"] == "0"
     bench.clock.advance(3_000)
     came = [0]
     for _ in range(20):
@@ -345,7 +346,7 @@ def test_a_crash_loses_nothing(tmp_path: Path, lost: tuple[str, ...]) -> None:
     bench.run_for(100)
     send(bench, b"only stored", delay_ms=20_000)
     bench.flush()
-    bench.store._release()
+    bench.store.abandon()
     for name in lost:
         for path in [tmp_path / name, *(tmp_path / name).glob("*")]:
             if path.is_file():
@@ -380,12 +381,12 @@ def test_a_delivery_counts_when_it_is_on_the_disk(tmp_path: Path) -> None:
     bench.broker.tick()
     assert len(bodies(bench)) == 1
     bench.run_jobs()  # before any flush
-    checkpoint = bench.broker._timers._files.checkpoint
+    checkpoint = bench.broker.timers.files.checkpoint
     assert checkpoint.read_time_ms <= 1_700_000_000_000
     bench.flush()
     bench.clock.advance(1_000)
     bench.run_jobs()
-    assert bench.broker._timers._files.checkpoint.read_time_ms > 1_700_000_000_000
+    assert bench.broker.timers.files.checkpoint.read_time_ms > 1_700_000_000_000
     bench.close()
 
 
@@ -456,7 +457,7 @@ def test_what_came_when_the_clock_had_gone_back_outlives_a_kill(
     send(bench, b"waits", delay_ms=30_000)
     bench.run_for(5_200)
     bench.run_jobs()
-    assert bench.broker._timers._files.checkpoint.read_time_ms >= 1_700_000_004_000
+    assert bench.broker.timers.files.checkpoint.read_time_ms >= 1_700_000_004_000
     bench.clock.wall_ms -= 2_500
     send(bench, b"back", delay_ms=1_000)
     bench.run_for(100)
@@ -496,7 +497,7 @@ def test_a_stop_in_the_middle_of_a_slot_repeats_nothing(bench: Bench) -> None:
         assert len(bodies(bench)) > before
     bench.run_for(10_000)
     assert bodies(bench) == [*sent, b"next"]
-    assert bench.broker._timers.metrics.count("T") == 0
+    assert bench.broker.timers.metrics.count("T") == 0
 
 
 @END_OF_BROKER
@@ -521,7 +522,7 @@ def test_the_clock_goes_back_by_ticks_while_a_slot_is_delivered(
     if end is not Bench.crash:
         assert set(counts.values()) == {1}
         assert [body for body in bodies(bench) if body.isdigit()] == sent
-        assert bench.broker._timers.metrics.count("T") == 0
+        assert bench.broker.timers.metrics.count("T") == 0
 
 
 @END_OF_BROKER
@@ -552,7 +553,7 @@ def test_a_slot_gets_more_while_its_delivery_is_not_on_the_disk(
     if end is not Bench.crash:
         assert set(counts.values()) == {1}
     bench.run_for(3_000)
-    assert bench.broker._timers._wheel.next_used(1, 1_700_001_000) is None
+    assert bench.broker.timers.files.wheel.next_used(1, 1_700_001_000) is None
 
 
 def test_a_power_cut_while_a_slot_gets_more_loses_nothing(tmp_path: Path) -> None:
@@ -569,7 +570,7 @@ def test_a_power_cut_while_a_slot_gets_more_loses_nothing(tmp_path: Path) -> Non
     send(bench, b"b", deliver_ms=1_700_000_001_800)
     bench.broker.tick()
     bench.run_jobs()
-    bench.store._release()
+    bench.store.abandon()
     (log,) = (path for path in (tmp_path / "commitlog").iterdir())
     with log.open("r+b") as file:
         file.seek(written)
@@ -604,7 +605,7 @@ def test_what_is_taken_back_while_the_slot_waits_again_is_not_delivered(bench: B
     assert [int(body) for body in bodies(bench)] == [
         number for number in range(1200) if number not in (1100, 1150)
     ]
-    assert bench.broker._timers.metrics.count("T") == 0
+    assert bench.broker.timers.metrics.count("T") == 0
 
 
 def test_a_full_disk_and_a_stop_repeat_nothing(bench: Bench) -> None:
@@ -649,7 +650,7 @@ def test_a_timer_log_that_cannot_be_written_waits_for_a_restart(
     bench = Bench(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(
-            bench.broker._timers._timer_log,
+            bench.broker.timers.files.log,
             "write",
             lambda: (_ for _ in ()).throw(OSError("input/output error")),
         )

@@ -90,15 +90,15 @@ def test_rollback_writes_only_the_op_message(kit: Kit) -> None:
 def test_open_transactions_are_counted(kit: Kit) -> None:
     first = kit.prepare("U1")
     kit.prepare("U2")
-    assert kit.broker.open_transactions == 2
+    assert kit.broker.transactions.open_count == 2
     kit.end(first, COMMIT)
-    assert kit.broker.open_transactions == 1
+    assert kit.broker.transactions.open_count == 1
     kit.run(61_000)
-    assert kit.broker.open_transactions == 1
+    assert kit.broker.transactions.open_count == 1
     kit.answer_check(kit.checks()[-1], ROLLBACK)
-    assert kit.broker.open_transactions == 0
+    assert kit.broker.transactions.open_count == 0
     kit.crash()
-    assert kit.broker.open_transactions <= 1  # the rollback was only in memory
+    assert kit.broker.transactions.open_count <= 1  # the rollback was only in memory
 
 
 def test_unknown_gets_no_answer(kit: Kit) -> None:

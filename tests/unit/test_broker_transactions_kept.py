@@ -359,7 +359,7 @@ def test_many_open_transactions_are_checked_a_slice_at_a_time(kit: Kit) -> None:
 def test_what_was_deleted_from_the_log_is_passed_over(kit: Kit) -> None:
     kit.prepare("U1")
     kit.prepare("U2")
-    decisions = kit.broker._transactions._decisions
+    decisions = kit.broker.transactions.decisions
     monkey = kit.store.get
 
     def gone(topic: str, queue_id: int, offset: int, *more: Any) -> GetResult:

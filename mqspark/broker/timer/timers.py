@@ -155,7 +155,7 @@ class TimerService:
         self._state = state
         self._clock = state.clock
         self._store = state.store
-        self._files = files
+        self.files = files
         self._wheel = files.wheel
         self._timer_log = files.log
         self._precision_ms = config.timer_precision_ms
@@ -207,7 +207,7 @@ class TimerService:
     def saved_checkpoint(self, session: Session, command: Command) -> bytes:
         if not self._state.store_config.timer_wheel_enable:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-        return ok(command, None, self._files.checkpoint.encode())
+        return ok(command, None, self.files.checkpoint.encode())
 
     def all_metrics(self, session: Session, command: Command) -> bytes:
         if not self._state.store_config.timer_wheel_enable:
@@ -217,7 +217,7 @@ class TimerService:
     # --- service --------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        files = self._files
+        files = self.files
         end = self._store.max_offset(TIMER_TOPIC, 0)
         files.load(self._clock.now_ms(), end, clean=self._store.was_clean)
         self._saved_metrics.load()
@@ -252,8 +252,8 @@ class TimerService:
 
     def begin_following(self) -> None:
         """Called on a slave in place of ``load``: its wheel and timer log of an earlier life are out of date."""
-        self._files.discard()
-        self._followed = self._files.checkpoint
+        self.files.discard()
+        self._followed = self.files.checkpoint
 
     def _first_unknown(self) -> int:
         """The queue offset after that of the timer log's last message that can be found. Messages before it may
@@ -309,7 +309,7 @@ class TimerService:
     def _note_failure(self, error: OSError) -> None:
         # The wheel in memory may be ahead of the log's file; only a restart can tell what the file has.
         self._is_broken = True
-        self._files.failed(error)
+        self.files.failed(error)
         self._report(f"the timer log failed, timer messages wait for a restart of the broker: {error}")
 
     def _report(self, problem: str) -> None:
@@ -354,7 +354,7 @@ class TimerService:
             self._skip(position, "it does not say when or where")
             return
         tick = out_ms // self._precision_ms
-        if offset < self._rebuilt_before and tick * self._precision_ms < self._files.checkpoint.read_time_ms:
+        if offset < self._rebuilt_before and tick * self._precision_ms < self.files.checkpoint.read_time_ms:
             return  # delivered before its record was lost
         is_delete = b"TIMER_DEL_UNIQKEY" in properties and _deletes(properties)
         if tick < now_tick:
@@ -599,15 +599,15 @@ class TimerService:
         """Blocking work that is due. ``final``: ``tick`` is not called any more."""
         now_ms = self._clock.monotonic_ms()
         if self._followed is not None:
-            if self._followed == self._files.checkpoint:
+            if self._followed == self.files.checkpoint:
                 return []
-            return [self._files.flush(self._followed, self._store.min_physical_offset)]
+            return [self.files.flush(self._followed, self._store.min_physical_offset)]
         if final and not self._is_broken:
             self._end()
         if self._is_broken or (now_ms < self._next_flush_ms and not final):
             return []
         self._settle()
-        saved = self._files.checkpoint
+        saved = self.files.checkpoint
         due = replace(
             self._due,
             state_version=saved.state_version,
@@ -621,7 +621,7 @@ class TimerService:
         due = replace(
             due, version_timestamp_ms=self._clock.now_ms(), version_counter=saved.version_counter + 1
         )
-        return [self._files.flush(due, self._store.min_physical_offset)]
+        return [self.files.flush(due, self._store.min_physical_offset)]
 
     def _end(self) -> None:
         try:

@@ -107,7 +107,7 @@ class TransactionService:
         self._store = state.store
         self._acks = acks
         self._store_host = store_host
-        self._decisions = Decisions(0, 0)
+        self.decisions = Decisions(0, 0)
         self.ledger = Ledger(
             "transactionCopies",
             lambda: MAX_COPIES_BYTES,
@@ -229,10 +229,10 @@ class TransactionService:
 
     def _current(self, half: Half) -> int | None:
         """The current copy of an open transaction; None if it is decided or given up."""
-        if not self._decisions.is_decided(half.offset):
+        if not self.decisions.is_decided(half.offset):
             return half.offset
         current = self._copies.get(half.identity)
-        return None if current is None or self._decisions.is_decided(current) else current
+        return None if current is None or self.decisions.is_decided(current) else current
 
     def _commit(self, half: Half) -> StoredPosition:
         draft = half.committed()
@@ -297,7 +297,7 @@ class TransactionService:
             del self._rests[0]
 
     def _decide(self, identity: Identity, offset: int) -> None:
-        self._decisions.decide(offset)
+        self.decisions.decide(offset)
         self._forget(identity)
         self._unwritten.append(offset)
         self._unwritten_chars += len(str(offset)) + 1
@@ -328,13 +328,13 @@ class TransactionService:
                 self._unwritten.popleft()
             self._unwritten_chars -= len(body)
             self._problem = None
-            self._decisions.note_op(stored.queue_offset, taken)
+            self.decisions.note_op(stored.queue_offset, taken)
 
     # --- service ---
 
     def load(self) -> None:
         recovered = recover(self._state)
-        self._decisions = recovered.decisions
+        self.decisions = recovered.decisions
         for identity, offset in recovered.copies.items():
             self._remember(identity, offset)
         self._rests = recovered.rests
@@ -355,7 +355,7 @@ class TransactionService:
             self._write_ops()
         if self._round_end is None and now_ms >= self._last_round_ms + config.transaction_check_interval:
             self._round_end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
-            self._round_next, self._first_kept = self._decisions.base, None
+            self._round_next, self._first_kept = self.decisions.base, None
             self._absent.clear()
         if self._store.read_only is not None:
             self._checks.clear()  # their copies will never be acked
@@ -385,7 +385,7 @@ class TransactionService:
     @property
     def open_count(self) -> int:
         """Undecided half messages that are acked."""
-        decisions = self._decisions
+        decisions = self.decisions
         return max(0, self._store.max_offset(TRANS_HALF_TOPIC, 0) - decisions.base - decisions.decided_count)
 
     def stop(self) -> None:
@@ -397,7 +397,7 @@ class TransactionService:
     def _check_some(self, round_end: int) -> int | None:
         """One slice of the round. Returns where to continue; None at the end of the round: everything was
         examined, or a message is too young or cannot be stored again."""
-        config, decisions, store = self._state.config, self._decisions, self._store
+        config, decisions, store = self._state.config, self.decisions, self._store
         rules = Rules(
             config.transaction_time_out,
             config.transaction_check_max,

@@ -53,6 +53,11 @@ class ReplicationServer:
         self._server = await self.loop.create_server(lambda: _SlaveConnection(self), sock=sock)
         self._scan = self.loop.call_later(SCAN_S, self._look_around)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What is written and not sent yet, over all connections."""
+        return sum(connection.waiting_bytes for connection in self._connections)
+
     def turned(self) -> None:
         """The log may have grown."""
         for connection in self._connections:
@@ -182,9 +187,14 @@ class _SlaveConnection(asyncio.Protocol):
         self._more_due = False
         self.give()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What is written and not sent yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def does_not_read(self, now: float) -> bool:
         """Whether it has read nothing, or almost nothing, for too long."""
-        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        unread = self.waiting_bytes
         if not unread:
             self._pace.rest()
             return False

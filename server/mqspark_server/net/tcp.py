@@ -238,9 +238,10 @@ class RemotingServer:
         if not self._scheduled:
             self._scheduled = True
             self._lateness.turn_begins()
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self.turn)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """The end of an iteration of the loop: what it brought is committed and answered."""
         self._scheduled = False
         self.iteration += 1
         self._lateness.turn_is_read()

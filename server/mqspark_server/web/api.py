@@ -200,7 +200,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
 
     async def document(view: View) -> Response:
         async with one_view:
-            return Response(await _between_turns(_listed(view)), media_type="application/json")
+            return Response(await _between_turns(listed(view)), media_type="application/json")
 
     @api.get("/api/v1/cluster", tags=["cluster"])
     async def cluster() -> dict[str, Any]:
@@ -306,7 +306,7 @@ async def _between_turns(work: Work[T]) -> T:
         await asyncio.sleep(0)
 
 
-def _listed(view: View) -> Work[bytes]:
+def listed(view: View) -> Work[bytes]:
     """As a JSON array."""
     parts: list[bytes] = []
     for entry in view:

@@ -65,7 +65,7 @@ class Guarded:
         self._any_host = "*" in named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(scope)
+        problem = self.problem(scope)
         if problem is None:
             await self._app(scope, receive, send)
             return
@@ -78,7 +78,7 @@ class Guarded:
         await send({"type": "http.response.start", "status": 403, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def _problem(self, scope: Scope) -> str | None:
+    def problem(self, scope: Scope) -> str | None:
         """Fixed texts that contain nothing from the peer."""
         if scope["type"] != "http":
             return "this is no HTTP request"

@@ -362,7 +362,7 @@ class _Collector:
                 "bytes of its master's log that a slave lacks; 0 on a master",
                 core.follower.behind_bytes if core.follower is not None else 0,
             ),
-            ("half_messages", "undecided transactions", core.open_transactions),
+            ("half_messages", "undecided transactions", core.transactions.open_count),
         ):
             labels = _STORAGE if name in _STORE_METRICS else {}
             gauge = self._gauge(name, text, *labels)
@@ -376,7 +376,7 @@ class _Collector:
         yield damage
 
     def _timers(self, core: BrokerCore) -> Iterator[Metric | None]:
-        table, counts = core.runtime_info(), core.timer_counts
+        table, counts = core.runtime_info(), core.timers.metrics
         node = (*self._node, *_STORAGE.values())
         for name, text, value in (
             ("enqueue_lag", "timer messages not yet in the wheel", int(table["timerOffsetBehind"])),
@@ -409,7 +409,7 @@ class _Collector:
         latency = self._gauge(
             "pop_revive_latency", "ms since the oldest unprocessed record was due", "queue_id"
         )
-        for queue_id, (records, late_ms) in enumerate(core.revive_behind()):
+        for queue_id, (records, late_ms) in enumerate(core.pop.revive_behind()):
             lag.add_metric((*node, str(queue_id)), records)
             latency.add_metric((*node, str(queue_id)), late_ms)
         yield lag
