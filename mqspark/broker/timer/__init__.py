@@ -1,4 +1,4 @@
 """Delayed messages: delay levels, timer messages, recall.
 
-Imported from outside: ``delays``, ``recall``, ``timermetrics``, ``timers``. Must not know sends and pulls.
+Imported from outside: ``delays``, ``recall``, ``timers``. Must not know sends and pulls.
 """
