@@ -27,6 +27,7 @@ from mqspark.message import (
 from mqspark.protocol.bodies import (
     ClusterInfo,
     ConsumerConnection,
+    ConsumerRunningInfo,
     ConsumeStats,
     KVTable,
     SetMessageRequestModeRequestBody,
@@ -48,6 +49,7 @@ from mqspark.protocol.headers import (
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
     GetConsumeStatsRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
@@ -265,6 +267,20 @@ class AdminClient(Lifecycle):
                 continue
             return decode_body(ConsumerConnection, response.body)
         raise offline or NoRoute(group, "there is no broker")
+
+    async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        """The state of a live consumer as ``mqadmin consumerStatus`` shows it: its settings, queues and rates.
+        ``client_id`` is one of ``group_members``. Raises BrokerError if no broker has a connection to it."""
+        header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id)
+        refused: BrokerError | None = None
+        for address in (await self._masters(None, None)).values():
+            try:
+                response = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+            except BrokerError as error:
+                refused = error
+                continue
+            return decode_body(ConsumerRunningInfo, response.body)
+        raise refused or NoRoute(group, "there is no broker")
 
     async def group_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupOffset]:
         """How far a group is, in one topic or in all that its brokers know it for.

@@ -190,7 +190,7 @@ async def test_a_new_connection_starts_with_a_heartbeat_and_ends_with_a_goodbye(
     a = broker()
     async with cluster(a=a) as address, Producer(address, group="pg") as producer:
         await producer.send(Message.of("T", "x"))
-        client_id = producer._instance.client_id
+        client_id = producer.client_id
     codes = a.codes()
     assert (codes[0], codes[-1]) == (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT)
     heartbeat = decode_body(HeartbeatData, a.asked[0].body)

@@ -138,7 +138,7 @@ def java() -> dict[int, set[Request]]:
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     """What brokers and name servers of this process are asked."""
     heard: list[Command] = []
-    for core in (mqspark.broker.broker.Broker, mqspark.namesrv.namesrv.NameServer):
+    for core in (mqspark.broker.broker.BrokerCore, mqspark.namesrv.namesrv.NameServer):
         received = core.received
 
         def listen(
@@ -384,14 +384,15 @@ async def administering(admin: AdminClient, broker: Broker) -> None:
             raise ValueError
         return None
 
-    pop = PopConsumer(admin._namesrv, group="popping", listener=listen, consume_from=FIRST)
+    pop = PopConsumer(broker.namesrv, group="popping", listener=listen, consume_from=FIRST)
     pop.subscribe("Popped")
-    async with Producer(admin._namesrv, group="p") as producer:
+    async with Producer(broker.namesrv, group="p") as producer:
         for body in ("a", "later"):
             await producer.send(Message.of("Popped", body))
     async with pop:
         await eventually_async(lambda: len(got) == 2, "popped")
-        await admin.group_members("popping")
+        (member,) = (await admin.group_members("popping")).connection_set
+        await admin.running_info("popping", member.client_id)
     await admin.group_offsets("push", "T")
     await admin.query_offset("push", queue)
     await admin.update_offset("push", queue, 1)

@@ -24,9 +24,7 @@ from mqspark.aio import (
     RetryLater,
 )
 from mqspark.errors import ConfigError
-from mqspark.protocol.bodies import ConsumerRunningInfo, decode_body
-from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers import GetConsumerRunningInfoRequestHeader
+from mqspark.protocol.bodies import ConsumerRunningInfo
 from mqspark.testing import Broker, Cluster, FakeClock
 from tests.support.waiting import eventually_async
 
@@ -242,9 +240,7 @@ async def test_tags_and_filters(mq_broker: Broker, mq_topic: str) -> None:
 
 async def running_info(broker: Broker, made: PopConsumer) -> ConsumerRunningInfo:
     async with AdminClient(broker.namesrv) as admin:
-        header = GetConsumerRunningInfoRequestHeader(consumer_group=made.group, client_id=made.client_id)
-        answer = await admin._ask(broker.address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
-    return decode_body(ConsumerRunningInfo, answer.body)
+        return await admin.running_info(made.group, made.client_id)
 
 
 def test_without_a_loop(mq_broker: Broker, mq_topic: str) -> None:

@@ -110,12 +110,12 @@ class Pair:
         async with Scripted(self.route).serving() as names:
             if kind == "push":
                 push = PushConsumer(
-                    names.address, group="g", listener=listen, consume_from=FIRST, options=options
-                )
+                    names.address, group="g", listener=listen, consume_from=FIRST, options=options,
+                    rebalance_interval_ms=100,
+                )  # fmt: skip
                 push.subscribe("T")
                 async with push:
                     self.members = [push.client_id]
-                    push._group.group_changed()
                     yield push
             else:
                 async with LitePullConsumer(names.address, group="g", options=options) as lite:
@@ -194,10 +194,10 @@ async def test_when_the_master_is_back_it_is_read_again(kind: str) -> None:
 async def test_what_only_a_slave_was_told_is_told_the_master_later() -> None:
     pair = Pair()
     pair.known = {1}
-    pair.pulls[1] = lambda offset: SILENCE
+    pair.pulls[1] = lambda offset: pulled(7) if offset == 0 else SILENCE
     async with pair.master.serving(), pair.slave.serving(), pair.consuming("lite") as lite:
         assert isinstance(lite, LitePullConsumer)
-        lite._require(QUEUE).consumed = 7
+        await eventually_async(lambda: len(pair.asked_for(pair.slave)) == 2, "progress")
         await lite.commit()
         pair.known = {0, 1}
         await lite.fetch_message_queues("T")

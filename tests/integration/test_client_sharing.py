@@ -219,7 +219,7 @@ async def test_an_identity_belongs_to_one_event_loop() -> None:
 async def test_a_unit_is_part_of_the_client_id() -> None:
     options = ClientOptions(instance_name="i", client_ip="127.0.0.1", unit_name="u")
     async with Producer("127.0.0.1:1", group="g", options=options) as producer:
-        assert producer._instance.client_id == "127.0.0.1@i@u"
+        assert producer.client_id == "127.0.0.1@i@u"
 
 
 async def test_a_check_goes_to_the_producer_of_the_group() -> None:

@@ -145,7 +145,7 @@ async def test_a_pull_consumer_is_looked_into(mq_topic: str) -> None:
         async with consumer:
             (message,) = await consumer.poll(30_000)
             await consumer.commit()
-            client_id = consumer._group.instance.client_id
+            client_id = consumer.client_id
             body = await tool.ask(
                 RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="pulled", clientId=client_id
             )

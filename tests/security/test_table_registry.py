@@ -210,6 +210,8 @@ CLIENTS = {
     "PublishTopic._by_queue": "MAX_MADE queues of a judged route",
     "PublishTopic.targets": "MAX_MADE queues of a judged route",
     "_Made._made": "MAX_MADE",
+    "Timer._pending": "the queues that rest, and the batches that wait here for another delivery",
+    "Timers._pending": "the queues that rest, and the batches that wait here for another delivery",
     "PopConsumer._last_pop_ms": "queues of the assignment",
     "PopConsumer._readers": "queues of the assignment",
     "PopConsumer._helping": "queues of the assignment",

@@ -172,6 +172,12 @@ class Producer(Lifecycle):
         await self._tasks.cancel()
         await self._instance.leave(self._member)
 
+    @property
+    def client_id(self) -> str:
+        """The id by which brokers know this producer. Raises ClientError unless it is started."""
+        self._check_running()
+        return self._instance.client_id
+
     # --- sending ----------------------------------------------------------------------------------------
 
     async def send(

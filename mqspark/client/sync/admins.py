@@ -15,6 +15,7 @@ from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
 from mqspark.protocol.bodies import (
     ClusterInfo,
     ConsumerConnection,
+    ConsumerRunningInfo,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicOffset,
@@ -103,6 +104,9 @@ class AdminClient(Facade):
 
     def group_members(self, group: str) -> ConsumerConnection:
         return self._call(self._aio.group_members, group)
+
+    def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        return self._call(self._aio.running_info, group, client_id)
 
     def group_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupOffset]:
         return self._call(self._aio.group_offsets, group, topic)

@@ -60,6 +60,11 @@ class Producer(Facade):
         return self._aio.group
 
     @property
+    def client_id(self) -> str:
+        """The id by which brokers know this producer. Raises ClientError unless it is started."""
+        return self._aio.client_id
+
+    @property
     def settings(self) -> ProducerSettings:
         """The settings in effect, keywords included."""
         return self._aio.settings
