@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.spark.dev import DevCluster
+
+from tests.support.dev import DevCluster
 
 pytestmark = pytest.mark.spark
 
