@@ -27,7 +27,7 @@ from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("a RocketMQ of its own takes half a minute to start")
 
 NO_PERMISSION = 16
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

@@ -31,7 +31,7 @@ from tests.support.clusters import Cluster
 from tests.support.processes import HOST
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("a RocketMQ of its own takes half a minute to start")
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
