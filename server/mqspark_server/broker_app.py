@@ -23,6 +23,7 @@ from mqspark_server.following import Following
 from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, resolve_broker_ip
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.slaveport import ReplicationServer
+from mqspark_server.net.tls import client_context
 from mqspark_server.node import BrokerParts
 from mqspark_server.phases import Phase, ProcessLifecycle
 from mqspark_server.registrar import Registrar
@@ -210,7 +211,9 @@ class BrokerApp:
         server = remoting_server(
             self.config.broker_name, core, outbox, self.settings.server, self._after_turn, core.overload
         )
-        registrar = Registrar(core, server.write_outbox)
+        client_tls = self.settings.server.client_tls
+        tls = None if client_tls is None else client_context(client_tls)
+        registrar = Registrar(core, server.write_outbox, tls)
         following: Following | None = None
         if core.follower is not None and core.metadata is not None:
             following = Following(core.follower, core.metadata, registrar, server.schedule)
@@ -220,7 +223,7 @@ class BrokerApp:
             flusher=Flusher(core, store, flush_worker, self._flushed, open_kernel_sync()),
             housekeeper=Housekeeper(core, worker, server.write_outbox),
             registrar=registrar,
-            route_finder=RouteFinder(core, server.write_outbox),
+            route_finder=RouteFinder(core, server.write_outbox, tls),
             slaves=ReplicationServer(core.replicas, self._replicated),
             following=following,
         )

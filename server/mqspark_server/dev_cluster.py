@@ -76,7 +76,9 @@ class DevCluster:
         first = self._broker_settings(0, "", store or tempfile.gettempdir()).server
         self.log_level = first.log_level
         self.namesrv = NameServerApp(
-            namesrv_settings({"listenPort": namesrv_port, "bindAddress": first.bind_address})
+            namesrv_settings(
+                {"listenPort": namesrv_port, "bindAddress": first.bind_address, **first.tls_server_values}
+            )
         )
         self.brokers: list[BrokerApp] = []
         self._reserved: dict[int, socket.socket] = {}

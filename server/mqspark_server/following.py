@@ -110,7 +110,9 @@ class Following:
             if connection is None or not connection.alive or connection.address != address:
                 if connection is not None:
                     connection.close()
-                connection = self._remoting = await Outbound.connect(address, lambda: None, REQUEST_TIMEOUT_S)
+                connection = self._remoting = await Outbound.connect(
+                    address, lambda: None, REQUEST_TIMEOUT_S, tls=self._registrar.tls
+                )
         try:
             return await connection.request(request.code, request.ext, timeout_s=REQUEST_TIMEOUT_S)
         except MQError:

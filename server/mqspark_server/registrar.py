@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,8 +37,9 @@ _FAILURES = (OSError, ValueError, ClientError, ProtocolError)
 
 
 class _NameServer:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
         self.address = address
+        self._tls = tls
         self.connection: Outbound | None = None
         self.known = False
         self.due = asyncio.Event()
@@ -47,7 +49,7 @@ class _NameServer:
 
     async def connected(self) -> Outbound:
         if self.connection is None or not self.connection.alive:
-            self.connection = await Outbound.connect(self.address, self._connection_lost)
+            self.connection = await Outbound.connect(self.address, self._connection_lost, tls=self._tls)
         return self.connection
 
     def _connection_lost(self) -> None:
@@ -66,11 +68,15 @@ class Master(NamedTuple):
 class Registrar:
     """``progressed`` is called after a successful registration: the broker may have answers to write."""
 
-    def __init__(self, broker: BrokerCore, progressed: Callable[[], None]) -> None:
+    def __init__(
+        self, broker: BrokerCore, progressed: Callable[[], None], tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.tls = tls
+        """For connections to other servers."""
         self._broker = broker
         self._progressed = progressed
         self._servers = [
-            _NameServer(address)
+            _NameServer(address, tls)
             for address in parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
         ]
         self._tasks: list[asyncio.Task[None]] = []

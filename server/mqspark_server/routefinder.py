@@ -7,6 +7,7 @@ look-up is repeated when the broker says that it is due. Must not know what a ro
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 from mqspark.broker.broker import BrokerCore
@@ -27,7 +28,10 @@ TIMEOUT_S = 1.0
 class RouteFinder:
     """``progressed`` is called when a route was learned: the broker may have answers to write."""
 
-    def __init__(self, broker: BrokerCore, progressed: Callable[[], None]) -> None:
+    def __init__(
+        self, broker: BrokerCore, progressed: Callable[[], None], tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._tls = tls
         self._broker = broker
         self._progressed = progressed
         self._addresses = parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
@@ -62,7 +66,9 @@ class RouteFinder:
         if connection is None or not connection.alive:
             address = self._addresses[0]
             self._addresses = [*self._addresses[1:], address]  # if this one fails, the next one is asked
-            connection = self._connection = await Outbound.connect(address, self._connection_lost, TIMEOUT_S)
+            connection = self._connection = await Outbound.connect(
+                address, self._connection_lost, TIMEOUT_S, tls=self._tls
+            )
         try:
             answer = await connection.request(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=TIMEOUT_S

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.lateness import Overload
 from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.net.tls import Certificates
 from mqspark_server.settings.settings import ServerConfig
 
 __all__ = ["Ends", "remoting_server"]
@@ -74,4 +75,5 @@ def remoting_server(
         backlog=config.server_socket_backlog,
         after_turn=after_turn,
         overload=overload,
+        tls=None if config.server_tls is None else Certificates(config.server_tls),
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,42 +36,41 @@ from mqspark.errors import ConfigError, ConnectionLost
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 from mqspark.testing import Broker
-from tests.support.tls import tls_in_front
 from tests.support.waiting import eventually
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-BEHIND, IN_FRONT = "127.0.0.1", "127.0.0.2"
-"""The servers listen at the one, and TLS at the other with the same ports: that is where the route points."""
+HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Secured:
     broker: Broker
-    namesrv: str
-    address: str
     authority: trustme.CA
     ca_file: Path
 
-
-def port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
+    @property
+    def namesrv(self) -> str:
+        return self.broker.namesrv
 
 
 @pytest.fixture(scope="module", params=["anybody", "certified"])
 def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A cluster that is reached by TLS; ``certified``: by clients with a certificate only."""
+    """A cluster that speaks nothing but TLS; ``certified``: to clients with a certificate only."""
+    folder = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
-    ca_file = tmp_path_factory.mktemp("tls") / "ca.pem"
-    authority.cert_pem.write_to_path(ca_file)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert(IN_FRONT).configure_cert(context)
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    settings = {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": folder / "server.pem",
+        "useTLS": True,
+        "tls.client.certPath": folder / "server.pem",
+        "tls.client.trustCertPath": folder / "ca.pem",
+    }
     if request.param == "certified":
-        authority.configure_trust(context)
-        context.verify_mode = ssl.CERT_REQUIRED
-    with Broker(settings={"brokerIP1": IN_FRONT}) as broker:
-        ports = (port_of(broker.namesrv), port_of(broker.address))
-        with tls_in_front(context, {(IN_FRONT, port): (BEHIND, port) for port in ports}):
-            yield Secured(broker, f"{IN_FRONT}:{ports[0]}", f"{IN_FRONT}:{ports[1]}", authority, ca_file)
+        settings |= {"tls.server.need.client.auth": "require", "tls.server.trustCertPath": folder / "ca.pem"}
+    with Broker(settings={name: str(value) for name, value in settings.items()}) as broker:
+        yield Secured(broker, authority, folder / "ca.pem")
 
 
 @pytest.fixture
@@ -142,11 +140,11 @@ def test_the_blocking_client(secured: Secured, trusting: TlsSettings, mq_topic: 
     """Many large requests at once, while nobody reads the answers, both ways."""
     client = BlockingClient(secured.namesrv, tls=trusting)
     queue = MessageQueue(mq_topic, secured.broker.apps[0].config.broker_name, 0)
-    assert client.publish_route(mq_topic).address(queue.broker_name) == secured.address
+    assert client.publish_route(mq_topic).address(queue.broker_name) == secured.broker.address
     with Producer(secured.namesrv, group="p", tls=trusting, compress_from_bytes=1 << 30) as producer:
         for _ in range(4):
             producer.send(Message.of(mq_topic, bytes(1 << 20)), queue=queue)
-    connection = client.connection(secured.address)
+    connection = client.connection(secured.broker.address)
     header = pull_header("g", queue, 0, max_messages=32, bulk=True)
     opaques = [connection.send(RequestCode.PULL_MESSAGE, header) for _ in range(8)]
     opaques += [
@@ -156,7 +154,7 @@ def test_the_blocking_client(secured: Secured, trusting: TlsSettings, mq_topic: 
     answers = [connection.wait(opaque, 30_000) for opaque in opaques]
     assert [answer.code for answer in answers] == [0] * 16
     assert all(len(answer.body) > 1 << 20 for answer in answers[:8])
-    assert client.max_offsets(secured.address, [queue]) == [4]
+    assert client.max_offsets(secured.broker.address, [queue]) == [4]
     client.close()
 
 
@@ -179,21 +177,16 @@ def test_what_is_not_trusted_is_refused(secured: Secured, made: str, tls: Any, t
 
 @pytest.mark.parametrize("made", ["asyncio", "blocking"])
 def test_a_name_that_the_certificate_lacks(secured: Secured, trusting: TlsSettings, made: str) -> None:
-    namesrv = f"localhost:{port_of(secured.namesrv)}"
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    secured.authority.issue_cert("elsewhere.example.com").configure_cert(context)
-    place = ("127.0.0.3", port_of(secured.namesrv))
-    with tls_in_front(context, {place: (BEHIND, port_of(secured.broker.namesrv))}):
-        namesrv = f"{place[0]}:{place[1]}"
-        with pytest.raises(ConnectionLost, match=r"IP address mismatch.*verify_host_name=False"):
-            first_words(made, namesrv, trusting)
-        first_words(made, namesrv, TlsSettings(ca_file=secured.ca_file, verify_host_name=False))
+    namesrv = f"localhost:{secured.namesrv.rpartition(':')[2]}"
+    with pytest.raises(ConnectionLost, match=r"[Hh]ostname mismatch.*verify_host_name=False"):
+        first_words(made, namesrv, trusting)
+    first_words(made, namesrv, replace(trusting, verify_host_name=False))
 
 
 @pytest.mark.parametrize("made", ["asyncio", "blocking"])
-def test_a_server_without_tls(secured: Secured, made: str) -> None:
+def test_a_server_without_tls(made: str, mq_broker: Broker) -> None:
     with pytest.raises(ConnectionLost, match="does the server speak TLS"):
-        first_words(made, secured.broker.namesrv, tls=True)
+        first_words(made, mq_broker.namesrv, tls=True)
 
 
 def first_words(made: str, namesrv: str, tls: Any) -> None:

@@ -60,7 +60,7 @@ STRINGS = {key for key, refused in REFUSED.items() if "false" not in refused.har
 @pytest.mark.parametrize("value", ["TRUE", " true", "yes", True, 1])
 def test_the_spelling_of_a_refused_value_does_not_matter(value: object) -> None:
     with pytest.raises(ConfigError):
-        broker_settings({}, Layer("broker.toml", {"useTLS": value}), use_environment=False)
+        broker_settings({}, Layer("broker.toml", {"aclEnable": value}), use_environment=False)
 
 
 def test_the_page_is_generated_from_the_code() -> None:

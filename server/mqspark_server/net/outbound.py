@@ -6,6 +6,7 @@ The client package has the full implementation (retries, routes, heartbeats).
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -33,7 +34,12 @@ class Outbound(asyncio.Protocol):
 
     @classmethod
     async def connect(
-        cls, address: str, lost: Callable[[], None], timeout_s: float = CONNECT_TIMEOUT_S
+        cls,
+        address: str,
+        lost: Callable[[], None],
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> Outbound:
         """``lost`` is called when the connection ends. Raises OSError, ValueError (no host) or RequestTimeout."""
         host, _, port = address.rpartition(":")
@@ -41,7 +47,7 @@ class Outbound(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 _, protocol = await loop.create_connection(
-                    lambda: cls(address, lost), host.strip("[]"), int(port)
+                    lambda: cls(address, lost), host.strip("[]"), int(port), ssl=tls
                 )
         except TimeoutError:
             raise RequestTimeout(address, int(timeout_s * 1000)) from None

@@ -6,7 +6,8 @@ and turn.
     commands beyond a connection's time share wait in a ring, together with the core's long work: _serve_ring
 
 Must not know a request code or the content of a body. Source of the numbers: NettyServerConfig (idle close after
-120 s, backlog 1024, TCP_NODELAY, no keep-alive). TLS is not available yet.
+120 s, backlog 1024, TCP_NODELAY, no keep-alive).
+A connection whose first byte begins a TLS handshake is decrypted on the way in and encrypted on the way out.
 
 Time bounds: in one iteration of the loop each connection is served for at most CONNECTION_S, and all waiting commands
 together for RING_S; a command that has begun is completed. A connection with waiting commands is not read from.
@@ -41,6 +42,7 @@ from mqspark.protocol.session import Core, Session
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.lateness import Lateness, Overload
 from mqspark_server.net.memory_budget import MemoryBudget, Pace
+from mqspark_server.net.tls import HANDSHAKE_BYTE, Certificates, TlsStream
 
 __all__ = ["Listener", "LocalPeer", "RemotingServer"]
 
@@ -94,6 +96,9 @@ BLOCKED_AT_ONCE = 256
 LINGER_S = 5.0
 """Data that a closed connection has not read by then is dropped."""
 
+HANDSHAKE_S = 10.0
+"""A TLS handshake that takes longer is given up."""
+
 MIN_BACKLOG = 128
 
 MAX_EVICTED = 16
@@ -144,6 +149,7 @@ class RemotingServer:
         backlog: int = 1024,
         after_turn: Callable[[], None] | None = None,
         overload: Overload | None = None,
+        tls: Certificates | None = None,
     ) -> None:
         self.core = core
         self.name = name
@@ -165,6 +171,11 @@ class RemotingServer:
         """Connections whose commands wait until unread answers have been read."""
         self._unblock_handle: asyncio.TimerHandle | None = None
         self._unblock_s = BLOCKED_S
+        self.tls = tls
+        self._handshakes: dict[_RemotingConnection, float] = {}
+        """Connections with an unfinished TLS handshake, and since when."""
+        self._shaking: deque[_RemotingConnection] = deque()
+        """Those for whose handshake something has arrived."""
         self.rejected_connections = 0
         self.dropped_connections = 0
         """Connections closed because their peers did not read, did not complete a frame, or sent nothing."""
@@ -204,6 +215,11 @@ class RemotingServer:
     @property
     def connections(self) -> int:
         return len(self._sockets)
+
+    @property
+    def handshakes(self) -> int:
+        """Connections whose TLS handshake is not complete."""
+        return len(self._handshakes)
 
     @property
     def buffered_bytes(self) -> int:
@@ -284,6 +300,29 @@ class RemotingServer:
         self._do_turn()
         if ring:
             self.schedule_ring()
+
+    def begin_handshake(self, connection: _RemotingConnection) -> None:
+        self._handshakes[connection] = monotonic()
+
+    def end_handshake(self, connection: _RemotingConnection) -> None:
+        self._handshakes.pop(connection, None)
+
+    def schedule_handshake(self, connection: _RemotingConnection) -> None:
+        """Go on with it when it is its turn."""
+        if not self._shaking:
+            self._loop.call_soon(self._serve_handshakes)
+        self._shaking.append(connection)
+
+    def _serve_handshakes(self) -> None:
+        """As many as CONNECTION_S allows in this iteration of the loop, at least one."""
+        shaking = self._shaking
+        end = monotonic() + CONNECTION_S
+        while shaking:
+            shaking.popleft().shake_hands()
+            if monotonic() >= end:
+                break
+        if shaking:
+            self._loop.call_soon(self._serve_handshakes)
 
     def arrived(self, count: int) -> None:
         """``count`` bytes were handed to the core. After TURN_BYTES the turn ends at once."""
@@ -435,6 +474,9 @@ class RemotingServer:
             age = now - since
             if age > self.partial_frame_s and count < MIN_BYTES_PER_S * age and not connection.waits:
                 self.drop(connection, f"a frame of it is not complete after {self.partial_frame_s:.0f} s")
+        for connection, since in list(self._handshakes.items()):
+            if now - since > HANDSHAKE_S:
+                self.drop(connection, f"its TLS handshake is not complete after {HANDSHAKE_S:.0f} s")
 
     # -- shutdown ----------------------------------------------------------------------------------
 
@@ -510,6 +552,7 @@ class RemotingServer:
     def _forget(self, connection: _RemotingConnection, address: str) -> None:
         """An admitted connection is closed."""
         PROCESS.give_back()
+        self._handshakes.pop(connection, None)
         self._unidentified.pop(connection, None)
         self._blocked.discard(connection)
         if connection.evicted:
@@ -526,6 +569,7 @@ class _RemotingConnection(asyncio.Protocol):
     __slots__ = (
         "_address",
         "_closed_here",
+        "_decode",
         "_fast",
         "_in_ring",
         "_is_noted",
@@ -537,6 +581,7 @@ class _RemotingConnection(asyncio.Protocol):
         "_read",
         "_server",
         "_session",
+        "_tls",
         "_transport",
         "_until",
         "_waiting",
@@ -555,6 +600,9 @@ class _RemotingConnection(asyncio.Protocol):
         self._parser = Connection(in_slices=True)
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
+        self._tls: TlsStream | None = None
+        self._decode: Callable[[bytes], bytes] | None = None if server.tls is None else self._choose
+        """From received bytes to those of frames; None: they are the same."""
         self._waiting: deque[Command] = deque()
         self._waiting_bytes = 0
         self._write_paused = False
@@ -601,6 +649,10 @@ class _RemotingConnection(asyncio.Protocol):
         server, session = self._server, self._session
         if session is None:
             return
+        if self._decode is not None:
+            data = self._decode(data)
+            if not data:
+                return
         self.active_at = now = monotonic()
         if self._iteration != server.iteration:
             self._iteration = server.iteration
@@ -675,6 +727,74 @@ class _RemotingConnection(asyncio.Protocol):
             self._wait()
         elif self._transport is not None:
             self._transport.resume_reading()
+
+    # -- TLS ---------------------------------------------------------------------------------------
+
+    def _choose(self, data: bytes) -> bytes:
+        """The first bytes of the connection decide."""
+        tls = self._server.tls
+        if tls is not None and data[0] == HANDSHAKE_BYTE:
+            self._tls = TlsStream(tls.context())
+            self._decode = self._collect
+            self._server.begin_handshake(self)
+            return self._collect(data)
+        if tls is not None and tls.settings.required:
+            self._server.protocol_errors += 1
+            self.close("it does not speak TLS (tls.server.mode=enforcing)")
+            return b""
+        self._decode = None
+        return data
+
+    def _collect(self, data: bytes) -> bytes:
+        """A handshake costs processor time: this one waits for its turn."""
+        tls, transport = self._tls, self._transport
+        if tls is None or transport is None or transport.is_closing():
+            return b""
+        try:
+            tls.receive(data)
+        except ProtocolError as error:
+            self._fail_tls(error)
+        else:
+            self._server.schedule_handshake(self)
+        return b""
+
+    def shake_hands(self) -> None:
+        tls, transport = self._tls, self._transport
+        if tls is None or transport is None or transport.is_closing() or tls.established:
+            return
+        try:
+            is_complete = tls.shake_hands()
+        except ProtocolError as error:
+            self._fail_tls(error)
+            return
+        transport.write(tls.to_send())
+        if is_complete:
+            self._server.end_handshake(self)
+            self._decode = self._decrypt
+            self.data_received(b"")  # the first request may have come with the end of the handshake
+
+    def _decrypt(self, data: bytes) -> bytes:
+        tls, transport = self._tls, self._transport
+        if tls is None:
+            return b""
+        plain = b""
+        try:
+            tls.receive(data)
+            plain = tls.read()
+        except ProtocolError as error:
+            self._fail_tls(error)
+        except EOFError:
+            if transport is not None and not transport.is_closing():
+                transport.close()
+        if (reply := tls.to_send()) and transport is not None:
+            transport.write(reply)
+        return plain
+
+    def _fail_tls(self, error: ProtocolError) -> None:
+        self._server.protocol_errors += 1
+        if self._transport is not None and self._tls is not None:
+            self._transport.write(self._tls.to_send())  # an alert says why
+        self.close(str(error))
 
     # -- what the peer has not read ----------------------------------------------------------------
 
@@ -814,6 +934,8 @@ class _RemotingConnection(asyncio.Protocol):
             for _ in range(REST_BYTES // READ_BYTES):
                 if not (data := os.read(sock.fileno(), READ_BYTES)):
                     break
+                if self._decode is not None:
+                    data = self._decode(data)
                 commands = self._parser.receive_data(data)
                 self._waiting.extend(commands)
                 self._waiting_bytes += len(data) + COMMAND_BYTES * len(commands)
@@ -844,6 +966,8 @@ class _RemotingConnection(asyncio.Protocol):
             return
         server, session = self._server, self._session
         self.active_at = server._loop.time()
+        if self._tls is not None:
+            out = [self._tls.encrypt(_coalesced(out))]
         if len(out) == 1:
             self._written += len(out[0])
             transport.write(out[0])
@@ -870,6 +994,8 @@ class _RemotingConnection(asyncio.Protocol):
         if session is not None and self._transport is not None and not self._transport.is_closing():
             log.log(level, "%s: connection of %s closed: %s", self._server.name, session.peer, reason)
             self._closed_here = True
+            if self._tls is not None:
+                self._transport.write(self._tls.end())
             self._transport.close()
             if self._transport.get_write_buffer_size():
                 self._server._loop.call_later(LINGER_S, self.abort)

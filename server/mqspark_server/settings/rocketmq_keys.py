@@ -17,6 +17,9 @@ from dataclasses import dataclass
 __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
 _HONOURED = """
+    tls.client.authServer tls.client.certPath tls.client.keyPassword tls.client.keyPath tls.client.trustCertPath
+    tls.server.certPath tls.server.keyPassword tls.server.keyPath tls.server.mode
+    tls.server.need.client.auth tls.server.trustCertPath useTLS
     accessMessageInMemoryMaxRatio allAckInSyncStateSet allowRecallWhenBrokerNotWriteable
     appendTopicForTimerDeleteKey autoCreateSubscriptionGroup autoCreateTopicEnable bindAddress
     brokerClusterName brokerFastFailureEnable brokerId brokerIP1 brokerIP2 brokerName brokerPermission
@@ -55,6 +58,7 @@ HONOURED = frozenset(_HONOURED.split())
 """Fields of the settings classes of the broker, its store, the name server or the server."""
 
 _WITHOUT_EFFECT = {
+    "certificates that are asked for are always verified": "tls.server.authClient",
     "users and policies, for which authentication has to be on": """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
         authenticationMetadataProvider authenticationProvider authenticationStrategy authenticationWhitelist
@@ -253,7 +257,7 @@ class Refused:
 _OFF = frozenset({"false"})
 
 _SWITCHES = {
-    "TLS is not available": "useTLS",
+    "self-signed certificates are not made: give tls.server.certPath": "tls.test.mode.enable",
     "authentication is not available": "authenticationEnabled",
     "authorization is not available": "authorizationEnabled",
     "access control is not available": "aclEnable migrateAuthFromV1Enabled",

@@ -5,10 +5,10 @@ One flat name space of RocketMQ's keys. A value is looked up in this order, the 
     ``--set key=value``  >  the -c file  >  environment (NAMESRV_ADDR)  >  profile  >  the field's default
 
 Every key may be spelled as RocketMQ does (``flushDiskType``) or in snake case (``flush_disk_type``). A TOML file
-may group keys under table headers; the headers carry no meaning. RocketMQ's keys without an effect in mqspark are
-collected in ``Settings.unused`` for one line in the log; unknown keys are a ConfigError. So are settings for
-features that this version does not have (controller mode, authentication), because accepting them silently
-would mislead.
+may group keys under table headers. They carry no meaning, but for ``[tls.server]`` and ``[tls.client]``, which are
+parts of their keys. RocketMQ's keys without an effect in mqspark are collected in ``Settings.unused`` for one line in
+the log. Unknown keys are a ConfigError, and so are values that promise what this version does not keep
+(``rocketmq_keys``).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from mqspark.config import (
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
+from mqspark_server.net.tls import ClientTls, ServerTls
 from mqspark_server.settings.properties import parse_properties
 from mqspark_server.settings.rocketmq_keys import REFUSED, ROCKETMQ_KEYS
 
@@ -117,6 +118,21 @@ class ServerConfig:
     metrics_max_series: int = 1_000
     """Per metric; the largest series are shown, and the sum of the others."""
     log_level: str = "INFO"
+    tls_server_mode: str = field(default="", metadata={"key": "tls.server.mode"})
+    """disabled, permissive (TLS and plain) or enforcing; by default permissive when there is a certificate."""
+    tls_server_cert_path: str = field(default="", metadata={"key": "tls.server.certPath"})
+    tls_server_key_path: str = field(default="", metadata={"key": "tls.server.keyPath"})
+    tls_server_key_password: str = field(default="", repr=False, metadata={"key": "tls.server.keyPassword"})
+    tls_server_trust_cert_path: str = field(default="", metadata={"key": "tls.server.trustCertPath"})
+    tls_server_need_client_auth: str = field(default="none", metadata={"key": "tls.server.need.client.auth"})
+    use_tls: bool = field(default=False, metadata={"key": "useTLS"})
+    """For connections to name servers and to the master."""
+    tls_client_cert_path: str = field(default="", metadata={"key": "tls.client.certPath"})
+    tls_client_key_path: str = field(default="", metadata={"key": "tls.client.keyPath"})
+    tls_client_key_password: str = field(default="", repr=False, metadata={"key": "tls.client.keyPassword"})
+    tls_client_trust_cert_path: str = field(default="", metadata={"key": "tls.client.trustCertPath"})
+    tls_client_auth_server: bool = field(default=True, metadata={"key": "tls.client.authServer"})
+    """Whether the server has to show a trusted certificate that names its host (RocketMQ's default is false)."""
 
     def check(self) -> None:
         for name, port in (("listenPort", self.listen_port), ("httpPort", self.http_port)):
@@ -133,6 +149,7 @@ class ServerConfig:
         check_numbers(self, "max_buffered_bytes", "max_unsent_bytes", most=INT64_MAX)
         check_numbers(self, "unread_timeout_seconds", "partial_frame_timeout_seconds")
         check_numbers(self, "max_connections_per_address", least=0)
+        self._check_tls()
         if self.write_buffer_high_water_mark == 0:  # in a broker.conf: "the library's default"
             self.write_buffer_high_water_mark = HIGH_WATER_BYTES
         check_numbers(self, "write_buffer_high_water_mark", least=0)
@@ -141,6 +158,65 @@ class ServerConfig:
             raise ConfigError(
                 f"setting logLevel={self.log_level!r} is none of DEBUG, INFO, WARNING, ERROR", key="logLevel"
             )
+
+    def _check_tls(self) -> None:
+        for name, value, allowed in (
+            ("tls.server.mode", self.tls_server_mode, ("", "disabled", "permissive", "enforcing")),
+            (
+                "tls.server.need.client.auth",
+                self.tls_server_need_client_auth,
+                ("none", "optional", "require"),
+            ),
+        ):
+            if value not in allowed:
+                choices = ", ".join(each for each in allowed if each)
+                raise ConfigError(f"setting {name}={value!r} is none of {choices}", key=name)
+        if self.tls_server_mode in ("permissive", "enforcing") and not self.tls_server_cert_path:
+            raise ConfigError(
+                f"tls.server.mode={self.tls_server_mode} needs tls.server.certPath", key="tls.server.mode"
+            )
+        if self.tls_server_need_client_auth != "none" and not self.tls_server_trust_cert_path:
+            raise ConfigError(
+                "tls.server.need.client.auth needs tls.server.trustCertPath: the authorities of the clients",
+                key="tls.server.need.client.auth",
+            )
+
+    @property
+    def tls_server_values(self) -> dict[str, str]:
+        """By key: what a name server of the same cluster takes over."""
+        fields = known_keys(ServerConfig).values()
+        return {
+            rocketmq_key(spec): getattr(self, spec.name)
+            for spec in fields
+            if spec.name.startswith("tls_server_")
+        }
+
+    @property
+    def server_tls(self) -> ServerTls | None:
+        """None: remoting speaks no TLS."""
+        if not self.tls_server_cert_path or self.tls_server_mode == "disabled":
+            return None
+        return ServerTls(
+            self.tls_server_cert_path,
+            self.tls_server_key_path,
+            self.tls_server_key_password,
+            self.tls_server_trust_cert_path,
+            self.tls_server_need_client_auth,
+            required=self.tls_server_mode == "enforcing",
+        )
+
+    @property
+    def client_tls(self) -> ClientTls | None:
+        """None: connections to other servers are plain."""
+        if not self.use_tls:
+            return None
+        return ClientTls(
+            self.tls_client_cert_path,
+            self.tls_client_key_path,
+            self.tls_client_key_password,
+            self.tls_client_trust_cert_path,
+            verify=self.tls_client_auth_server,
+        )
 
 
 @dataclass(slots=True)
@@ -256,12 +332,15 @@ def _unknown(key: str, names: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown setting {key!r}{hint}", key=key)
 
 
+_OF_BROKER_SHELLS = ("fast_port_enable", "use_tls")
+
+
 def _of_brokers_only() -> set[str]:
     """Both spellings of what a name server has no use for."""
     of_shells = {
         key
         for key, spec in known_keys(ServerConfig).items()
-        if spec.name.startswith(("http_", "metrics_")) or spec.name == "fast_port_enable"
+        if spec.name.startswith(("http_", "metrics_", "tls_client_")) or spec.name in _OF_BROKER_SHELLS
     }
     of_brokers = known_keys(BrokerConfig).keys() | known_keys(StoreConfig).keys()
     return of_shells | (of_brokers - known_keys(ServerConfig).keys() - known_keys(NamesrvConfig).keys())
@@ -334,10 +413,16 @@ def _check_promise(key: str, value: Any) -> None:
         raise ConfigError(f"{key}={str(value).strip()}: {refused.reason} in this version", key=key)
 
 
-def _flatten(table: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _flatten(table: Mapping[str, Any], source: str, *, dotted: bool = False) -> dict[str, Any]:
+    """``dotted``: the headers are parts of the keys, as in ``[tls.server]``."""
     values: dict[str, Any] = {}
     for key, value in table.items():
-        inner = _flatten(value, source) if isinstance(value, dict) else {key: value}
+        inner = {key: value}
+        if isinstance(value, dict):
+            is_dotted = dotted or key == "tls"
+            inner = _flatten(value, source, dotted=is_dotted)
+            if is_dotted:
+                inner = {f"{key}.{name}": content for name, content in inner.items()}
         for name, content in inner.items():
             if name in values:
                 raise ConfigError(f"{source}: {name!r} is given twice", key=name)

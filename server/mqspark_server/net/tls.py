@@ -1,0 +1,214 @@
+"""TLS for remoting: the server's certificate, and the TLS state of one connection, over memory.
+
+RocketMQ (TlsHelper, NettyRemotingServer) decides by the first byte of a connection: 0x16 begins a TLS handshake, and no
+frame begins with it. Must not know sockets: ciphertext comes in as bytes and goes out as bytes.
+
+TLS 1.2 is the oldest version, and renegotiation is refused: it would cost the server more than the peer.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import monotonic
+
+from mqspark.errors import ConfigError, ProtocolError
+from mqspark.logs import sparing
+
+__all__ = ["HANDSHAKE_BYTE", "Certificates", "ClientTls", "ServerTls", "TlsStream", "client_context"]
+
+log = sparing("mqspark.tls")
+
+HANDSHAKE_BYTE = 0x16
+"""The record type of a handshake (RFC 8446, 5.1)."""
+
+MAX_HANDSHAKE_BYTES = 128 * 1024
+"""Received bytes of a handshake; a certificate chain of a client is the largest part of it."""
+
+READ_BYTES = 64 * 1024
+RELOAD_CHECK_S = 1.0
+"""Shortest time between two looks at the certificate files."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """What ``tls.server.*`` says. ``client_auth`` is none, optional or require."""
+
+    cert_path: str
+    key_path: str
+    key_password: str
+    trust_cert_path: str
+    client_auth: str
+    required: bool
+
+    def context(self) -> ssl.SSLContext:
+        """Raises ConfigError when a file cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        _load(context, "tls.server", self.cert_path, self.key_path, self.key_password, self.trust_cert_path)
+        if self.client_auth != "none":
+            context.verify_mode = ssl.CERT_REQUIRED if self.client_auth == "require" else ssl.CERT_OPTIONAL
+        return context
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path in (self.cert_path, self.key_path, self.trust_cert_path) if path]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """What ``tls.client.*`` says: for connections of a server to other servers."""
+
+    cert_path: str
+    key_path: str
+    key_password: str
+    trust_cert_path: str
+    verify: bool
+    """Whether the other server must show a trusted certificate that names its host."""
+
+
+def client_context(settings: ClientTls) -> ssl.SSLContext:
+    """Raises ConfigError when a file cannot be used."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not settings.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    _load(
+        context,
+        "tls.client",
+        settings.cert_path,
+        settings.key_path,
+        settings.key_password,
+        settings.trust_cert_path,
+    )
+    return context
+
+
+def _load(context: ssl.SSLContext, prefix: str, cert: str, key: str, password: str, trusted: str) -> None:
+    try:
+        if cert:
+            # Without a password OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(cert, key or None, password=password or "")
+        if trusted:
+            context.load_verify_locations(cafile=trusted)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        names = f"{prefix}.certPath={cert}, {prefix}.keyPath={key}, {prefix}.trustCertPath={trusted}"
+        raise ConfigError(f"{names}: {error}", key=f"{prefix}.certPath") from None
+
+
+class Certificates:
+    """The context for new connections, made again when a file has changed. Established connections keep theirs."""
+
+    def __init__(self, settings: ServerTls) -> None:
+        self.settings = settings
+        self._context = settings.context()
+        self._seen = self._look()
+        self._look_at = monotonic() + RELOAD_CHECK_S
+
+    def context(self) -> ssl.SSLContext:
+        now = monotonic()
+        if now >= self._look_at:
+            self._look_at = now + RELOAD_CHECK_S
+            self._reload()
+        return self._context
+
+    def _reload(self) -> None:
+        seen = self._look()
+        if seen == self._seen:
+            return
+        try:
+            self._context = self.settings.context()
+        except ConfigError as error:  # for example: the certificate is new, and its key is not yet
+            log.error("the changed TLS files are not used yet: %s", error)
+            return
+        self._seen = seen
+        log.info("TLS uses the changed files %s", ", ".join(self.settings.paths))
+
+    def _look(self) -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = []
+        for path in self.settings.paths:
+            try:
+                status = os.stat(path)
+            except OSError:
+                found.append((0,))
+            else:
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        return found
+
+
+class TlsStream:
+    """One connection's TLS state on the server's side."""
+
+    __slots__ = ("_cipher_in", "_cipher_out", "_received", "_tls", "established")
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._cipher_in = ssl.MemoryBIO()
+        self._cipher_out = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._cipher_in, self._cipher_out, server_side=True)
+        self._received = 0
+        self.established = False
+
+    def receive(self, cipher: bytes) -> None:
+        """Raises ProtocolError when a handshake takes too many bytes."""
+        self._cipher_in.write(cipher)
+        if not self.established:
+            self._received += len(cipher)
+            if self._received > MAX_HANDSHAKE_BYTES:
+                raise ProtocolError(f"a TLS handshake of over {MAX_HANDSHAKE_BYTES} bytes")
+
+    def shake_hands(self) -> bool:
+        """Go on with the handshake: about a millisecond of processor time. Returns whether it is complete. Raises
+        ProtocolError."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise ProtocolError(f"TLS: {_reason(error)}") from None
+        self.established = True
+        return True
+
+    def read(self) -> bytes:
+        """What has been decrypted. Raises ProtocolError; EOFError when the peer has ended the TLS stream."""
+        parts = []
+        try:
+            while part := self._tls.read(READ_BYTES):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        except ssl.SSLZeroReturnError:
+            pass
+        except ssl.SSLError as error:
+            raise ProtocolError(f"TLS: {_reason(error)}") from None
+        if parts:  # the end is found again by the next read
+            return b"".join(parts)
+        raise EOFError
+
+    def encrypt(self, buffers: Iterable[bytes | memoryview]) -> bytes:
+        """Nothing is sent before the first request of a peer, and so not before the handshake."""
+        write: Callable[[bytes | memoryview], int] = self._tls.write
+        for buffer in buffers:
+            if len(buffer):
+                write(buffer)
+        return self._cipher_out.read()
+
+    def end(self) -> bytes:
+        """Ciphertext that tells the peer that nothing more comes."""
+        if self.established:
+            try:
+                self._tls.unwrap()
+            except ssl.SSLError:  # it waits for the peer's own end, which need not come
+                return self._cipher_out.read()
+        return self._cipher_out.read()
+
+    def to_send(self) -> bytes:
+        """Ciphertext of the protocol itself: handshake, alerts, key updates."""
+        return self._cipher_out.read()
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()

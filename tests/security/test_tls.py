@@ -1,0 +1,358 @@
+"""TLS of the servers: plain and encrypted peers on one port, endless handshakes, garbage, changed certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trustme
+
+from mqspark.errors import ConfigError
+from mqspark.protocol.command import Command, encode_request, encode_response
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.session import Session
+from mqspark_server.net import tcp, tls
+from mqspark_server.net.addresses import bind_socket
+from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.net.tls import MAX_HANDSHAKE_BYTES, Certificates, ServerTls
+from mqspark_server.settings.settings import Layer, broker_settings, file_layer, namesrv_settings
+from tests.support.waiting import eventually_async
+
+pytestmark = pytest.mark.anyio
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+class Echo:
+    """Answers with the body of the request."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def connected(self, session: Session) -> None: ...
+
+    def received(self, session: Session, commands: Iterable[Command]) -> None:
+        for command in commands:
+            self.seen.append(command.opaque)
+            if not command.is_oneway:
+                session.send(encode_response(command.opaque, 0, body=bytes(command.body)))
+
+    @property
+    def work_waits(self) -> bool:
+        return False
+
+    def work(self) -> bool:
+        return False
+
+    def disconnected(self, session: Session) -> None: ...
+
+    def turn(self) -> None: ...
+
+    def tick(self) -> int:
+        return 1000
+
+
+@dataclass
+class Secured:
+    server: RemotingServer
+    core: Echo
+    port: int
+    authority: trustme.CA
+    folder: Path
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    def trust(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        return context
+
+    async def connect(
+        self, context: ssl.SSLContext | None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(HOST, self.port, ssl=context)
+        self.writers.append(writer)
+        return reader, writer
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    folder: Path, *, required: bool = False, client_auth: str = "none"
+) -> AsyncIterator[Secured]:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    trusted = "" if client_auth == "none" else str(folder / "ca.pem")
+    settings = ServerTls(str(folder / "server.pem"), "", "", trusted, client_auth, required=required)
+    core, outbox = Echo(), list[Session]()
+    server = RemotingServer(core, outbox, name="echo", tls=Certificates(settings))
+    listener = await server.listen(bind_socket(HOST, 0))
+    server.start()
+    secured = Secured(server, core, listener.port, authority, folder)
+    try:
+        yield secured
+    finally:
+        for writer in secured.writers:
+            writer.transport.abort()
+        await server.close(abruptly=True)
+
+
+async def answers(reader: asyncio.StreamReader, count: int) -> list[Command]:
+    wire, got = Connection(), list[Command]()
+    while len(got) < count:
+        data = await asyncio.wait_for(reader.read(1 << 16), 30)
+        assert data, f"{len(got)} of {count} answers"
+        got += wire.receive_data(data)
+    return got
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    with contextlib.suppress(ConnectionError):
+        while await asyncio.wait_for(reader.read(1 << 16), 30):
+            pass
+    return True
+
+
+BODIES = [b"", b"x", bytes(70_000), os.urandom(3 << 20)]
+
+
+async def test_plain_and_encrypted_peers_on_one_port(tmp_path: Path) -> None:
+    async with serving(tmp_path) as secured:
+        for context in (None, secured.trust()):
+            reader, writer = await secured.connect(context)
+            for opaque, body in enumerate(BODIES):
+                writer.write(encode_request(1, opaque, None, body))
+            got = await answers(reader, len(BODIES))
+            assert [(each.opaque, bytes(each.body)) for each in got] == list(enumerate(BODIES))
+
+
+async def test_plain_peers_are_refused_when_tls_is_required(tmp_path: Path) -> None:
+    async with serving(tmp_path, required=True) as secured:
+        reader, writer = await secured.connect(None)
+        writer.write(encode_request(1, 1))
+        assert await is_closed(reader)
+        assert secured.core.seen == []
+        reader, writer = await secured.connect(secured.trust())
+        writer.write(encode_request(1, 2))
+        assert (await answers(reader, 1))[0].opaque == 2
+
+
+@pytest.mark.parametrize("client_auth", ["optional", "require"])
+async def test_certificates_of_clients(tmp_path: Path, client_auth: str) -> None:
+    async with serving(tmp_path, client_auth=client_auth) as secured:
+        mine, foreign, nobody = secured.trust(), secured.trust(), secured.trust()
+        secured.authority.issue_cert("client@example.com").configure_cert(mine)
+        trustme.CA().issue_cert("client@example.com").configure_cert(foreign)
+        accepted = [mine] if client_auth == "require" else [mine, nobody]
+        for context in accepted:
+            reader, writer = await secured.connect(context)
+            writer.write(encode_request(1, 1))
+            await answers(reader, 1)
+        secured.core.seen.clear()
+        for context in [foreign] if client_auth == "optional" else [foreign, nobody]:
+            with contextlib.suppress(OSError):  # TLS 1.3: the client learns it with its first read
+                reader, writer = await secured.connect(context)
+                writer.write(encode_request(1, 9))
+                assert await is_closed(reader)
+        assert secured.core.seen == []
+
+
+async def test_bytes_that_come_one_by_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as secured:
+        reader, writer = await secured.connect(None)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = secured.trust().wrap_bio(incoming, outgoing, server_hostname=HOST)
+
+        async def pass_on() -> None:
+            for number in outgoing.read():
+                writer.write(bytes([number]))
+                await writer.drain()
+
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await pass_on()
+                incoming.write(await asyncio.wait_for(reader.read(1 << 16), 30))
+        client.write(encode_request(1, 1, None, b"with the end of the handshake"))
+        await pass_on()
+        client.write(encode_request(1, 2, oneway=True) + encode_request(1, 3, None, b"last"))
+        await pass_on()
+        wire, got = Connection(), list[Command]()
+        while len(got) < 2:
+            incoming.write(await asyncio.wait_for(reader.read(1 << 16), 30))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                got += wire.receive_data(client.read(1 << 16))
+        assert [bytes(each.body) for each in got] == [b"with the end of the handshake", b"last"]
+        assert secured.core.seen == [1, 2, 3]
+
+
+async def test_requests_right_before_the_end_are_handled(tmp_path: Path) -> None:
+    """A consumer's last offsets are one-way requests right before it closes."""
+    async with serving(tmp_path) as secured:
+        _, writer = await secured.connect(secured.trust())
+        writer.write(b"".join(encode_request(1, opaque, oneway=True) for opaque in range(300)))
+        writer.close()
+        await eventually_async(lambda: len(secured.core.seen) == 300)
+        await eventually_async(lambda: secured.server.connections == 0)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16" + os.urandom(400),
+        b"\x16\x03\x01\x00\x05hello",
+        b"\x16\x03\x01\x02\x00" + bytes(600),
+    ],
+    ids=["random", "no hello", "zeros"],
+)
+async def test_garbage_ends_its_own_connection_alone(tmp_path: Path, sent: bytes) -> None:
+    async with serving(tmp_path) as secured:
+        reader, writer = await secured.connect(secured.trust())
+        bad_reader, bad_writer = await secured.connect(None)
+        bad_writer.write(sent)
+        assert await is_closed(bad_reader)
+        assert secured.server.protocol_errors == 1
+        writer.write(encode_request(1, 1))
+        await answers(reader, 1)
+
+
+async def test_a_handshake_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "HANDSHAKE_S", 0.1)
+    async with serving(tmp_path) as secured:
+        reader, writer = await secured.connect(None)
+        writer.write(b"\x16\x03\x01\x02\x00")
+        assert await is_closed(reader)
+        assert secured.server.dropped_connections == 1
+        assert secured.server.handshakes == 0
+
+
+async def test_a_handshake_has_a_size_limit(tmp_path: Path) -> None:
+    """A ClientHello in fragments, of which OpenSSL would take more."""
+    async with serving(tmp_path) as secured:
+        reader, writer = await secured.connect(None)
+        hello = b"\x01" + (MAX_HANDSHAKE_BYTES - 1).to_bytes(3, "big") + bytes(2 * MAX_HANDSHAKE_BYTES)
+        for start in range(0, len(hello), 16_000):
+            fragment = hello[start : start + 16_000]
+            writer.write(b"\x16\x03\x01" + len(fragment).to_bytes(2, "big") + fragment)
+        assert await is_closed(reader)
+        assert secured.server.protocol_errors == 1
+
+
+async def test_many_handshakes_leave_others_their_turns(tmp_path: Path) -> None:
+    """What is counted is the handshakes between two answers to somebody else."""
+    async with serving(tmp_path) as secured:
+        reader, writer = await secured.connect(secured.trust())
+        at_once, steps = 60, 0
+        most, since = 0, 0
+        shake_hands = tls.TlsStream.shake_hands
+
+        def counted(stream: tls.TlsStream) -> bool:
+            nonlocal steps
+            steps += 1
+            end = asyncio.get_running_loop().time() + 0.002
+            while asyncio.get_running_loop().time() < end:
+                pass
+            return shake_hands(stream)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tls.TlsStream, "shake_hands", counted)
+            others = [asyncio.ensure_future(secured.connect(secured.trust())) for _ in range(at_once)]
+            while not all(each.done() for each in others):
+                writer.write(encode_request(1, 1))
+                await answers(reader, 1)
+                most, since = max(most, steps - since), steps
+            await asyncio.gather(*others)
+        assert steps >= at_once
+        assert most <= at_once // 2
+
+
+async def test_a_changed_certificate_is_used_for_new_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tls, "RELOAD_CHECK_S", 0.0)
+    caplog.set_level(logging.INFO)
+    async with serving(tmp_path) as secured:
+        old_reader, old_writer = await secured.connect(secured.trust())
+        first = old_writer.get_extra_info("peercert")["serialNumber"]
+        (tmp_path / "server.pem").write_text("half written")
+        _, writer = await secured.connect(secured.trust())
+        assert writer.get_extra_info("peercert")["serialNumber"] == first
+        assert "not used yet" in caplog.text
+        secured.authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(
+            tmp_path / "server.pem"
+        )
+        reader, writer = await secured.connect(secured.trust())
+        assert writer.get_extra_info("peercert")["serialNumber"] != first
+        for each_reader, each_writer in ((old_reader, old_writer), (reader, writer)):
+            each_writer.write(encode_request(1, 1))
+            await answers(each_reader, 1)
+
+
+async def test_old_versions_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as secured:
+        context = secured.trust()
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        reader, writer = await secured.connect(context)
+        writer.write(encode_request(1, 1))
+        await answers(reader, 1)
+    settings = ServerTls(str(tmp_path / "server.pem"), "", "", "", "none", required=False)
+    assert settings.context().minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"tls.server.mode": "on"}, "tls.server.mode"),
+        ({"tls.server.mode": "enforcing"}, "tls.server.mode"),
+        ({"tls.server.need.client.auth": "yes"}, "tls.server.need.client.auth"),
+        (
+            {"tls.server.need.client.auth": "require", "tls.server.certPath": "x"},
+            "tls.server.need.client.auth",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other(values: dict[str, str], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        namesrv_settings({}, Layer("namesrv.conf", values))
+    assert caught.value.key == key
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    for name in ("missing.pem", "empty.pem"):
+        path = tmp_path / name
+        if name == "empty.pem":
+            path.touch()
+        settings = namesrv_settings({}, Layer("namesrv.conf", {"tls.server.certPath": str(path)}))
+        assert settings.server.server_tls is not None
+        with pytest.raises(ConfigError, match=f"tls.server.certPath={path}"):
+            Certificates(settings.server.server_tls)
+
+
+def test_toml_may_group_the_keys(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text(
+        '[tls.server]\ncertPath = "a.pem"\nneed.client.auth = "optional"\ntrustCertPath = "ca.pem"\n'
+    )
+    server = broker_settings({}, file_layer(path), use_environment=False).server
+    assert (server.tls_server_cert_path, server.tls_server_need_client_auth) == ("a.pem", "optional")
+    assert server.server_tls is not None
+    assert not server.server_tls.required
+
+
+def test_a_password_is_not_shown() -> None:
+    values = {"tls.server.keyPassword": "canary", "tls.client.keyPassword": "canary"}
+    assert "canary" not in repr(broker_settings({}, Layer("broker.conf", values), use_environment=False))
