@@ -22,8 +22,8 @@ from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sy
 from mqspark_server.following import Following
 from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, resolve_broker_ip
 from mqspark_server.net.descriptors import PROCESS
+from mqspark_server.net.servertls import client_context
 from mqspark_server.net.slaveport import ReplicationServer
-from mqspark_server.net.tls import client_context
 from mqspark_server.node import BrokerParts
 from mqspark_server.phases import Phase, ProcessLifecycle
 from mqspark_server.registrar import Registrar

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.lateness import Overload
+from mqspark_server.net.servertls import Certificates
 from mqspark_server.net.tcp import RemotingServer
-from mqspark_server.net.tls import Certificates
 from mqspark_server.settings.settings import ServerConfig
 
 __all__ = ["Ends", "remoting_server"]

@@ -5,7 +5,7 @@ import itertools
 import json
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,11 +103,14 @@ class JavaDriver(Driver):
 
 
 @contextmanager
-def java_driver(jars: Jars, folder: Path, serialize_type: str) -> Iterator[JavaDriver]:
+def java_driver(
+    jars: Jars, folder: Path, serialize_type: str, options: Sequence[str] = ()
+) -> Iterator[JavaDriver]:
     """A driver JVM whose requests have JSON or ROCKETMQ headers."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "driver.err"
     options = [
+        *options,
         "-XX:TieredStopAtLevel=1",
         f"-Drocketmq.serialize.type={serialize_type}",
         f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}",

@@ -1,4 +1,4 @@
-"""Our clients over TLS on an unmodified RocketMQ 5.5.0."""
+"""TLS between our clients and an unmodified RocketMQ 5.5.0, and between its client and our servers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ from mqspark import (
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConnectionLost
 from mqspark.message import MessageQueue
+from mqspark.testing import Broker
+from tests.interop.driver import java_driver, message
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.support.clusters import Cluster
@@ -42,11 +44,8 @@ class Secured:
     tls: TlsSettings
 
 
-@pytest.fixture(scope="module")
-def secured(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A broker that takes nothing but TLS, and wants certificates. (Its name server takes both, since the broker itself
-    registers without.)"""
-    folder = tmp_path_factory.mktemp("tls")
+def certified(folder: Path) -> Path:
+    """The folder, with ca.pem and the certificates and keys of a server and a client."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
     for name, holder in (("server", HOST), ("client", "client@example.com")):
@@ -55,6 +54,14 @@ def secured(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         key = load_pem_private_key(issued.private_key_pem.bytes(), None)
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         (folder / f"{name}.key").write_bytes(pem)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def secured(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker that takes nothing but TLS, and wants certificates. (Its name server takes both, since the broker itself
+    registers without.)"""
+    folder = certified(tmp_path_factory.mktemp("tls"))
     with rocketmq_namesrv(jars, folder / "namesrv", java_options(folder, "permissive")) as namesrv:
         options = java_options(folder, "enforcing")
         with rocketmq_broker(jars, folder / "broker", namesrv, options=options) as cluster:
@@ -122,3 +129,51 @@ def test_without_tls(secured: Secured, name: Callable[[str], str]) -> None:
     with Producer(secured.cluster.namesrv, group=name("p")) as producer:
         with pytest.raises(ConnectionLost):
             producer.send(Message.of(name("Secured"), b"x"))
+
+
+def test_javas_client_on_our_servers(jars: Jars, tmp_path: Path, name: Callable[[str], str]) -> None:
+    """Name server and broker take nothing but TLS, and want certificates."""
+    folder, topic = certified(tmp_path), name("Secured")
+    server = {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": folder / "server.pem",
+        "tls.server.keyPath": folder / "server.key",
+        "tls.server.need.client.auth": "require",
+        "tls.server.trustCertPath": folder / "ca.pem",
+        "useTLS": "true",
+        "tls.client.certPath": folder / "server.pem",
+        "tls.client.keyPath": folder / "server.key",
+        "tls.client.trustCertPath": folder / "ca.pem",
+    }
+    client = {
+        "tls.enable": "true",
+        "tls.test.mode.enable": "false",
+        "tls.client.authServer": "true",
+        "tls.client.certPath": folder / "client.pem",
+        "tls.client.keyPath": folder / "client.key",
+        "tls.client.trustCertPath": folder / "ca.pem",
+    }
+    path = folder / "client.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in client.items()))
+    options = ["-Dtls.enable=true", f"-Dtls.config.file={path}"]
+    with (
+        Broker(settings={key: str(value) for key, value in server.items()}) as broker,
+        java_driver(jars, folder / "driver", "JSON", options) as java,
+    ):
+        assert broker.address in java.mqadmin("clusterList", "-n", broker.namesrv)
+        producer = java.call("producer.start", namesrv=broker.namesrv, group=name("p"))
+        for number in range(20):
+            body = bytes([number]) * 10_000
+            java.call("producer.send", handle=producer["handle"], mode="sync", message=message(topic, body))
+        java.call("producer.stop", handle=producer["handle"])
+        got: set[bytes] = set()
+        tls = TlsSettings(
+            ca_file=folder / "ca.pem", cert_file=folder / "client.pem", key_file=folder / "client.key"
+        )
+        lite = LitePullConsumer(broker.namesrv, group=name("lite"), consume_from=FIRST, tls=tls)
+        lite.subscribe(topic)
+        with lite:
+            eventually(
+                lambda: got.update(m.body for m in lite.poll(500)) or len(got) == 20, "Java's messages"
+            )
+        assert got == {bytes([number]) * 10_000 for number in range(20)}

@@ -204,7 +204,7 @@ def test_no_table_of_handlers_has_a_request_code_twice_or_takes_another_over() -
 
 PACKAGES = ("mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs/mqspark_jobs")
 CALLED_BY_OTHERS = {
-    "asyncio": "data_received pause_writing resume_writing",
+    "asyncio": "pause_writing resume_writing",
     "pytest": "pytest_configure",
     "Spark": """getDefaultReadLimit prepareForTriggerAvailableNow reportLatestOffset streamReader
     streamWriter""",

@@ -42,7 +42,7 @@ from mqspark.protocol.session import Core, Session
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.lateness import Lateness, Overload
 from mqspark_server.net.memory_budget import MemoryBudget, Pace
-from mqspark_server.net.tls import HANDSHAKE_BYTE, Certificates, TlsStream
+from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
 __all__ = ["Listener", "LocalPeer", "RemotingServer"]
 
@@ -215,11 +215,6 @@ class RemotingServer:
     @property
     def connections(self) -> int:
         return len(self._sockets)
-
-    @property
-    def handshakes(self) -> int:
-        """Connections whose TLS handshake is not complete."""
-        return len(self._handshakes)
 
     @property
     def buffered_bytes(self) -> int:

@@ -35,7 +35,7 @@ from mqspark.config import (
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
-from mqspark_server.net.tls import ClientTls, ServerTls
+from mqspark_server.net.servertls import ClientTls, ServerTls
 from mqspark_server.settings.properties import parse_properties
 from mqspark_server.settings.rocketmq_keys import REFUSED, ROCKETMQ_KEYS
 
