@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.interop import jars as jar_cache
-from tests.interop.driver import JavaDriver, java_driver
+from tests.interop.driver import JSON_FIRST, JavaDriver, java_driver
 from tests.interop.jars import HERE, Jars
 from tests.interop.rocketmq import rocketmq_cluster
 from tests.support.clusters import Cluster, mqspark_cluster
@@ -23,6 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
+    # A real broker is busy all its life: it starts late, and ends with the last of its tests.
+    items.sort(key=lambda item: HERE in item.path.parents and "rocketmq" in item.name)
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +58,7 @@ def cluster(request: pytest.FixtureRequest, jars: Jars) -> Cluster:
     return running
 
 
-@pytest.fixture(scope="session", params=["JSON", "ROCKETMQ"], ids=["json", "binary"])
+@pytest.fixture(scope="session", params=JSON_FIRST, ids=["json", "binary"])
 def java(
     request: pytest.FixtureRequest, jars: Jars, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaDriver]:

@@ -59,9 +59,14 @@ def pull_all(java: JavaDriver, cluster: Cluster, topic: str, queues: int = QUEUE
     return messages
 
 
+BOTH_HEADERS = pytest.mark.parametrize("java", ["JSON", "ROCKETMQ"], ids=["json", "binary"], indirect=True)
+"""In `make test`, too."""
+
+
 # ---- producing
 
 
+@BOTH_HEADERS
 def test_every_field_of_a_message_arrives(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic = create_topic(cluster, name("Fields"))
     handle = producer(java, cluster)
@@ -134,6 +139,7 @@ def test_many_asynchronous_sends_are_dense_and_in_place(
     }
 
 
+@BOTH_HEADERS
 def test_a_batch_is_stored_as_its_messages(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic = create_topic(cluster, name("Batch"))
     handle = producer(java, cluster)
@@ -196,6 +202,7 @@ def test_a_sharding_key_always_meets_its_queue(java: JavaDriver, cluster: Cluste
     assert len(set.union(*queues.values())) > 1
 
 
+@BOTH_HEADERS
 @pytest.mark.parametrize("algorithm", ["ZLIB", "LZ4", "ZSTD"])
 def test_compressed_bodies(java: JavaDriver, cluster: Cluster, name: Name, algorithm: str) -> None:
     topic = create_topic(cluster, name("Compressed"))
@@ -259,6 +266,7 @@ def test_a_queue_that_does_not_exist_is_refused(java: JavaDriver, cluster: Clust
 # ---- push consumers
 
 
+@BOTH_HEADERS
 def test_clustering_consumer_gets_its_tags_from_the_first_message(
     java: JavaDriver, cluster: Cluster, name: Name
 ) -> None:
@@ -460,6 +468,7 @@ def test_lite_pull_assignment_seeks_pauses_and_looks_up_times(
 # ---- raw pulls and offsets
 
 
+@BOTH_HEADERS
 def test_what_a_pull_answers(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic = create_topic(cluster, name("Pull"))
     sender, handle = producer(java, cluster), puller(java, cluster)

@@ -31,6 +31,7 @@ from pyspark_pymq.writing.exactlyonce import abort, commit, prepare
 from pyspark_pymq.writing.reports import Sent
 from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 from tests.support.dev import DevCluster
+from tests.support.processes import start, stop
 
 
 class Died(Exception):
@@ -169,12 +170,14 @@ pickle.dump(prepare(options, identity, number, rows(), first_turn=1), sys.stdout
 class Straggler:
     """Another attempt at a partition, in a process of its own like a worker of Spark: it sends a row, then waits."""
 
-    def __init__(self, wanted: WriteOptions, identity: str, number: int, values: list[int]) -> None:
+    def __init__(
+        self, log: Path, wanted: WriteOptions, identity: str, number: int, values: list[int]
+    ) -> None:
         command = [sys.executable, "-c", STRAGGLER]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = start(command, log, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._stdin, self._stdout = self._process.stdin.buffer, self._process.stdout.buffer
         pickle.dump((wanted, identity, number, values), self._stdin)
         self._stdin.flush()
         assert self._stdout.readline() == b"begun\n"
@@ -183,18 +186,12 @@ class Straggler:
         self._stdin.write(b"\n")
         self._stdin.flush()
         sent: Sent = pickle.load(self._stdout)  # noqa: S301 - made here
-        self._end()
+        stop(self._process)
         return sent
 
     def kill(self) -> None:
         """As Spark interrupts a task: its worker is killed."""
-        self._process.kill()
-        self._end()
-
-    def _end(self) -> None:
-        self._process.wait(30)
-        self._stdin.close()
-        self._stdout.close()
+        stop(self._process, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +202,7 @@ def test_speculation_with_attempts_that_run_at_once(broker: DevCluster, end: str
     topic = broker.create_topic(f"At-once-{end.replace(' ', '-')}", 3)
     wanted = options(broker, topic)
     ours, theirs = list(range(50)), list(range(50, 100))
-    straggler = Straggler(wanted, topic, 0, theirs)
+    straggler = Straggler(broker.store.parent / "straggler.log", wanted, topic, 0, theirs)
     try:
         first = prepare(wanted, topic, 0, rows(ours), first_turn=0)
         copy = prepare(wanted, topic, 0, rows(theirs), first_turn=1)

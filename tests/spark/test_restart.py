@@ -121,7 +121,7 @@ def killed_and_restarted(
 
 
 @pytest.mark.parametrize(
-    "kills", [2, pytest.param(5, marks=pytest.mark.slow("five kills; two are the fast twin"))]
+    "kills", [1, pytest.param(5, marks=pytest.mark.slow("five kills; one is the fast twin"))]
 )
 def test_file_sink(spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, kills: int) -> None:
     killed_and_restarted(cluster, topic, tmp_path, "parquet", {}, kills)

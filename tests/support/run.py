@@ -6,6 +6,7 @@ as flaky, last of all and with its first failure; if not, the run fails. Argumen
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+"""The tests start hundreds of processes of the same code: to compile it each time takes half of a start."""
 PYTEST = [sys.executable, "-m", "pytest", "-p", "tests.support.again"]
 TESTS_FAILED = 1
 """pytest's exit code when all tests have run, and some failed: what a second try can change."""
@@ -21,9 +24,11 @@ ALONE = ["--last-failed", "--last-failed-no-failures=none", "-n0"]
 
 def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryFile("w+") as output:
-        lint = subprocess.Popen(["make", "--no-print-directory", "lint"], stdout=output, stderr=output)
+        lint = subprocess.Popen(
+            ["make", "--no-print-directory", "lint"], env=ENVIRONMENT, stdout=output, stderr=output
+        )
         try:
-            code = subprocess.run([*PYTEST, "--first-try", *arguments]).returncode
+            code = subprocess.run([*PYTEST, "--first-try", *arguments], env=ENVIRONMENT).returncode
         finally:
             lint_code = lint.wait()
         output.seek(0)
@@ -31,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"make lint: {'failed' if lint_code else 'passed'}", flush=True)
     if code == TESTS_FAILED:
         print("Tests failed; a second try of each, alone:", flush=True)
-        code = subprocess.run([*PYTEST, "--second-try", *arguments, *ALONE]).returncode
+        code = subprocess.run([*PYTEST, "--second-try", *arguments, *ALONE], env=ENVIRONMENT).returncode
     return code or lint_code
 
 

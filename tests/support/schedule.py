@@ -18,6 +18,23 @@ EACH_ALONE = ("tests/crash/", "tests/property/")
 SECONDS = {
     "tests/spark/": 240,
     "tests/interop/": 240,
+    "tests/security/test_damaged_stores.py": 60,
+    "tests/integration/test_client_tools.py": 40,
+    "tests/crash/test_sigkill.py": 30,
+    "tests/integration/test_cli.py": 30,
+    "tests/integration/test_store_cli.py": 30,
+    "tests/security/test_fuzz.py": 25,
+    "tests/integration/test_client_push.py": 25,
+    "tests/integration/test_client_chaos.py": 20,
+    "tests/integration/test_client_consume.py": 20,
+    "tests/integration/test_testing.py": 20,
+    "tests/security/test_unread.py": 20,
+    "tests/crash/test_sigkill_transactions.py": 15,
+    "tests/security/test_interrupted_starts.py": 15,
+    "tests/security/test_scrub.py": 15,
+    "tests/unit/test_broker_timers.py": 10,
+    "tests/crash/": 5,
+    "tests/property/": 2,
 }
 """Of groups, or of all that begins so, on an idle machine. The rest is short."""
 

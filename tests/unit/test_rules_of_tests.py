@@ -1,4 +1,4 @@
-"""Rules of the tests themselves: one way to wait, one way to start a process, no file that is too long."""
+"""Rules of the tests themselves: one way to wait, one way to start a process, short files, reasons for what is slow."""
 
 from __future__ import annotations
 
@@ -10,44 +10,37 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-SHARED = TESTS / "support"
-FILES = [
-    path for path in sorted(TESTS.rglob("*.py")) if SHARED not in path.parents and path != Path(__file__)
-]
 MOST_LINES = 800
 WAITING = re.compile(r"eventually|until|wait_until|wait_for|poll_until")
 
 
-def beside_the_shared_ones(source: str) -> Iterator[str]:
-    """What ``tests/support`` has already."""
-    for node in ast.walk(ast.parse(source)):
+def faults_of_a_test(source: str) -> Iterator[str]:
+    """Second helpers beside those in ``tests/support``, and slow tests without a reason."""
+    tree = ast.parse(source)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name, args=args) | ast.AsyncFunctionDef(name=name, args=args) if (
                 WAITING.fullmatch(name) and "Callable[[], bool]" in ast.unparse(args)
             ):
                 yield f"{node.lineno}: {name}: waiting is tests.support.waiting.eventually"
-            case ast.Attribute(value=ast.Name(id="subprocess"), attr="Popen") if is_called(source, node):
+            case ast.Attribute(value=ast.Name(id="subprocess"), attr="Popen") if id(node) in called:
                 yield f"{node.lineno}: subprocess.Popen: processes are started by tests.support.processes"
-            case ast.Constant(value=str() as text) if "dependency:copy-dependencies" in text:
+            case ast.Constant(value=str() as text) if "dependency-plugin" in text:
                 yield f"{node.lineno}: mvn: jars are fetched by tests.support.maven"
+            case ast.Attribute(value=ast.Attribute(attr="mark"), attr="slow") if id(node) not in called:
+                yield f"{node.lineno}: pytest.mark.slow takes the reason why it is"
 
 
-def is_called(source: str, found: ast.Attribute) -> bool:
-    """Annotations name the type."""
-    return ast.get_source_segment(source, found) is not None and any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and (node.func.lineno, node.func.col_offset) == (found.lineno, found.col_offset)
-        for node in ast.walk(ast.parse(source))
-    )
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
-def test_a_file_of_tests_is_short_and_uses_the_shared_helpers(path: Path) -> None:
-    source = path.read_text()
-    assert source.count("\n") <= MOST_LINES, f"split it: {MOST_LINES} lines at most"
-    if "benchmarks" not in path.parts:  # they start other systems, and measure how long a start takes
-        assert list(beside_the_shared_ones(source)) == []
+def test_tests_are_in_short_files_and_use_the_shared_helpers() -> None:
+    found = []
+    for path in sorted(TESTS.rglob("*.py")):
+        source, name = path.read_text(), str(path.relative_to(TESTS))
+        if source.count("\n") > MOST_LINES:
+            found.append(f"{name} has more than {MOST_LINES} lines")
+        if not name.startswith(("support/", "benchmarks/", "unit/test_rules")):
+            found += [f"{name}:{fault}" for fault in faults_of_a_test(source)]
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -56,15 +49,21 @@ def test_a_file_of_tests_is_short_and_uses_the_shared_helpers(path: Path) -> Non
         "def until(condition: Callable[[], bool], what: str) -> None: ...",
         "async def wait_until(condition: Callable[[], bool]) -> None: ...",
         "child = subprocess.Popen(command)",
-        "run(['mvn', 'dependency:copy-dependencies'])",
+        "run(['mvn', 'org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies'])",
+        "@pytest.mark.slow\ndef test(): ...",
     ],
 )
-def test_second_helpers_are_seen(line: str) -> None:
-    assert list(beside_the_shared_ones(line))
+def test_faults_of_a_test_are_seen(line: str) -> None:
+    assert list(faults_of_a_test(line))
 
 
 @pytest.mark.parametrize(
-    "line", ["child: subprocess.Popen[str]", "def until(self, wall_ms: int) -> None: ..."]
+    "line",
+    [
+        "child: subprocess.Popen[str]",
+        "def until(self, wall_ms: int) -> None: ...",
+        "@pytest.mark.slow('it sleeps')\ndef test(): ...",
+    ],
 )
-def test_what_is_no_second_helper_is_not(line: str) -> None:
-    assert list(beside_the_shared_ones(line)) == []
+def test_what_is_no_fault_of_a_test_is_not(line: str) -> None:
+    assert list(faults_of_a_test(line)) == []
