@@ -12,7 +12,7 @@ servers when they are due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,8 @@ class BrokerCore:
 
         self.replicas = Replicas(config, store, clock, self.follower)
         store.refuse_puts(self.replicas.shortage)
+        if self.replicas.gates_readers:
+            store.confirm(self.replicas.confirmed)
         self._acked = 0
         """The log position up to which this broker alone would answer."""
         follower = self.follower
@@ -279,18 +281,28 @@ class BrokerCore:
         self.pop.progress(progress)
         if progress.failed is not None:
             self.acks.fail(f"the store failed: {progress.failed}")
-        if progress.arrivals:
+        self._arrived(progress.arrivals)
+
+    def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        if arrivals:
             puts = self.store.put_count
-            self.pulls.arrived(progress.arrivals)
+            self.pulls.arrived(arrivals)
             for service in self._services:
-                service.arrived(progress.arrivals)
+                service.arrived(arrivals)
             if self.store.put_count != puts:  # for example a check point that a pop's answer waits for
                 self.progress(self.store.commit())
 
     def replicated(self) -> None:
         """A slave may have more of the log, or have left: notify those who wait for it."""
-        self.acks.release(min(self._acked, self.replicas.confirmed))
-        if self.store.refusal is not None or self.config.min_in_sync_replicas > 1:
+        confirmed = self.replicas.confirmed
+        self.acks.release(min(self._acked, confirmed))
+        if self.replicas.gates_readers:
+            self._arrived(self.store.confirm(confirmed))
+        if (
+            self.store.refusal is not None
+            or self.config.min_in_sync_replicas > 1
+            or self.replicas.gates_readers
+        ):
             self.store.refuse_puts(self.replicas.shortage)
 
     def tick(self) -> int:

@@ -43,7 +43,7 @@ class BrokerConfig:
     """Brokers that must be in sync, including this one, for a SYNC_MASTER to accept a message, and that must have it
     before it is acknowledged."""
     all_ack_in_sync_state_set: bool = False
-    """Whether a SYNC_MASTER waits for all slaves that are in sync."""
+    """Whether a SYNC_MASTER waits for all slaves that are in sync, and consumers see only what these have."""
     enable_auto_in_sync_replicas: bool = False
     """Whether a SYNC_MASTER waits for fewer than inSyncReplicas while fewer are in sync."""
     slave_timeout: int = 3_000  # ms; then a send is answered FLUSH_SLAVE_TIMEOUT

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from mqspark.bounded import Ledger
 from mqspark.clock import Clock
+from mqspark.config import INT64_MAX
 from mqspark.errors import (
     DiskFull,
     InvalidMessage,
@@ -235,6 +236,8 @@ class MessageStore:
         self._flush_retry_ms: int | None = None
         """Set while the flush in flight waits after a shortage: the monotonic time at which it runs again."""
         self._note = DurableNote(self.paths.abort, self._files)
+        self._confirmed = INT64_MAX
+        """Consumers see nothing at or after this position (``confirm``)."""
         self._cut_back_to: int | None = None
         self.refusal: NotNow | None = None
         """Why puts are refused although the store is healthy (``refuse_puts``), or None."""
@@ -489,6 +492,7 @@ class MessageStore:
                 job.run()
                 self.end_flush(job)
             if self.read_only is None:
+                self._unreported_arrivals += self.confirm(INT64_MAX)  # every start shows everything
                 self._finish_deletions()
             if self.read_only is None:
                 if self._indexer is not None:
@@ -684,10 +688,28 @@ class MessageStore:
             self._shortage = None
             self._written_store_ms = self._appender.now_ms
             group = self._appender.take_group()
-            if not self._sync:
+            if not self._sync and self._confirmed == INT64_MAX:
                 return self._progress(self._dispatch(group))
             self._groups.append((self._log.written, group))
-        return self._progress([])
+        return self._progress([] if self._sync else self._show())
+
+    def _show(self) -> list[tuple[str, int, int]]:
+        """Dispatch what has become visible."""
+        end = self._visible_end
+        merged: dict[Queue, bytearray] = {}
+        while self._groups and self._groups[0][0] <= end:
+            for queue, entries in self._groups.pop(0)[1]:
+                if queue in merged:
+                    merged[queue] += entries
+                else:
+                    merged[queue] = entries
+        return self._dispatch(list(merged.items()))
+
+    def confirm(self, position: int) -> list[tuple[str, int, int]]:
+        """Show consumers only what lies before ``position``, which other brokers have, too; INT64_MAX: everything.
+        What was visible stays so. Returns the queues with newly visible messages: topic, queue id, new max offset."""
+        self._confirmed = max(position, self._visible_end)
+        return self._show() if self._groups and self.read_only is None else []
 
     def _write_in_flight(self) -> None:
         """Finish the write of a flush in flight before this thread writes. Otherwise a kill could leave a
@@ -747,14 +769,7 @@ class MessageStore:
             self._log.synced(job.left, job.end)
             self._shortage = None
             self._durable_store_ms = job.store_timestamp_ms
-            merged: dict[Queue, bytearray] = {}
-            while self._groups and self._groups[0][0] <= job.end:
-                for queue, entries in self._groups.pop(0)[1]:
-                    if queue in merged:
-                        merged[queue] += entries
-                    else:
-                        merged[queue] = entries
-            arrivals = self._dispatch(list(merged.items()))
+            arrivals = self._show()
         return self._progress(arrivals)
 
     def _dispatch(self, group: Group) -> list[tuple[str, int, int]]:
@@ -840,10 +855,15 @@ class MessageStore:
             checkpoints.wanted = True
         # Deletions have to be on disk first: entries that are cut from queues meanwhile must be rebuilt from
         # the log. Queues that lack entries of visible records cannot be checkpointed.
-        behind = self.deletions.behind or self._undispatched
+        behind = self.deletions.behind or self._undispatched or self._holds_durable
         if not behind and checkpoints.is_due(self._log.durable):
             jobs.append(self._begin_checkpoint())
         return jobs
+
+    @property
+    def _holds_durable(self) -> bool:
+        """Whether durable records wait for their queue entries, because they are not confirmed."""
+        return bool(self._groups) and self._groups[0][0] <= self._log.durable
 
     def _begin_checkpoint(self) -> CheckpointJob:
         index_ms = self._index.full_timestamp_ms if self._indexer is not None else None
@@ -927,10 +947,10 @@ class MessageStore:
             _log.warning("the last failed read works again")
 
     def log_from(self, position: int, limit_bytes: int) -> memoryview:
-        """Visible bytes of the log from ``position`` on, including the padding at segment ends: at most
-        ``limit_bytes``, of one segment. Empty when there are none yet."""
+        """Acknowledged bytes of the log from ``position`` on, confirmed or not, including the padding at segment
+        ends: at most ``limit_bytes``, of one segment. Empty when there are none yet."""
         segment = self._log.segment_of(position)
-        end = min(position + limit_bytes, self._visible_end, segment.end if segment is not None else position)
+        end = min(position + limit_bytes, self._stored_end, segment.end if segment is not None else position)
         try:
             return self._log.slice(position, end - position) or memoryview(b"")
         except (OSError, MemoryError) as error:
@@ -1062,6 +1082,11 @@ class MessageStore:
     @property
     def _visible_end(self) -> int:
         """End of the last record that consumers may see."""
+        return min(self._stored_end, self._confirmed)
+
+    @property
+    def _stored_end(self) -> int:
+        """End of the last record that is stored as safely as flushDiskType says."""
         return self._log.durable if self._sync else self._log.written
 
     @property
@@ -1129,5 +1154,10 @@ class MessageStore:
 
     @property
     def acked_offset(self) -> int:
-        """End of the last record that is acked to producers and visible to consumers."""
-        return self._visible_end
+        """End of the last record that this broker alone would acknowledge; consumers see it once it is confirmed."""
+        return self._stored_end
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Bytes that are stored and not shown to consumers, because too few brokers have them (``confirm``)."""
+        return self._stored_end - self._visible_end

@@ -18,7 +18,7 @@ from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.replication import Reports, data_head
 from mqspark.store.timer.timerfiles import TimerCheckpoint
-from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
+from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 SEGMENT = 1 << 16
 
@@ -385,4 +385,83 @@ def test_a_sync_master_may_do_with_fewer_while_slaves_are_away(tmp_path: Path) -
     assert peer.heard() == []
     has_all(slave, bench)
     assert [answer.code for answer in peer.heard()] == [0]
+    bench.close()
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_consumers_see_only_what_all_slaves_in_sync_have(tmp_path: Path, sync: bool) -> None:
+    bench = make(
+        tmp_path,
+        sync=sync,
+        broker_role=BrokerRole.SYNC_MASTER,
+        in_sync_replicas=2,
+        all_ack_in_sync_state_set=True,
+    )
+    (slave,) = connected(bench, 0)
+    sender, reader = bench.peer(), bench.peer()
+    suspended = {"sysFlag": "6", "suspendTimeoutMillis": "15000"}
+    bench.broker.state.topics.ensure("T", 4)
+    reader.give(PULL, pull_ext(**suspended))
+    sender.give(SEND, send_ext(queue_id=0), b"a")
+    bench.broker.turn()
+    bench.flush()
+    end = bench.store.max_physical_offset
+    assert bench.store.acked_offset == end == bench.store.unconfirmed_bytes
+    assert reader.heard() == [], "a new master might not have it"
+    assert bench.store.max_offset("T", 0) == 0
+    assert bench.store.record_at(0) is None
+    bench.run_jobs()
+    slave.data(1 << 24)
+    slave.received(report(end))
+    bench.broker.replicated()
+    assert [answer.code for answer in reader.heard()] == [0]
+    assert [answer.code for answer in sender.heard()] == [0]
+    assert bench.store.max_offset("T", 0) == 1
+    bench.broker.replicas.disconnect(slave)
+    bench.broker.replicated()
+    assert bench.store.record_at(0) is not None, "what was visible stays so"
+    sender.give(SEND, send_ext(queue_id=0), b"b")
+    bench.broker.turn()
+    bench.flush()
+    assert bench.store.max_offset("T", 0) == 1
+    bench.close()
+    bench.open()
+    assert [one.body for one in bench.records("T")] == [b"a", b"b"]
+    bench.close()
+
+
+def test_what_waits_for_slaves_is_bounded(tmp_path: Path) -> None:
+    bench = make(
+        tmp_path,
+        broker_role=BrokerRole.SYNC_MASTER,
+        in_sync_replicas=2,
+        all_ack_in_sync_state_set=True,
+        ha_max_gap_not_in_sync=5_000,
+    )
+    peer = bench.peer()
+    codes = []
+    for _ in range(10):
+        peer.give(SEND, send_ext(), bytes(1_000))
+        bench.broker.turn()
+        codes += [answer.code for answer in peer.heard()]
+    assert codes
+    assert set(codes) == {ResponseCode.SYSTEM_ERROR}
+    assert bench.store.unconfirmed_bytes < 7_000
+    bench.close()
+
+
+def test_a_kill_leaves_nothing_out_that_was_not_confirmed(tmp_path: Path) -> None:
+    bench = make(
+        tmp_path, broker_role=BrokerRole.SYNC_MASTER, in_sync_replicas=2, all_ack_in_sync_state_set=True
+    )
+    peer = bench.peer()
+    for number in range(5):
+        peer.give(SEND, send_ext(), b"%d" % number)
+        bench.broker.turn()
+        bench.flush()
+        bench.run_jobs()
+    assert bench.records("T") == []
+    bench.store.abandon()
+    bench.open()
+    assert [one.body for one in bench.records("T")] == [b"%d" % number for number in range(5)]
     bench.close()

@@ -177,12 +177,20 @@ class Replicas:
         return confirmed
 
     @property
+    def gates_readers(self) -> bool:
+        """Whether consumers see only what is confirmed (DefaultMessageStore.getConfirmOffset)."""
+        config = self._config
+        return config.broker_role is BrokerRole.SYNC_MASTER and config.all_ack_in_sync_state_set
+
+    @property
     def shortage(self) -> TooFewReplicas | None:
         """Why a SYNC_MASTER accepts no message now: fewer than minInSyncReplicas are in sync."""
         config = self._config
-        if config.broker_role is not BrokerRole.SYNC_MASTER or config.min_in_sync_replicas <= 1:
+        if config.broker_role is not BrokerRole.SYNC_MASTER:
             return None
         in_sync = self.in_sync
+        if self._store.unconfirmed_bytes > config.ha_max_gap_not_in_sync:
+            return TooFewReplicas(in_sync, max(config.in_sync_replicas, config.min_in_sync_replicas))
         return (
             None
             if in_sync >= config.min_in_sync_replicas
