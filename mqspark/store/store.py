@@ -236,6 +236,8 @@ class MessageStore:
         self._flush_retry_ms: int | None = None
         """Set while the flush in flight waits after a shortage: the monotonic time at which it runs again."""
         self._note = DurableNote(self.paths.abort, self._files)
+        self.sure_position = 0
+        """End of what was known to be synced when the store was opened. A power cut may have left holes behind it."""
         self._confirmed = INT64_MAX
         """Consumers see nothing at or after this position (``confirm``)."""
         self._cut_back_to: int | None = None
@@ -346,7 +348,7 @@ class MessageStore:
             position,
             self._clock.now_ms(),
             lambda end: self._log.position == end and self._is_quiet,
-            self._checkpoints.distrust,
+            self._before_cut,
             self._cut,
             self._note_cut_failure,
         )
@@ -363,9 +365,13 @@ class MessageStore:
             and not self._dirty
         )
 
+    def _before_cut(self, position: int) -> None:
+        """Without this, a start after a crash would take what is cut for lost, and never assign its offsets again."""
+        self._checkpoints.distrust()
+        self._note.lower(position)
+
     def _cut(self, position: int) -> None:
         self._cut_back_to = None
-        self._note.write(position)
         self.deletions.end_at(position)
         self._checkpoints.cut(position)
         if self.scrub is not None:
@@ -470,6 +476,7 @@ class MessageStore:
             (each.offset, each.offset + (each.length or 0)) for each in missing if each.offset is not None
         ]
         self.scrub = self._new_scrub(report.end_position, known + report.damaged)
+        self.sure_position = report.sure_position
         self._fetcher.begin(report.end_position, report.damaged)
         self._cleaner.open()
         self.read_only = self._failed_save = None

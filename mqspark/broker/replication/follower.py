@@ -23,6 +23,7 @@ import struct
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
+from mqspark.config import INT64_MAX
 from mqspark.errors import NotNow, ProtocolError
 from mqspark.protocol.bodies import HAClientRuntimeInfo
 from mqspark.protocol.replication import DataFrames, encode_report
@@ -31,7 +32,7 @@ from mqspark.store.store import MessageStore
 __all__ = ["Diverged", "Follower"]
 
 CHECK_BYTES = 1 << 20
-"""Bytes of the tail that are compared with the master's."""
+"""Bytes of the tail that are compared with the master's, beside all that was not known to be synced at start."""
 
 MAX_UNWRITTEN_BYTES = 16 << 20
 """While more is appended and not synced, no more is read."""
@@ -69,6 +70,8 @@ class Follower:
         self.begin = 0
         """The position asked for first on this connection."""
         self.check_bytes = CHECK_BYTES
+        self._sure = store.sure_position
+        """Everything before is as it was written; behind it a power cut may have left holes."""
         self._end_connection()
         self._heard_ms = self._said_ms = 0
         self.received_bytes = self._counted_bytes = 0
@@ -113,12 +116,13 @@ class Follower:
         self._heard_ms = self._said_ms = self._clock.monotonic_ms()
         self._is_empty = begin == end
         if self._is_empty:
+            self._sure = INT64_MAX
             is_newest = self._config.sync_from_last_file or master_begin == master_end
             first = 0 if is_newest else master_begin or 1
             if first == 1:
                 self._next, self._parts, self._rest_bytes = 1, [b"\0"], 1
         else:
-            least, wanted = max(begin, master_begin, 1), min(end, master_end) - self.check_bytes
+            least, wanted = max(begin, master_begin, 1), min(end, master_end, self._sure) - self.check_bytes
             first = max(least, wanted)
             self._may_widen = wanted > least
             self._next = self._compared = self._compare_from = first
@@ -201,6 +205,8 @@ class Follower:
                 raise self._diverged(position)
             self._compared += len(own)
             data = data[len(own) :]
+        if self._compared >= self._compare_end:
+            self._sure, self.check_bytes = INT64_MAX, CHECK_BYTES
         return data
 
     def _diverged(self, position: int) -> Diverged:

@@ -51,6 +51,11 @@ class DurableNote:
         text = b"%d %020d" % (self._pid, position)
         self._files.write(self._fd, text + b" %08x\n" % zlib.crc32(text), 0)
 
+    def lower(self, position: int) -> None:
+        """Note, durably, that the log is about to end at ``position``. Blocking. Raises OSError."""
+        self.write(position)
+        self._files.sync(self._fd)
+
     def close(self) -> None:
         """Close the file without removing it."""
         if self._fd >= 0:

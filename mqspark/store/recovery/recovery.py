@@ -97,6 +97,8 @@ class RecoveryReport:
     """Queue offsets that became fillers."""
     ignored_records: int = 0
     """Valid records that fit no queue: the offset is in use, or the name cannot be a directory."""
+    sure_position: int = 0
+    """End of what a successful sync is known to have reached; behind it a power cut may have left holes."""
     rewritten_bytes: int = 0
     """Bytes at the end of the log that were rewritten because no sync was known to have reached them."""
     cut_bytes: int = 0
@@ -217,8 +219,10 @@ class Recovery(LogReader):
         self._compare_end()
         report.torn_bytes = log.cut(report.end_position)
         self._finish_queues()
+        report.sure_position = report.end_position
         if not report.clean:
-            report.rewritten_bytes = log.rewrite(self._synced_end(), report.end_position)
+            report.sure_position = min(self._synced_end(), report.end_position)
+            report.rewritten_bytes = log.rewrite(report.sure_position, report.end_position)
         log.sync_from(report.start_position)
         log.start_at(report.end_position)
         report.queues = sum(len(table.queues) for table in self._tables)

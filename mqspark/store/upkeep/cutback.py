@@ -56,11 +56,12 @@ class CutBackJob:
         position: int,
         now_ms: int,
         is_quiet: Callable[[int], bool],
-        before: Callable[[], None],
+        before: Callable[[int], None],
         after: Callable[[int], None],
         failed: Callable[[OSError], None],
     ) -> None:
-        """``before`` makes a start distrust what was noted about the log; ``after`` gets its new end."""
+        """``before`` makes a start expect that the log ends at the position that it gets, and distrust what was noted
+        about its queues; ``after`` gets the log's new end."""
         self._log = log
         self._tables = tables
         self._indexer = indexer
@@ -109,7 +110,7 @@ class CutBackJob:
             return
         position = self._position
         try:
-            self._before()
+            self._before(position)
             removed = sum(self._cut(queue) for table in self._tables for queue in table.queues.values())
             for batch_queue in self._tables[1].batch_queues.values():
                 batch_queue.recovered()
@@ -134,6 +135,11 @@ class CutBackJob:
         if last is None or (last[1] != FILLER_SIZE and last[0] < self._position):
             return 0
         end, _ = queue.locate_end(self._position)
+        # Fillers at the end stand for records behind the cut: the master may have them.
+        while (
+            end > queue.min_offset and (entry := queue.entry(end - 1)) is not None and entry[1] == FILLER_SIZE
+        ):
+            end -= 1
         queue.set_end(end)
         queue.clear_tail()
         return before - end
