@@ -1,4 +1,7 @@
-"""The tables that a broker keeps in ``config/``: loaded and healed at the start, saved when they have changed."""
+"""The tables that a broker keeps in ``config/``: loaded and healed at the start, saved when they have changed.
+
+Must not know what is in a table, nor the thread that saves it.
+"""
 
 from __future__ import annotations
 

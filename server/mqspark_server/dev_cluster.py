@@ -1,5 +1,8 @@
 """A development cluster: a name server and brokers in this process and on this event loop (``mqspark dev``,
-``mqspark.testing``)."""
+``mqspark.testing``).
+
+Must not know what a process is made of.
+"""
 
 from __future__ import annotations
 

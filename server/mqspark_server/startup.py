@@ -1,4 +1,7 @@
-"""What the start-up of every process uses: a list of what has been started, and remoting by the settings."""
+"""What the start-up of every process uses: a list of what has been started, and remoting by the settings.
+
+Must not know which parts a process has.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processors of one broker share. Built by ``Broker``; holds no behaviour."""
+"""What the processors of one broker share. Built by ``BrokerCore``; holds no behaviour."""
 
 from __future__ import annotations
 
