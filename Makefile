@@ -7,7 +7,7 @@ FETCHED := $(VENV)/.fetched
 # More than cores: many tests wait.
 WORKERS ?= 3
 
-.PHONY: demo test test-all bench lint fmt setup clean
+.PHONY: demo notebooks test test-all bench lint fmt setup clean
 
 setup: $(READY) $(FETCHED)
 
@@ -41,6 +41,10 @@ test: $(READY) $(FETCHED)
 
 test-all: $(READY) $(FETCHED)
 	$(RUN) --hypothesis-profile=thorough
+
+# Runs the notebooks anew and keeps their outputs.
+notebooks: $(READY)
+	$(BIN)/python notebooks/execute.py
 
 demo: $(READY)
 	$(BIN)/python notebooks/flights_demo.py

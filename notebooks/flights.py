@@ -133,6 +133,16 @@ def delta_settings() -> dict[str, str]:
     return settings(os.environ.get("MQSPARK_DELTA_JARS")) | {"spark.databricks.delta.snapshotPartitions": "1"}
 
 
+def axes(title: str) -> Any:
+    """The axes of one plot, small enough that a notebook can keep it."""
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots(figsize=(7, 2.6), dpi=80, layout="constrained")
+    ax.set_title(title, loc="left", fontsize=10)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
 class DevCluster:
     """``mqspark dev``: a name server and a broker in a child process, on free ports, with a store that goes with it."""
 
