@@ -301,7 +301,12 @@ def test_the_broker_restarts_between_batches(spark: SparkSession, tmp_path: Path
         own.start()
         eventually(lambda: "R" in own.client.topics(), "the topic")
         own.send_numbers("R", range(100, 200))
-        eventually(lambda: own.group_offsets("g-restart", "R") == own.max_offsets("R"), "the rest is read")
+        eventually(
+            lambda: not query.isActive or own.group_offsets("g-restart", "R") == own.max_offsets("R"),
+            "the rest is read",
+            180,
+        )
+        assert query.isActive, query.exception()
         query.stop()
     assert values(spark, tmp_path) == list(range(200))
 
