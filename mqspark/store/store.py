@@ -59,8 +59,10 @@ from mqspark.store.index.indexfile import Shape
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.append import Appender, Group, Queue
 from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
+from mqspark.store.messages.healing import EntryHealer
 from mqspark.store.offsets import QueueOffsets
 from mqspark.store.queue.batchqueue import BatchTable, batch_topics
+from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.copying import LogCopier
@@ -170,7 +172,9 @@ class MessageStore:
         """The deleted topics. While it is behind, its job has to be run."""
         self.ledgers = (queues, self.deletions.ledger)
         self._table.before_create = self._batch_table.before_create = self._finish_deletion
-        self._fetcher = Fetcher(config, self._log, self._table, self._batch_table, lambda: self._visible_end)
+        self._fetcher = Fetcher(
+            config, self._log, self._table, self._batch_table, lambda: self._visible_end, self._heal_entries
+        )
         self._index = MessageIndex(
             self.paths.index,
             self.paths.index_mark,
@@ -201,6 +205,7 @@ class MessageStore:
             self._poison,
         )
         self._levels = DelayLevels(config.message_delay_level)
+        self._healer = EntryHealer(self._log, self._levels, lambda: self._visible_end, self.damages.note)
         self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._appender = appender = Appender(
             config,
@@ -916,6 +921,10 @@ class MessageStore:
                 lambda: self.get(topic, queue_id, offset, 1, 1, tag_codes),
                 error,
             ) from error
+
+    def _heal_entries(self, queue: ConsumeQueue, first: int, end: int) -> bool:
+        """Correct entries of a queue that do not lead to their records. A read-only store stays as it is."""
+        return self.read_only is None and self._healer.heal(queue, first, end)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The visible record that begins at this offset, or None. Any number is allowed. Raises

@@ -182,11 +182,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "fsck": ("error queue.lost", "note queue.none"),
     },
     "entries in the middle of a queue are flipped": {
-        "gone": (25, 28),
         "fsck": ("error queue.differs", "error queue.no-record"),
     },
     "entries in the middle of a queue are flipped, after a kill": {
-        "gone": (25, 28),
         "fsck": ("error queue.differs", "error queue.no-record", "note store.unclean"),
     },
     "the last entry of a queue is flipped": {
@@ -265,6 +263,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "offset": 10,
         "fsck": ("lost config.range",),
         "repaired": ("lost config.range",),
+    },
+    "consumerOffset.json says 61 and has a good .bak": {
+        "start": ("config.range healed",),
+        "offset": 60,
+        "fsck": ("note config.range",),
+        "repaired": ("note config.range",),
     },
     "consumerOffset.json says 10^20": {
         "start": ("config.range lost",),

@@ -70,6 +70,7 @@ SERVERS = {
     "Deferred._waiting": "MAX_UNSYNCED pops",
     "DelayOffsets._waiting": "deliveries until the next sync, a slice of messages each tick: three numbers each",
     "Fetcher.damaged": "damaged records of one read, some kept for the report",
+    "EntryHealer._given_up": "queue entries whose record was not found, the first thousand",
     "AckProcessor._records": "emptied every turn",
     "PopOffsets._ahead": "queues with pops whose check points are not synced: MAX_UNSYNCED at most",
     "PopProcessor._expired": "maxPopPollingSize with those that are parked; answered in the next turns",

@@ -191,7 +191,9 @@ def test_after_a_restart_every_key_is_there(tmp_path: Path, ending: str) -> None
     store.close()
 
 
-def test_an_index_that_cannot_be_written_stops_no_message(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_written_stops_no_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = FaultyFiles()
     store = opened(tmp_path, None, files)
     put_keys(store, 5)
@@ -201,6 +203,10 @@ def test_an_index_that_cannot_be_written_stops_no_message(tmp_path: Path) -> Non
     files.heal()
     assert store.index_problem is not None
     assert "Input/output" in store.index_problem
+    assert [line.getMessage() for line in caplog.records if "found by key" in line.getMessage()] == [
+        f"new messages cannot be found by key: {store.index_problem}"
+    ]
+    assert store.index_behind_bytes > 0
     put_keys(store, 5, 5)
     flush(store)
     assert (store.read_only, store.max_offset("T", 0)) == (None, 4)

@@ -2,9 +2,12 @@
 
 A file can be valid JSON with values that no broker has written: 2,147,483,647 queues, an offset of -5. Such a
 value is replaced from the file's ``.bak``, if that has a possible value, or from the store's queues, and is
-reported (``damage``). Where the progress of a group or a delay level cannot be recovered, it restarts at the
-beginning of its queue: a message is delivered twice rather than never. ``fsck`` applies the same checks to an
-offline directory (``found_in_tables``).
+reported (``damage``). An offset just past the end of its queue was right before the end of the log was lost,
+so it becomes the queue's end: the ``.bak`` is older and would repeat what was consumed.
+
+Where the progress of a group or a delay level cannot be recovered, it restarts at the beginning of its queue:
+a message is delivered twice rather than never. ``fsck`` applies the same checks to an offline directory
+(``found_in_tables``).
 """
 
 from __future__ import annotations
@@ -132,12 +135,12 @@ def heal_offsets(
                 known, is_loaded = backup(), True
             before = known.queues(group, topic).get(queue_id, -1) if known is not None else -1
             what = f"consumerOffset.json: the offset of {group} in {topic}/{queue_id}"
-            if 0 <= before <= end:
-                note(_Said(what, value, before, "is used, from the .bak").damage(Outcome.HEALED))
-                taken = before
-            elif end < value <= end + _CUT_MESSAGES:
+            if end < value <= end + _CUT_MESSAGES:
                 note(_Said(what, value, end, "is used, the end of the queue").damage(Outcome.HEALED))
                 taken = end
+            elif 0 <= before <= end:
+                note(_Said(what, value, before, "is used, from the .bak").damage(Outcome.HEALED))
+                taken = before
             else:
                 taken = max(low, 0)
                 note(_Said(what, value, taken, "is used, the start of the queue").damage(Outcome.LOST))
@@ -155,12 +158,12 @@ def heal_delays(
             continue
         before = backup.get(level, -1)
         what = f"delayOffset.json: the offset of level {level}"
-        if 0 <= before <= end:
-            healed[level] = before
-            note(_Said(what, value, before, "is used, from the .bak").damage(Outcome.HEALED))
-        elif end < value <= end + _CUT_MESSAGES:
+        if end < value <= end + _CUT_MESSAGES:
             healed[level] = end
             note(_Said(what, value, end, "is used, the end of the queue").damage(Outcome.HEALED))
+        elif 0 <= before <= end:
+            healed[level] = before
+            note(_Said(what, value, before, "is used, from the .bak").damage(Outcome.HEALED))
         else:
             healed[level] = max(bounds.min_offset(SCHEDULE_TOPIC, level - 1), 0)
             text = "is used, the start of its queue: messages may be delivered again"

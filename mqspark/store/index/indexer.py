@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from mqspark.errors import NotNow, is_shortage
+from mqspark.logs import sparing
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, Verdict, check_record
 from mqspark.store.index.index import IndexJob, MessageIndex
 from mqspark.store.index.keys import run_keys
@@ -22,6 +23,8 @@ from mqspark.store.log.scan import read_run
 from mqspark.store.log.stretch import LogWindow
 
 __all__ = ["Indexer"]
+
+_log = sparing(__name__)
 
 _SLICE_RECORDS = 2048
 """Records indexed at once. A slice takes one to two milliseconds; half of that is independent of its size."""
@@ -57,6 +60,7 @@ class Indexer:
         "_next_sync_ms",
         "_slice_bytes",
         "_slice_records",
+        "_told",
         "_window",
         "_window_bytes",
         "_without_keys",
@@ -86,6 +90,8 @@ class Indexer:
         self._next_sync_ms = 0
         self._without_keys: deque[tuple[int, int]] = deque()
         """Ranges of the log ahead of the index, in order, whose records have no keys."""
+        self._told: str | None = None
+        """The problem that the log of the process has told last."""
         self.full_disk: str | None = None
         """Why the index is waiting for disk space, or None."""
 
@@ -198,10 +204,21 @@ class Indexer:
         if now_ms >= self._next_idle_ms:
             self._next_idle_ms = now_ms + _IDLE_INTERVAL_MS
             self.follow(end, durable, _IDLE_BYTES)
+            self._tell()
         if now_ms < self._next_sync_ms:
             return None
         self._next_sync_ms = now_ms + _SYNC_INTERVAL_MS
         return self._index.begin_sync()
+
+    def _tell(self) -> None:
+        """Log a problem once, and its end."""
+        problem = self.problem
+        if problem != self._told:
+            if problem is not None:
+                _log.error("new messages cannot be found by key: %s", problem)
+            else:
+                _log.warning("new messages can be found by key again")
+            self._told = problem
 
     def close(self, end: int, durable: int) -> None:
         """Catch up and sync. Blocking. RocketMQ assumes that the index of a cleanly closed store is

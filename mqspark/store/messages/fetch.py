@@ -83,8 +83,12 @@ class Fetcher:
         table: QueueTable,
         batch_table: BatchTable,
         visible_end: Callable[[], int],
+        heal: Callable[[ConsumeQueue, int, int], bool] = lambda queue, first, end: False,
     ) -> None:
+        """``heal`` is called with entries of which some do not lead to their records, and corrects what it can
+        (``EntryHealer.heal``)."""
         self._config = config
+        self._heal = heal
         self._log = log
         self._queues = table.queues
         self._batch_queues = batch_table.batch_queues
@@ -159,6 +163,10 @@ class Fetcher:
         of = None if is_lmq(topic) else queue
         places = range(offset, offset + len(chosen)) if matched is None else matched[:max_messages] + offset
         buffers, found, count = self._take(chosen, max_bytes, of, places, bulk=bulk)
+        if found != count and of is not None:
+            last = offset + count if matched is None else int(places[count - 1]) + 1
+            if self._heal(queue, offset, last):
+                return self.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
         if matched is None:
             next_offset = offset + count
         else:

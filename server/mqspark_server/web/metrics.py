@@ -330,6 +330,16 @@ class _Collector:
                 store.read_problem is not None,
             ),
             (
+                "storage_index_problem",
+                "1 while new messages cannot be found by key",
+                store.index_problem is not None,
+            ),
+            (
+                "storage_index_behind_bytes",
+                "bytes of the log whose messages cannot be found by key yet",
+                store.index_behind_bytes,
+            ),
+            (
                 "storage_disk_used_percent",
                 "of the fullest disk that the store is on, when last measured",
                 store.disk_used_percent,
