@@ -48,10 +48,11 @@ def test_batch_stream_and_sink(cluster: DevCluster, topic: str, tmp_path: Path, 
     assert result["batch"] == list(range(100))
     assert result["finished"] is True
     assert result["table"] == list(range(100))
-    assert sum(offset or 0 for offset in cluster.group_offsets("versions", topic).values()) == 100
     if version.startswith("4.1."):
         # No admission control: one batch, and a line that says so.
         assert result["rows of batches"] == [100]
         assert "maxOffsetsPerTrigger" in done.stderr
     else:
         assert max(result["rows of batches"]) <= 30
+        # Spark 4.1 says of the last batch of a run only in the next one that it is finished.
+        assert sum(offset or 0 for offset in cluster.group_offsets("versions", topic).values()) == 100
