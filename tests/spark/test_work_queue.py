@@ -208,7 +208,15 @@ def test_a_function_of_dataframes(
         work.transform(lambda messages: messages, sink=results, checkpoint=str(tmp_path / "c"))
 
 
-@pytest.mark.parametrize("with_its_parent", [False, True])
+@pytest.mark.parametrize(
+    "with_its_parent",
+    [
+        False,
+        pytest.param(
+            True, marks=pytest.mark.slow("ends many jobs; a message that dies alone is the fast twin")
+        ),
+    ],
+)
 def test_messages_that_kill_their_process(
     cluster: DevCluster, topic: str, queue: Queue, tmp_path: Path, with_its_parent: bool
 ) -> None:

@@ -16,7 +16,7 @@ __all__ = ["Scheduling", "group_of", "seconds_of"]
 TOGETHER = ("tests/spark/", "tests/interop/")
 EACH_ALONE = ("tests/crash/", "tests/property/")
 SECONDS = {
-    "tests/spark/": 240,
+    "tests/spark/": 360,
     "tests/interop/": 240,
     "tests/security/test_damaged_stores.py": 60,
     "tests/integration/test_client_tools.py": 40,
