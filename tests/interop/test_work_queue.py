@@ -114,9 +114,8 @@ def test_one_group_in_two_languages(
     # Then it comes back to Spark, in its third and last attempt.
     spark_until(lambda each: each["work"]["dead"] == 1, "1s")
     dead = WorkQueue(spark, nameserver=quick.namesrv, topic=topic, group=group).dead_letters().collect()
-    assert [(bytes(row.value), row.topic, row.attempt, row.errorText) for row in dead] == [
-        (b"m3", topic, 3, "not in Spark")
-    ]
+    found = [(bytes(row.value), row.topic, row.attempt, row.errorText) for row in dead]
+    assert found == [(b"m3", topic, 3, "not in Spark")], dead
     # A Java consumer of the dead letters reads the same.
     undertaker = java.call(
         "push.start",
