@@ -111,7 +111,7 @@ def test_one_group_in_two_languages(
     assert (body_of(one), one["reconsume_times"], one["topic"]) == (b"m3", 1, topic)
     assert one["properties"]["MQSPARK_FAILED_TEXT"] == "not in Spark"
     java.call("push.stop", handle=consumer)
-    # Then it comes back to Spark, in its third and last attempt: a query with a new checkpoint begins where the group is.
+    # Then it comes back to Spark, in its third and last attempt: with a new checkpoint, from where the group is.
     spark_until(lambda each: each["work"]["dead"] == 1, "1s", "second")
     dead = WorkQueue(spark, nameserver=quick.namesrv, topic=topic, group=group).dead_letters().collect()
     found = [(bytes(row.value), row.topic, row.attempt, row.errorText) for row in dead]
