@@ -114,9 +114,11 @@ def test_one_group_in_two_languages(
     # Then it comes back to Spark, in its third and last attempt: with a new checkpoint, from where the group is.
     spark_until(lambda each: each["work"]["dead"] == 1, "1s", "second")
     dead = WorkQueue(spark, nameserver=quick.namesrv, topic=topic, group=group).dead_letters().collect()
-    found = [(bytes(row.value), row.topic, row.attempt, row.errorText) for row in dead]
-    assert found == [(b"m3", topic, 3, "not in Spark")], dead
-    assert {path.name for path in seen.iterdir()} == {f"m{number}-1" for number in range(6)} | {"m3-3"}
+    # At least once: two consumers of one group may both have handled the attempt before.
+    assert {(bytes(row.value), row.topic, row.attempt, row.errorText) for row in dead} == {
+        (b"m3", topic, 3, "not in Spark")
+    }
+    assert (seen / "m3-3").exists()
     # A Java consumer of the dead letters reads the same.
     undertaker = java.call(
         "push.start",
