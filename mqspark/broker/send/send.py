@@ -181,17 +181,19 @@ class SendProcessor:
         text = header.properties or ""
         if text and text[-1] != "\x02":
             text += "\x02"
+        text = f"\x02{text}"
+        # If there are several, the last one counts, as in the map that every reader builds.
+        start = text.rfind("\x02UNIQ_KEY\x01") + 10
+        # All names that concern the broker have an underscore, but for two; mostly the one of UNIQ_KEY is the only one.
+        may_name_ours = text.count("_") > (start > 9) or "CLUSTER" in text or "DELAY" in text
         if (
-            _may_name_ours(text)
+            (may_name_ours and _may_name_ours(text))
             or topic.retry_of is not None
             or sys_flag & TRANSACTION_MASK
             or (self._multi_dispatch and "INNER_MULTI" in text)
         ):
-            self._send_draft(session, command, header, topic, queue_id, sys_flag, text)
+            self._send_draft(session, command, header, topic, queue_id, sys_flag, text[1:])
             return
-        text = f"\x02{text}"
-        # If there are several, the last one counts, as in the map that every reader builds.
-        start = text.rfind("\x02UNIQ_KEY\x01") + 10
         unique_id = text[start : text.index("\x02", start)] if start > 9 else ""
         if not unique_id:
             unique_id = self._state.new_unique_id()

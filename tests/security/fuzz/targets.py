@@ -506,7 +506,8 @@ class Stores(Target):
                 _create(connection, topic)
                 served = _pull_all(connection, topic, queue)
                 for offset, body in served.items():
-                    if offset >= len(expected) or body not in (expected[offset], b"later"):
+                    # The clock may have passed the hour of the delayed messages, which follow the others then.
+                    if body != b"later" and expected[offset : offset + 1] != [body]:
                         wrong.append((topic, queue, offset, body[:40]))
                 missing += [(topic, queue, offset) for offset in range(len(expected)) if offset not in served]
         health = httpx.get(url, timeout=60, trust_env=False).json()
