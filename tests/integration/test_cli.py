@@ -198,7 +198,7 @@ def test_an_unusable_store_directory_is_named(dev: Callable[..., Process], tmp_p
         (("dev", "--set", "nothing"), "--set 'nothing' is not key=value"),
         (("broker", "run", "-c", "/nowhere/broker.conf"), "cannot read /nowhere/broker.conf"),
         (("broker", "run", "--set", "listenPort=x"), "setting listenPort='x' is not int"),
-        (("broker", "run", "--set", "brokerRole=SLAVE"), "following another master is not available"),
+        (("broker", "run", "--set", "brokerRole=SLAVE"), "a slave (brokerRole=SLAVE) needs one above 0"),
         (("namesrv", "run", "--set", "listenPort=-1"), "is not a port"),
         (("dev", "--store", ""), "the store directory must not be empty"),
     ],

@@ -13,6 +13,7 @@ from mqspark import (
     Producer,
     PushConsumer,
 )
+from mqspark.client.consumer.consumer_settings import AVERAGELY
 from mqspark.client.hooks.hooks import ConsumeContext, Interceptor, SendContext
 from tests.interop.driver import JavaDriver, body_of, message
 from tests.support.clusters import Cluster
@@ -91,7 +92,7 @@ class OurMember:
             "max_cached_messages": options.pop("cached", 1_000),
             "pull_batch_size": options.pop("pull_batch", 32),
             "consume_timestamp_ms": options.pop("timestamp", None),
-            "allocation": options.pop("allocation", None),
+            "allocation": options.pop("allocation", AVERAGELY),
             "interceptors": [self._noted] if options.pop("hooks", False) else [],
             "options": ClientOptions(instance_name=instance) if instance else None,
             "concurrency": 4,

@@ -64,7 +64,7 @@ def longest_stretch(
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    bench = Bench(tmp_path_factory.mktemp("store"), enable_property_filter=True)
+    bench = Bench(tmp_path_factory.mktemp("store"), enable_property_filter=True, max_tables_bytes=2 << 30)
     state, peer = bench.broker.state, bench.peer()
     for number in range(NAMES):
         topic, group = f"topic-{number:05}", f"group-{number:05}"
