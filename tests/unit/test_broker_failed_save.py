@@ -11,6 +11,7 @@ import pytest
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store import OsFiles
 from mqspark.store.disk.files import StrPath
+from tests.support.store_tools import QuickFiles
 from tests.unit.broker_kit import Bench
 from tests.unit.test_broker_send import PULL, SEND, pull_ext, send_ext
 
@@ -65,14 +66,14 @@ def test_a_timer_log_that_fails_stops_sends_too(
     assert (
         peer.ask(SEND, send_ext(properties="TIMER_DELAY_MS\x0160000\x02"), b"a").code == ResponseCode.SUCCESS
     )
-    sound = getattr(OsFiles, verb)
+    sound = getattr(QuickFiles, verb)
 
-    def fail(self: OsFiles, fd: int, *more: object) -> None:
+    def fail(self: QuickFiles, fd: int, *more: object) -> None:
         if "/timerlog/" in os.readlink(f"/proc/self/fd/{fd}"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         sound(self, fd, *more)
 
-    monkeypatch.setattr(OsFiles, verb, fail)
+    monkeypatch.setattr(QuickFiles, verb, fail)
     bench.broker.tick()
     bench.clock.advance(10_000)
     if verb == "sync":
