@@ -101,10 +101,14 @@ def test_a_sink_restarted_with_a_wrong_name_server(
     spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
 ) -> None:
     """The first contact of the restart is short, too, though its batch is not the query's first."""
-    rows = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
-    sink = rows.selectExpr("CAST(value AS STRING) AS value").writeStream.format("pymq")
-    sink = sink.option("checkpointLocation", str(tmp_path)).option("topic", topic).trigger(once=True)
+    source = cluster.create_topic("Restarted", 1)
+    cluster.send_numbers(source, range(5), 1)
+    rows = spark.readStream.format("pymq").option("nameserver", cluster.nameserver)
+    rows = rows.option("startingOffsets", "earliest").load(source)
+    sink = rows.select("value").writeStream.format("pymq")
+    sink = sink.option("checkpointLocation", str(tmp_path)).option("topic", topic).trigger(availableNow=True)
     assert sink.option("nameserver", cluster.nameserver).start().awaitTermination(60)
+    cluster.send_numbers(source, range(5), 1)  # without new rows there is no batch
     with pytest.raises(PySparkException, match="no name server answers"):
         sink.option("nameserver", "127.0.0.1:9").start().awaitTermination(60)
 
