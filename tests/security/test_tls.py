@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from mqspark.errors import ConfigError
+from mqspark.errors import ConfigError, ProtocolError
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
@@ -227,6 +227,25 @@ async def test_garbage_ends_its_own_connection_alone(tmp_path: Path, sent: bytes
         assert secured.server.protocol_errors == 1
         writer.write(encode_request(1, 1))
         await answers(reader, 1)
+
+
+async def test_an_answer_that_cannot_be_encrypted_ends_its_own_connection_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as secured:
+        reader, writer = await secured.connect(secured.trust())
+        other_reader, other_writer = await secured.connect(None)
+        writer.write(encode_request(1, 1))
+        await answers(reader, 1)
+
+        def fail(stream: servertls.TlsStream, buffers: object) -> bytes:
+            raise ProtocolError("TLS: bad write")
+
+        monkeypatch.setattr(servertls.TlsStream, "encrypt", fail)
+        writer.write(encode_request(1, 2))
+        other_writer.write(encode_request(1, 3))
+        assert (await answers(other_reader, 1))[0].opaque == 3
+        assert await is_closed(reader)
 
 
 async def test_a_handshake_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,7 +300,7 @@ def test_a_trial_goes_on_where_its_driver_died(tmp_path: Path) -> None:
             0,
             Frame(range(20)),  # type: ignore[arg-type]
             lambda part, careful: Frame(part.numbers, {7, 13}),  # type: ignore[attr-defined,arg-type,return-value]
-            lambda part, kind, text: poison.append((part.numbers, kind)) or Frame(part.numbers),  # type: ignore
+            lambda part, kind, text: poison.append((part.numbers, kind)) or Frame(part.numbers),  # type: ignore[attr-defined,arg-type,func-returns-value,return-value]
         )
 
     for _ in range(40):  # the driver dies with each job that fails

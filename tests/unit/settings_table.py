@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from pathlib import Path
 from typing import Any
 
 from mqspark.broker.config import BrokerConfig
@@ -40,6 +41,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
         return str(value).lower()
     if isinstance(value, enum.Enum):
         return value.name
+    if value == str(Path.home() / "store"):  # the page is the same whoever generates it
+        return "~/store"
     return "" if value is None else str(value)
 
 

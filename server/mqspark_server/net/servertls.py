@@ -189,11 +189,14 @@ class TlsStream:
         raise EOFError
 
     def encrypt(self, buffers: Iterable[bytes | memoryview]) -> bytes:
-        """Nothing is sent before the first request of a peer, and so not before the handshake."""
+        """Nothing is sent before the first request of a peer, and so not before the handshake. Raises ProtocolError."""
         write: Callable[[bytes | memoryview], int] = self._tls.write
-        for buffer in buffers:
-            if len(buffer):
-                write(buffer)
+        try:
+            for buffer in buffers:
+                if len(buffer):
+                    write(buffer)
+        except ssl.SSLError as error:
+            raise ProtocolError(f"TLS: {_reason(error)}") from None
         return self._cipher_out.read()
 
     def end(self) -> bytes:

@@ -962,7 +962,11 @@ class _RemotingConnection(asyncio.Protocol):
         server, session = self._server, self._session
         self.active_at = server._loop.time()
         if self._tls is not None:
-            out = [self._tls.encrypt(_coalesced(out))]
+            try:
+                out = [self._tls.encrypt(_coalesced(out))]
+            except ProtocolError as error:  # it ends this connection, not the turn of the others
+                self._fail_tls(error)
+                return
         if len(out) == 1:
             self._written += len(out[0])
             transport.write(out[0])
