@@ -50,6 +50,7 @@ from pyspark_pymq.work.verdicts import (
     ORDER_KEY,
     RETRY_OF,
 )
+from pyspark_pymq.writing.pipeline import RETRIED, WEAKLY_STORED
 
 __all__ = ["Failed", "SendBack", "properties_of"]
 
@@ -64,15 +65,7 @@ _PLAIN_BYTES = 1 << 20
 _TIMEOUT_MS = 10_000
 _PATIENCE_S = 60.0
 """How long a broker may refuse or be away before the query fails."""
-_ACCEPTED = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
-)
-_BUSY = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+_ACCEPTED = WEAKLY_STORED | {ResponseCode.SUCCESS}
 _LEFT_BEHIND = frozenset(
     {
         DELAY,
@@ -191,6 +184,7 @@ class SendBack:
             properties[DELAY] = str(FIRST_RETRY_LEVEL + message.attempt - 1)
         elif failed.delay_ms:
             properties[TIMER_DELIVER_MS] = str(failed.at_ms + failed.delay_ms)
+        # A broker takes no message without a body.
         body, sys_flag = bytes(message.value or b"\0"), 0
         if len(body) > _PLAIN_BYTES:
             body, sys_flag = compress(body, ZLIB), COMPRESSED | ZLIB << COMPRESSION_SHIFT
@@ -271,7 +265,7 @@ class SendBack:
                 self._failing_since = None
                 continue
             failure = BrokerError(answer.code, answer.remark, address=connection.address)
-            if answer.code not in _BUSY:
+            if answer.code not in RETRIED:
                 raise failure
             self._pause(failure)
             self._start([send])

@@ -24,7 +24,16 @@ from mqspark.protocol.headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.routing import DEFAULT_QUEUES, Router
 
-__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "Pipeline", "Send", "SendPolicy", "send_header"]
+__all__ = [
+    "AT_LEAST_ONCE",
+    "EXACTLY_ONCE",
+    "RETRIED",
+    "WEAKLY_STORED",
+    "Pipeline",
+    "Send",
+    "SendPolicy",
+    "send_header",
+]
 
 log = logging.getLogger("pyspark_pymq")
 
@@ -35,10 +44,8 @@ _REPORT_S = 10.0
 """The time between two log lines about one broker."""
 _SYSTEM_ERRORS = 5
 """SYSTEM_ERROR is transient (a file that could not be made) or permanent (an illegal queue id): so many repetitions."""
-_RETRIED = frozenset(
-    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR}
-)
-_WEAKLY_STORED = frozenset(
+RETRIED = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR})
+WEAKLY_STORED = frozenset(
     {
         ResponseCode.FLUSH_DISK_TIMEOUT,
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -233,7 +240,7 @@ class Pipeline:
         lane = self._lanes[send.queue]
         lane.in_flight -= 1
         self._in_flight_bytes -= len(send.body)
-        is_weak = answer.code in _WEAKLY_STORED
+        is_weak = answer.code in WEAKLY_STORED
         if answer.code == ResponseCode.SUCCESS or (is_weak and self._policy.accepts_weakly_stored):
             if is_weak:
                 log.warning(
@@ -253,7 +260,7 @@ class Pipeline:
         error = BrokerError(answer.code, answer.remark, address=address)
         if answer.code == ResponseCode.SYSTEM_ERROR and lane.paused_until <= time.monotonic():
             lane.system_errors += 1
-        if lane.system_errors > _SYSTEM_ERRORS or not (is_weak or answer.code in _RETRIED):
+        if lane.system_errors > _SYSTEM_ERRORS or not (is_weak or answer.code in RETRIED):
             raise error
         self._failed(address, [lane], error)
 
