@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import field
 
+from mqspark.config import INT64_MAX
 from mqspark.errors import FrameTooLarge, ProtocolError
 from mqspark.message import MessageQueue, java_hash, split_tags
 from mqspark.protocol import fastjson
@@ -840,6 +841,56 @@ class BatchAckMessageRequestBody(Body):
 
 
 # --- replication and controller ---------------------------------------------------------------------------
+
+
+class SyncStateSet(Body):
+    """Controller ids of the replicas that have everything, and the number of changes of that set."""
+
+    sync_state_set: list[I64] = []
+    sync_state_set_epoch: I32 = 0
+
+
+class ElectMasterResponseBody(Body):
+    broker_member_group: BrokerMemberGroup | None = None
+    sync_state_set: list[I64] = []
+
+
+class ReplicaIdentity(Body):
+    broker_name: str = ""
+    broker_id: I64 = 0
+    broker_address: str = ""
+    alive: bool = False
+
+
+class ReplicasInfo(Body):
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 = 0
+    sync_state_set_epoch: I32 = 0
+    in_sync_replicas: list[ReplicaIdentity] = []
+    not_in_sync_replicas: list[ReplicaIdentity] = []
+
+
+class BrokerReplicasInfo(Body):
+    """Answer to request 1006."""
+
+    replicas_info_table: dict[str, ReplicasInfo] = {}
+
+
+class EpochEntry(Body):
+    epoch: I32 = 0
+    start_offset: I64 = 0
+    end_offset: I64 = INT64_MAX
+
+
+class EpochEntryCache(Body):
+    """Answer to request 1007."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    broker_id: I64 = 0
+    epoch_list: list[EpochEntry] = []
+    max_offset: I64 = 0
 
 
 class HAConnectionRuntimeInfo(Body):

@@ -1073,6 +1073,58 @@ class ApplyBrokerIdRequestHeader(Header):
     register_check_code: str | None = None
 
 
+class AlterSyncStateSetResponseHeader(Header):
+    new_sync_state_set_epoch: I32 = 0
+
+
+class ElectMasterResponseHeader(Header):
+    """Also with code 2011, which names the master that stays. All absent: nobody was elected."""
+
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+    sync_state_set_epoch: I32 | None = None
+
+
+class RegisterBrokerToControllerResponseHeader(Header):
+    """No master: there is none, or it is not alive."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+    sync_state_set_epoch: I32 | None = None
+
+
+class GetReplicaInfoResponseHeader(Header):
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+
+
+class GetMetaDataResponseHeader(Header):
+    """Answer to request 1005."""
+
+    group: str | None = None
+    controller_leader_id: str | None = None
+    controller_leader_address: str | None = None
+    is_leader: bool = False
+    peers: str | None = None
+    """``id:host:port;…``, with a semicolon at the end, too."""
+
+
+class GetNextBrokerIdResponseHeader(Header):
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    next_broker_id: I64 | None = None
+
+
+class ApplyBrokerIdResponseHeader(Header):
+    cluster_name: str | None = None
+    broker_name: str | None = None
+
+
 REQUEST_HEADERS: dict[int, type[Header]] = {
     RequestCode.SEND_MESSAGE: SendMessageRequestHeader,
     RequestCode.PULL_MESSAGE: PullMessageRequestHeader,
