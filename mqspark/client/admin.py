@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Unpack
+from typing import Literal, Unpack
 
 import msgspec
 
@@ -19,17 +19,29 @@ from mqspark.message import (
     PERM_READ,
     PERM_WRITE,
     RETRY_PREFIX,
+    UNIQ_KEY,
+    MessageExt,
     MessageQueue,
     check_group,
     check_topic,
+    decode_offset_id,
     is_system_topic,
+    parse_number,
+    split_tags,
 )
 from mqspark.protocol.bodies import (
+    BrokerStatsData,
     ClusterInfo,
     ConsumerConnection,
     ConsumerRunningInfo,
     ConsumeStats,
+    GroupList,
+    HARuntimeInfo,
     KVTable,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+    ResetOffsetBody,
     SetMessageRequestModeRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
@@ -41,9 +53,11 @@ from mqspark.protocol.bodies import (
     encode_body,
     queue_of,
 )
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers import (
+    AddWritePermOfBrokerRequestHeader,
+    CloneGroupOffsetRequestHeader,
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
@@ -53,16 +67,46 @@ from mqspark.protocol.headers import (
     GetConsumeStatsRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    GetProducerConnectionListRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
+    QueryMessageRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    ResetOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+    ViewMessageRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    to_ext,
 )
+from mqspark.record import decode_pull, decode_record, decode_records
 
-__all__ = ["AdminClient", "GroupOffset"]
+__all__ = ["AdminClient", "GroupOffset", "QueueRead"]
 
 _ROUTE_POLL_S = 0.02
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group of reads by tools, which every broker has from the start (MixAll)."""
+_EVER_MS = (1 << 63) - 1
+_PULL_ANSWERS = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+_CLEANINGS = {
+    "queues": RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    "topics": RequestCode.CLEAN_UNUSED_TOPIC,
+    "log": RequestCode.DELETE_EXPIRED_COMMITLOG,
+}
 
 
 class GroupOffset(msgspec.Struct, frozen=True):
@@ -76,6 +120,16 @@ class GroupOffset(msgspec.Struct, frozen=True):
     def lag(self) -> int:
         """Messages that the group has not committed yet."""
         return self.max_offset - max(self.committed, 0)
+
+
+class QueueRead(msgspec.Struct, frozen=True):
+    """The outcome of one read of a queue."""
+
+    messages: list[MessageExt]
+    next_offset: int
+    """Where the next read goes on. Messages that the filter leaves out are behind it."""
+    min_offset: int
+    max_offset: int
 
 
 class AdminClient(Lifecycle):
@@ -133,15 +187,55 @@ class AdminClient(Lifecycle):
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """The broker's settings under RocketMQ's names."""
-        text = bytes((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body).decode()
-        lines = (line.partition("=") for line in text.splitlines())
-        return {key.strip(): value.strip() for key, separator, value in lines if separator}
+        return _properties((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body)
 
     async def update_broker_config(self, address: str, settings: Mapping[str, str]) -> None:
         """Change settings of the broker at ``address`` (``host:port``), by RocketMQ's names. Raises BrokerError for
         settings that the broker does not take while it runs."""
-        body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
-        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=_lines(settings))
+
+    async def broker_stats(self, address: str, name: str, key: str) -> BrokerStatsData:
+        """One counter of a broker over the last minute, hour and day: ``name`` is RocketMQ's, e.g. TOPIC_PUT_NUMS with
+        a topic as ``key`` or GROUP_GET_NUMS with ``topic@group``. Raises BrokerError for one that has not counted."""
+        header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
+        response = await self._ask(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        return decode_body(BrokerStatsData, response.body)
+
+    async def ha_status(self, address: str) -> HARuntimeInfo:
+        """The slaves of the broker at ``address`` and how far each is; of a slave, what it gets from its master."""
+        return decode_body(HARuntimeInfo, (await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)).body)
+
+    async def clean_up(self, address: str, what: Literal["queues", "topics", "log"]) -> None:
+        """Let a broker remove expired queue files, unused topics or expired files of the log now."""
+        await self._ask(address, _CLEANINGS[what])
+
+    async def set_writable(self, broker_name: str, *, writable: bool) -> int:
+        """Let producers use the broker's queues or not, at every name server; returns the number of its topics. A
+        broker takes part in no send while it is not writable, and its consumers read it empty."""
+        counts = []
+        for address in self.namesrv:
+            if writable:
+                header: Fields = AddWritePermOfBrokerRequestHeader(broker_name=broker_name)
+                response = await self._ask(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
+                counts.append(response.ext.get("addTopicCount", "0"))
+            else:
+                header = WipeWritePermOfBrokerRequestHeader(broker_name=broker_name)
+                response = await self._ask(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+                counts.append(response.ext.get("wipeTopicCount", "0"))
+        return max((parse_number(count) or 0 for count in counts), default=0)
+
+    @property
+    def namesrv(self) -> list[str]:
+        """The addresses of the name servers."""
+        return list(self._started().namesrv)
+
+    async def namesrv_config(self, address: str) -> dict[str, str]:
+        """The settings of the name server at ``address``, under RocketMQ's names."""
+        return _properties((await self._ask(address, RequestCode.GET_NAMESRV_CONFIG)).body)
+
+    async def update_namesrv_config(self, address: str, settings: Mapping[str, str]) -> None:
+        """Change settings of the name server at ``address``. Raises BrokerError for those that it does not take."""
+        await self._ask(address, RequestCode.UPDATE_NAMESRV_CONFIG, body=_lines(settings))
 
     # --- topics -----------------------------------------------------------------------------------------
 
@@ -150,14 +244,18 @@ class AdminClient(Lifecycle):
         topic: str,
         *,
         queues: int = 4,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
         cluster: str | None = None,
         brokers: Collection[str] | None = None,
         perm: int = PERM_READ | PERM_WRITE,
+        order: bool = False,
         attributes: Mapping[str, str] | None = None,
     ) -> TopicRoute:
         """Create or change a topic on all masters (of ``cluster``, or those named in ``brokers``).
 
-        ``queues`` is the number of its queues on each broker; ``perm`` is 2 (write), 4 (read) or their sum;
+        ``queues`` is the number of its queues on each broker, unless ``read_queues`` or ``write_queues`` says
+        otherwise for one of the two; ``perm`` is 2 (write), 4 (read) or their sum;
         ``attributes`` are those of RocketMQ, e.g. ``{"message.type": "FIFO"}``. Returns once the name server has its
         route there. Raises InvalidMessage for a name that no topic can have, ConfigError for an unknown cluster or
         broker, RequestTimeout if the route does not come.
@@ -171,16 +269,17 @@ class AdminClient(Lifecycle):
         header = CreateTopicRequestHeader(
             topic=topic,
             default_topic=DEFAULT_TOPIC,
-            read_queue_nums=queues,
-            write_queue_nums=queues,
+            read_queue_nums=read_queues or queues,
+            write_queue_nums=write_queues or queues,
             perm=perm,
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
+            order=order,
             attributes=",".join(f"+{key}={value}" for key, value in (attributes or {}).items()),
         )
         for address in masters.values():
             await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        return await self._await_route(topic, set(masters), queues)
+        return await self._await_route(topic, set(masters), read_queues or queues)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete the topic from all brokers (of ``cluster``), then from all name servers. A topic that does not exist
@@ -221,7 +320,169 @@ class AdminClient(Lifecycle):
             stats |= {queue_of(key): offset for key, offset in table.items()}
         return dict(sorted(stats.items()))
 
+    async def topic_groups(self, topic: str) -> list[str]:
+        """The consumer groups that have an offset in the topic or a live member that subscribes to it. Raises
+        NoRoute."""
+        groups: set[str] = set()
+        header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+        for address in self._route_masters(await self.topic_route(topic)):
+            response = await self._ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+            groups |= set(decode_body(GroupList, response.body).group_list)
+        return sorted(groups)
+
+    async def topic_producers(self, topic: str, group: str) -> ProducerConnection:
+        """The live producers of ``group``. Raises NoRoute for an unknown topic, BrokerError if there is none."""
+        header = GetProducerConnectionListRequestHeader(producer_group=group)
+        refused: BrokerError | None = None
+        for address in self._route_masters(await self.topic_route(topic)):
+            try:
+                response = await self._ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+            except BrokerError as error:
+                refused = error
+                continue
+            return decode_body(ProducerConnection, response.body)
+        raise refused or NoRoute(topic, "there is no broker")
+
+    async def producers(self, address: str) -> dict[str, list[ProducerInfo]]:
+        """All live producers of the broker at ``address``, by producer group."""
+        response = await self._ask(address, RequestCode.GET_ALL_PRODUCER_INFO)
+        return decode_body(ProducerTableInfo, response.body).data
+
+    # --- messages ---------------------------------------------------------------------------------------
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message that was stored at or after the time; the end of the queue if all are
+        older. Raises NoRoute."""
+        header = SearchOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, bname=queue.broker_name
+        )
+        address = await self._address_of(queue)
+        response = await self._ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return response.header(SearchOffsetResponseHeader).offset
+
+    async def queue_bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        """The first offset of a queue, and the one after its last message. Raises NoRoute."""
+        address = await self._address_of(queue)
+        low = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+        high = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+        first, last = await asyncio.gather(
+            self._ask(address, RequestCode.GET_MIN_OFFSET, low),
+            self._ask(address, RequestCode.GET_MAX_OFFSET, high),
+        )
+        return (
+            max(0, first.header(GetMinOffsetResponseHeader).offset),
+            last.header(GetMaxOffsetResponseHeader).offset,
+        )
+
+    async def read(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        expression: str = "*",
+        expression_type: str = "TAG",
+        wait_ms: int = 0,
+        group: str = TOOLS_GROUP,
+    ) -> QueueRead:
+        """Messages of a queue from ``offset`` on, without being a member of a group and without committing.
+
+        ``expression`` filters by tags, or with ``expression_type="SQL92"`` by properties. ``wait_ms``: how long the
+        broker may wait for a message where there is none. Raises NoRoute, BrokerError.
+        """
+        header = PullMessageRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_messages,
+            sys_flag=PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if wait_ms else 0),
+            commit_offset=0,
+            suspend_timeout_millis=wait_ms,
+            sub_version=0,
+            subscription=expression,
+            expression_type=expression_type,
+            bname=queue.broker_name,
+        )
+        response = await self._started().remoting.invoke(
+            await self._address_of(queue),
+            RequestCode.PULL_MESSAGE,
+            header,
+            timeout_ms=self._timeout_ms + wait_ms,
+            accept=_PULL_ANSWERS,
+        )
+        found = response.header(PullMessageResponseHeader)
+        if response.code != ResponseCode.SUCCESS:
+            return QueueRead([], found.next_begin_offset, found.min_offset, found.max_offset)
+        messages, rest = decode_pull(
+            response.body, broker_name=queue.broker_name, limits=self.options.inflate_limits
+        )
+        if expression_type == "TAG" and expression != "*":
+            tags = set(split_tags(expression))  # brokers compare hashes
+            messages = [message for message in messages if message.tags in tags]
+        messages = [message for message in messages if message.queue_offset >= offset]
+        next_offset = found.next_begin_offset if rest is None else rest
+        return QueueRead(messages, next_offset, found.min_offset, found.max_offset)
+
+    async def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        max_messages: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = _EVER_MS,
+    ) -> list[MessageExt]:
+        """Messages with that key, oldest first; with ``unique`` those with that unique id. Brokers look at most
+        ``max_messages`` up, each. Raises NoRoute."""
+        header = QueryMessageRequestHeader(
+            topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
+        )
+        fields = to_ext(header)
+        if unique:
+            fields["_UNIQUE_KEY_QUERY"] = "true"
+        route = await self.topic_route(topic)
+        found: list[MessageExt] = []
+        for name in sorted(route.brokers):
+            address = route.address(name)
+            if address is None:
+                continue
+            accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+            response = await self._ask(address, RequestCode.QUERY_MESSAGE, fields, accept=accept)
+            if response.code == ResponseCode.SUCCESS:
+                found += decode_records(response.body, broker_name=name, limits=self.options.inflate_limits)
+        kept = [
+            message for message in found if _has_key(message, key, unique=unique)
+        ]  # brokers compare hashes
+        return sorted(kept, key=lambda message: message.store_timestamp_ms)
+
+    async def message_by_offset_id(self, message_id: str) -> MessageExt:
+        """The message with the id that its broker gave it, which names the broker's address and the place in its log.
+        Raises InvalidMessage for another text, BrokerError if there is no such message."""
+        host, port, offset = decode_offset_id(message_id)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        response = await self._ask(
+            address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset)
+        )
+        return decode_record(response.body, limits=self.options.inflate_limits)
+
     # --- groups -----------------------------------------------------------------------------------------
+
+    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """All consumer groups of all masters, those of the brokers themselves included."""
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for address in (await self._masters(None, None)).values():
+            response = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            found |= decode_body(SubscriptionGroupWrapper, response.body).subscription_group_table
+        return dict(sorted(found.items()))
+
+    async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig:
+        """The settings of a group at the broker at ``address``. Raises BrokerError if it has no such group; a broker
+        that creates groups by itself creates it."""
+        header = GetSubscriptionGroupConfigRequestHeader(group=group)
+        response = await self._ask(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
+        return decode_body(SubscriptionGroupConfig, response.body)
 
     async def create_group(
         self, group: str, *, cluster: str | None = None, config: SubscriptionGroupConfig | None = None
@@ -339,6 +600,38 @@ class AdminClient(Lifecycle):
         )
         await self._ask(await self._address_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
+    async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Move a group to the time in every queue of a topic, forward or back, live members included; returns the new
+        offsets. 0 is the beginning, -1 the end. Raises NoRoute, BrokerError."""
+        moved: dict[MessageQueue, int] = {}
+        header = ResetOffsetRequestHeader(group=group, topic=topic, timestamp=timestamp_ms, is_force=True)
+        for address in self._route_masters(await self.topic_route(topic)):
+            response = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            table = decode_body(ResetOffsetBody, response.body).offset_table
+            moved |= {queue_of(key): offset for key, offset in table.items()}
+        return dict(sorted(moved.items()))
+
+    async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Move a group to an offset of one queue, live members included. Brokers with ``useServerSideResetOffset``
+        (the default) can do that; others move all queues, so check first. Raises NoRoute, BrokerError."""
+        header = ResetOffsetRequestHeader(
+            group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=offset,
+            timestamp=0,
+            is_force=True,
+            bname=queue.broker_name,
+        )
+        address = await self._address_of(queue)
+        await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+
+    async def clone_offsets(self, source: str, target: str, topic: str) -> None:
+        """Give the group ``target`` the committed offsets of ``source`` in a topic. Raises NoRoute, BrokerError."""
+        header = CloneGroupOffsetRequestHeader(src_group=source, dest_group=target, topic=topic, offline=True)
+        for address in self._route_masters(await self.topic_route(topic)):
+            await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, header)
+
     async def _check_group_exists(self, group: str) -> None:
         """Check that a group without committed offsets exists: it has a live consumer or was created. Sends no
         request that would create it. Raises BrokerError."""
@@ -433,3 +726,22 @@ class AdminClient(Lifecycle):
                     return route
             await asyncio.sleep(_ROUTE_POLL_S)
         raise RequestTimeout(f"the name server (route of {topic})", self._timeout_ms)
+
+
+def _properties(body: bytes | memoryview) -> dict[str, str]:
+    lines = (line.partition("=") for line in bytes(body).decode(errors="replace").splitlines())
+    return {key.strip(): value.strip() for key, separator, value in lines if separator}
+
+
+def _lines(settings: Mapping[str, str]) -> bytes:
+    """Raises ConfigError for a value that would be a second setting."""
+    for key, value in settings.items():
+        if "\n" in key + value or "\r" in key + value or "=" in key:
+            raise ConfigError(f"{key[:80]!r}: a setting is one line, KEY=VALUE", key=key)
+    return "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
+
+
+def _has_key(message: MessageExt, key: str, *, unique: bool) -> bool:
+    if unique:
+        return message.properties.get(UNIQ_KEY) == key or message.offset_message_id == key
+    return key in (message.keys or "").split() or message.properties.get(UNIQ_KEY) == key

@@ -11,7 +11,7 @@ which know no socket and no clock. This package gives them both, and only this p
     phases, startup          the forward-only start-up state that /health shows, and how what was started ends
     namesrv_app, broker_app  composition: a process each
     dev_cluster              both in one process: ``mqspark dev``, ``mqspark.testing``
-    cli                      ``mqspark namesrv run``, ``mqspark broker run``, ``mqspark dev``
+    cli, commands/           ``mqspark``: the command line, each command imported when it is called
 
 ``mqspark.testing`` imports ``broker_app``, ``dev_cluster`` and ``settings``, the command line imports ``cli``. Must not
 know Spark.

@@ -1,253 +1,114 @@
 """``mqspark``: the command line.
 
-    mqspark namesrv run [-c FILE] [--set key=value]...
-    mqspark broker run -c FILE [--set key=value]...
-    mqspark job run NAME ...
-    mqspark doctor spark
-    mqspark dev [--store DIR] [--namesrv-port N] [--broker-port N] [--http-port N] [--set key=value]...
+    mqspark <noun> <verb> ...            cluster, broker, topic, group, message and so on: mqspark -h
+    mqspark namesrv run, broker run, dev servers
+    mqspark store, job                   store directories and Spark jobs
+    mqspark mqadmin VERB ...             the spelling of RocketMQ's tools
 
-A server prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
-or SIGINT; ``dev`` adds on standard error what to try next. Exit codes: 0 after a clean stop, 1 when it cannot
-start or stop cleanly, 2 for settings that do not fit.
+Every command is imported when it is called. Exit codes: ``mqspark_server.commands.refusals``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
-import errno
-import gc
-import importlib.util
-import logging
 import os
-import resource
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from mqspark.errors import ConfigError, MQError
-from mqspark.logs import OneLine, sparing
-from mqspark_server.job_cli import doctor, job
-from mqspark_server.store_cli import store
+from mqspark.errors import MQError
+from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.refusals import FAILED, INTERRUPTED, describe, exit_code_of
 
 __all__ = ["main"]
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LARGEST_FROM_HEAP_BYTES = 32 << 20
-_KEPT_BYTES = 64 << 20
-"""Freed memory that the heap may keep at its end."""
+_NOUNS = {
+    "cluster": (
+        "administration.cluster_cli:cluster",
+        "Clusters: brokers, versions, rates.",
+    ),
+    "broker": (
+        "administration.broker_cli:broker",
+        "Brokers: run, list, describe, drain, clean.",
+    ),
+    "namesrv": (
+        "administration.namesrv_cli:namesrv",
+        "Name servers: run, list, settings.",
+    ),
+    "topic": (
+        "administration.topic_cli:topic",
+        "Topics: list, create, describe, update, delete, stats.",
+    ),
+    "group": (
+        "administration.group_cli:group",
+        "Consumer groups: list, lag, reset, members, mode.",
+    ),
+    "config": (
+        "administration.config_cli:config",
+        "Settings of running brokers: get, set, diff.",
+    ),
+    "context": ("local.context_cli:context", "Named clusters in a file of yours."),
+    "completion": (
+        "local.completion_cli:completion",
+        "Completion for bash, zsh and fish.",
+    ),
+    "dev": (
+        "local.servers_cli:dev",
+        "A name server and a broker in one process, to try things.",
+    ),
+    "store": (
+        "local.store_cli:store",
+        "Look into a store directory, check it, build it anew.",
+    ),
+    "job": ("local.job_cli:job", "Spark jobs that keep a store."),
+    "doctor": ("local.job_cli:doctor", "Check an environment."),
+}
 
 
-class _App(Protocol):
-    async def start(self) -> None: ...
+class _Commands(LazyCommands):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            found = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader has what it wanted (head). The interpreter must not flush into the closed pipe again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+        return found
 
-    async def stop(self) -> None: ...
 
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, lazy=_NOUNS, context_settings=HELP)
 @click.version_option(package_name="mqspark")
 def cli() -> None:
-    """RocketMQ's architecture in Python, native to Spark."""
+    """RocketMQ's architecture in Python, native to Spark.
 
-
-_config = click.option("-c", "--config", "config", metavar="FILE", help="TOML, or RocketMQ's broker.conf.")
-_set = click.option(
-    "--set",
-    "assignments",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="One setting; wins over the file. Repeatable.",
-)
-
-
-@cli.group()
-def namesrv() -> None:
-    """The name server: which broker has which topic."""
-
-
-@namesrv.command("run")
-@_config
-@_set
-def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
-    """Run a name server until SIGTERM or SIGINT."""
-    from mqspark_server.namesrv_app import NameServerApp
-    from mqspark_server.settings.settings import file_layer, namesrv_settings, override_layer
-
-    layers = [file_layer(config)] if config else []
-    settings = namesrv_settings({}, *layers, override_layer(assignments))
-    _log_to_stderr(settings.server.log_level)
-    app = NameServerApp(settings)
-    _serve(app, lambda: f"READY namesrv={app.address}")
-
-
-@cli.group()
-def broker() -> None:
-    """The broker: keeps messages and serves them."""
-
-
-@broker.command("run")
-@_config
-@_set
-def broker_run(config: str | None, assignments: Sequence[str]) -> None:
-    """Run a broker until SIGTERM or SIGINT."""
-    from mqspark_server.broker_app import BrokerApp
-    from mqspark_server.settings.settings import broker_settings, file_layer, override_layer, production
-
-    layers = [file_layer(config)] if config else []
-    settings = broker_settings(production(), *layers, override_layer(assignments))
-    _log_to_stderr(settings.server.log_level)
-    app = BrokerApp(settings)
-    _serve(
-        app,
-        lambda: (
-            f"READY namesrv={app.config.namesrv_addr or '-'} broker={app.address} http={app.http_url or '-'}"
-            f" store={app.store_path}"
-        ),
-    )
-
-
-@cli.command()
-@click.option("--store", metavar="DIR", help="Store directory; a temporary one without it.")
-@click.option("--namesrv-port", default=9876, show_default=True, help="0: any free port.")
-@click.option("--broker-port", default=10911, show_default=True, help="0: any free port.")
-@click.option("--http-port", default=None, type=int, help="0: any free port.  [default: broker port + 3]")
-@_config
-@_set
-def dev(
-    store: str | None,
-    namesrv_port: int,
-    broker_port: int,
-    http_port: int | None,
-    config: str | None,
-    assignments: Sequence[str],
-) -> None:
-    """A name server and a broker in one process, on loopback, with topics made as they are used."""
-    from mqspark_server.dev_cluster import DevCluster
-    from mqspark_server.settings.settings import file_layer, override_layer
-
-    layers = [file_layer(config)] if config else []
-    app = DevCluster(
-        store=store,
-        namesrv_port=namesrv_port,
-        broker_port=broker_port,
-        http_port=http_port,
-        layers=[*layers, override_layer(assignments)],
-    )
-    _log_to_stderr(app.log_level)
-    _serve(
-        app,
-        lambda: (
-            f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
-            f" http={app.brokers[0].http_url or '-'} store={app.brokers[0].store_path}"
-        ),
-        lambda: _to_try(app.namesrv.address),
-    )
-
-
-def _to_try(namesrv: str) -> str:
-    """Two lines that work as they are: the first in a shell, the second in ``pyspark``."""
-    return (
-        f"try: python -c \"from mqspark import *; p = Producer('{namesrv}', group='hello'); p.start();"
-        " print(p.send(Message.of('Hello', 'hi'))); p.stop()\"\n"
-        f"then in pyspark: spark.read.format('pymq').option('nameserver', '{namesrv}').load('Hello').show()"
-    )
-
-
-cli.add_command(job)
-cli.add_command(store)
-cli.add_command(doctor)
-
-
-def _log_to_stderr(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
-    sparing("asyncio")  # it reports each failed accept, for example
-
-
-def _serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:
-    # Raise the limit of open files: each connection and each mapped queue file has a descriptor.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    _keep_freed_memory()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run_until_signalled(app, ready_line, hint))
-
-
-def _keep_freed_memory() -> None:
-    """Keep glibc's malloc from returning every large buffer to the system: mapping fresh pages for the next one
-    costs more than the work on it (a batch of 4,000 small messages is stored in half the time)."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop
-
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-async def _run_until_signalled(
-    app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None
-) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    starting, asked = loop.create_task(app.start()), loop.create_task(stop.wait())
-    await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
-    if not starting.done():
-        starting.cancel()  # cleans up after itself
-        await asyncio.wait((starting,))
-        if starting.cancelled():
-            return
-    await starting
-    try:
-        # Objects made at start-up live as long as the process; the collector need not scan them.
-        gc.collect()
-        gc.freeze()
-        print(ready_line(), flush=True)
-        if hint is not None:
-            print(hint(), file=sys.stderr, flush=True)
-        await stop.wait()
-    finally:
-        await app.stop()
+    Commands on a cluster find it by --nameserver, --context, NAMESRV_ADDR or the current context (mqspark context),
+    in this order. They work on RocketMQ's clusters, too.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Errors that a user can fix are one line on standard error."""
     # numpy's linear algebra is not used here, but its threads would each keep memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    given = None if arguments is None else list(arguments)
     try:
-        cli.main(args=None if arguments is None else list(arguments), prog_name="mqspark")
-    except ConfigError as error:
-        _exit_with(str(error), 2)
-    except MQError as error:
-        _exit_with(str(error), 1)
-    except OSError as error:
-        _exit_with(_describe(error), 1)
-
-
-def _describe(error: OSError) -> str:
-    text = error.strerror or str(error)
-    if error.filename is not None:
-        text = f"{error.filename}: {text}"
-    if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM):
-        return f"{text} (errno {errno.errorcode[error.errno]})"
-    return text
+        code = cli.main(args=given, prog_name="mqspark", standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            sys.exit(INTERRUPTED)
+        _exit_with("nothing was done", FAILED)
+    except (click.ClickException, MQError, OSError) as error:
+        _exit_with(describe(error), exit_code_of(error))
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _exit_with(message: str, code: int) -> None:
-    print(f"mqspark: error: {message}", file=sys.stderr)
+    click.echo(f"mqspark: error: {message}", err=True)
     sys.exit(code)
 
 

@@ -16,7 +16,7 @@ from mqspark.message import encode_properties
 from mqspark.protocol.bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.testing import Broker, FakeClock
-from mqspark_server.store_cli import store
+from mqspark_server.commands.local.store_cli import store
 from tests.security.damage_table import MESSAGES, SETTINGS
 from tests.support.remoting import RawConnection
 from tests.support.store_tools import drain

@@ -206,6 +206,7 @@ PACKAGES = ("mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs
 CALLED_BY_OTHERS = {
     "asyncio": "pause_writing resume_writing",
     "pytest": "pytest_configure",
+    "click": "format_commands",
     "Spark": """getDefaultReadLimit prepareForTriggerAvailableNow reportLatestOffset streamReader
     streamWriter""",
     "users of work queues": "map_arrow transform dead_letters",
@@ -288,7 +289,7 @@ def test_every_module_has_one_row_in_architecture() -> None:
     for line in section.splitlines():
         if found := re.match(r"\*\*(\S+)\*\*", line):
             package, room = found[1], found[1]
-        elif found := re.match(r"`(\w+)/`: \S", line):
+        elif found := re.match(r"`([\w/]+)/`: \S", line):
             room = f"{package}/{found[1]}"
         elif found := re.match(r"\| `(\w+)` \| (.*) \|$", line):
             rows.append(f"{room}/{found[1]}.py")

@@ -1,0 +1,171 @@
+"""``mqspark broker``: brokers, one by one."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import click
+
+from mqspark.errors import BrokerError
+from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.output import Column
+from mqspark_server.commands.refusals import Missing
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+
+__all__ = ["broker"]
+
+broker = noun(
+    "broker",
+    "Brokers: run one here, or ask and change those of a cluster.",
+    {
+        "run": (
+            "local.servers_cli:broker_run",
+            "Run a broker until SIGTERM or SIGINT.",
+        )
+    },
+)
+_PRODUCERS = (
+    Column("group", "GROUP"),
+    Column("client_id", "CLIENT"),
+    Column("address", "ADDRESS"),
+    Column("language", "LANGUAGE"),
+    Column("version", "VERSION", wide=True),
+)
+_SLAVES = (
+    Column("address", "SLAVE"),
+    Column("acknowledged", "HAS UP TO"),
+    Column("behind", "BEHIND"),
+    Column("in_sync", "IN SYNC"),
+    Column("bytes_per_second", "BYTES/S"),
+)
+
+
+@broker.command("list")
+@clustered
+async def broker_list(shell: ClusterShell) -> None:
+    """Every broker, as mqspark cluster list."""
+    shell.output.rows(BROKER_COLUMNS, await broker_rows(shell), empty="the name server knows no broker")
+
+
+@broker.command("describe")
+@click.argument("broker")
+@clustered
+async def broker_describe(shell: ClusterShell, broker: str) -> None:
+    """All figures that BROKER (a name or host:port) has of itself."""
+    address = await shell.broker_address(broker)
+    shell.output.record(dict(sorted((await shell.admin.broker_runtime_info(address)).items())))
+
+
+@broker.command("replicas")
+@click.argument("broker")
+@clustered
+async def broker_replicas(shell: ClusterShell, broker: str) -> None:
+    """The slaves of BROKER and how far each is behind."""
+    status = await shell.admin.ha_status(await shell.broker_address(broker))
+    if not status.master:
+        client = status.ha_client_runtime_info
+        shell.output.record(
+            {
+                "role": "slave",
+                "master": client.master_addr,
+                "has_up_to": client.max_offset,
+                "master_flushed": client.master_flush_offset,
+                "last_read_ms": client.last_read_timestamp,
+            }
+        )
+        return
+    rows = [
+        {
+            "address": each.addr,
+            "acknowledged": each.slave_ack_offset,
+            "behind": each.diff,
+            "in_sync": each.in_sync,
+            "bytes_per_second": each.transferred_byte_in_second,
+        }
+        for each in status.ha_connection_info
+    ]
+    shell.output.rows(_SLAVES, rows, empty="no slave is connected")
+
+
+@broker.command("producers")
+@click.argument("broker")
+@clustered
+async def broker_producers(shell: ClusterShell, broker: str) -> None:
+    """The producers that are connected to BROKER."""
+    found = await shell.admin.producers(await shell.broker_address(broker))
+    rows = [
+        {
+            "group": group,
+            "client_id": each.client_id,
+            "address": each.remote_ip,
+            "language": each.language,
+            "version": each.version,
+        }
+        for group, members in sorted(found.items())
+        for each in members
+    ]
+    shell.output.rows(_PRODUCERS, rows, empty="no producer is connected")
+
+
+@broker.command("drain")
+@click.argument("broker")
+@assume_yes
+@clustered
+async def broker_drain(shell: ClusterShell, broker: str, yes: bool) -> None:
+    """Let no producer send to BROKER; consumers read it empty. Undone by broker undrain."""
+    await _set_writable(shell, broker, yes, writable=False)
+
+
+@broker.command("undrain")
+@click.argument("broker")
+@assume_yes
+@clustered
+async def broker_undrain(shell: ClusterShell, broker: str, yes: bool) -> None:
+    """Let producers send to BROKER again."""
+    await _set_writable(shell, broker, yes, writable=True)
+
+
+async def _set_writable(shell: ClusterShell, name: str, yes: bool, *, writable: bool) -> None:
+    await shell.brokers([name])
+    what = "Let producers send" if writable else "Let no producer send"
+    confirm(f"{what} to broker {name}?", yes)
+    count = await shell.admin.set_writable(name, writable=writable)
+    state = "takes sends again" if writable else "takes no sends"
+    shell.output.done(
+        f"{name} {state}: {count} topics", {"broker": name, "writable": writable, "topics": count}
+    )
+
+
+@broker.command("clean")
+@click.argument("what", type=click.Choice(["queues", "topics", "log"]))
+@click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only this one. Repeatable.")
+@assume_yes
+@clustered
+async def broker_clean(
+    shell: ClusterShell, what: Literal["queues", "topics", "log"], brokers: tuple[str, ...], yes: bool
+) -> None:
+    """Remove what has expired now: queue files, unused topics, or files of the log."""
+    names = await shell.brokers(brokers)
+    confirm(f"Remove expired {what} from {', '.join(names)}?", yes)
+    for name, addresses in names.items():
+        await shell.admin.clean_up(addresses[min(addresses)], what)
+        shell.output.done(f"{name}: cleaned", {"broker": name, "cleaned": what})
+
+
+@broker.command("stat")
+@click.argument("broker")
+@click.argument("name")
+@click.argument("key")
+@clustered
+async def broker_stat(shell: ClusterShell, broker: str, name: str, key: str) -> None:
+    """One of RocketMQ's counters of BROKER, e.g. TOPIC_PUT_NUMS TOPIC or GROUP_GET_NUMS TOPIC@GROUP."""
+    try:
+        data = await shell.admin.broker_stats(await shell.broker_address(broker), name, key)
+    except BrokerError as error:
+        raise Missing("counter", f"{name} {key}", advice=str(error.remark)) from None
+    row: dict[str, Any] = {"name": name, "key": key}
+    for span, item in (("minute", data.stats_minute), ("hour", data.stats_hour), ("day", data.stats_day)):
+        if item is not None:
+            row |= {f"{span}_sum": item.sum, f"{span}_tps": round(item.tps, 3)}
+    shell.output.record(row)

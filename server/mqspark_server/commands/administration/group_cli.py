@@ -1,0 +1,456 @@
+"""``mqspark group``: consumer groups."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+from typing import Any
+
+import click
+
+from mqspark.errors import BrokerError, MQError
+from mqspark.message import SYSTEM_GROUP_PREFIX, MessageQueue, is_system_topic
+from mqspark.protocol.bodies import SubscriptionGroupConfig
+from mqspark.protocol.codes import ResponseCode
+from mqspark_server.commands.completing import complete_groups, complete_topics
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.output import Column
+from mqspark_server.commands.refusals import CommandFailed, Missing
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.commands.times import parse_time_ms
+
+__all__ = ["group"]
+
+group = noun("group", "Consumer groups.")
+_AT_ONCE = 16
+"""Groups that are asked for at the same time."""
+_BUILT_IN = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "SELF_TEST_CONSUMER_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+    }
+)
+_LIST = (
+    Column("group", "GROUP"),
+    Column("members", "MEMBERS", wide=True),
+    Column("lag", "LAG", wide=True),
+    Column("retries", "RETRIES"),
+    Column("ordered", "ORDERED"),
+    Column("enabled", "ENABLED"),
+    Column("broadcast", "BROADCAST", wide=True),
+)
+_LAG = (
+    Column("group", "GROUP"),
+    Column("topic", "TOPIC"),
+    Column("broker", "BROKER"),
+    Column("queue", "QUEUE"),
+    Column("committed", "COMMITTED", text=lambda value: "-" if value is None or value < 0 else str(value)),
+    Column("max_offset", "END"),
+    Column("lag", "LAG"),
+    Column("client_id", "CLIENT", wide=True),
+)
+_TOTALS = (
+    Column("group", "GROUP"),
+    Column("topic", "TOPIC"),
+    Column("queues", "QUEUES"),
+    Column("lag", "LAG"),
+)
+_MEMBERS = (
+    Column("client_id", "CLIENT"),
+    Column("address", "ADDRESS"),
+    Column("language", "LANGUAGE"),
+    Column("version", "VERSION"),
+    Column("mode", "MODE"),
+    Column("queues", "QUEUES", wide=True),
+    Column("cached", "CACHED", wide=True),
+)
+_RESET = (
+    Column("topic", "TOPIC"),
+    Column("broker", "BROKER"),
+    Column("queue", "QUEUE"),
+    Column("from_offset", "FROM", text=lambda value: "-" if value is None or value < 0 else str(value)),
+    Column("to_offset", "TO"),
+    Column("change", "CHANGE", text=lambda value: f"{value:+d}"),
+)
+_group = click.argument("group", shell_complete=complete_groups)
+_topic = click.argument("topic", shell_complete=complete_topics)
+
+
+def _is_built_in(name: str) -> bool:
+    return name in _BUILT_IN or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+@group.command("list")
+@click.argument("pattern", required=False)
+@click.option("--all", "every", is_flag=True, help="Those of the brokers themselves, too.")
+@clustered
+async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
+    """Groups, or those that match PATTERN ('order*'). -o wide asks each for its members and lag."""
+    rows: list[dict[str, Any]] = [
+        {
+            "group": name,
+            "retries": config.retry_max_times,
+            "ordered": config.consume_message_orderly,
+            "enabled": config.consume_enable,
+            "broadcast": config.consume_broadcast_enable,
+        }
+        for name, config in (await shell.admin.groups()).items()
+        if (every or not _is_built_in(name)) and (pattern is None or fnmatch.fnmatchcase(name, pattern))
+    ]
+    if shell.output.format != "table":
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def fill(row: dict[str, Any]) -> None:
+            async with gate:
+                row["members"] = len(await _members(shell, row["group"]))
+                row["lag"] = await _total_lag(shell, row["group"])
+
+        await asyncio.gather(*map(fill, rows))
+    shell.output.rows(_LIST, rows, empty="no group")
+
+
+async def _total_lag(shell: ClusterShell, name: str) -> int | None:
+    try:
+        return await shell.admin.group_lag(name)
+    except MQError:
+        return None  # it has committed nothing anywhere
+
+
+async def _members(shell: ClusterShell, name: str) -> list[dict[str, Any]]:
+    try:
+        found = await shell.admin.group_members(name)
+    except BrokerError as error:
+        if error.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
+            return []
+        raise
+    return [
+        {
+            "client_id": each.client_id,
+            "address": each.client_addr,
+            "language": each.language,
+            "version": each.version,
+            "mode": found.consume_type,
+            "model": found.message_model,
+        }
+        for each in sorted(found.connection_set, key=lambda each: each.client_id)
+    ]
+
+
+async def _offset_rows(shell: ClusterShell, name: str, topic: str | None) -> list[dict[str, Any]]:
+    offsets = await shell.admin.group_offsets(name, topic)
+    return [
+        {
+            "group": name,
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "committed": each.committed if each.committed >= 0 else None,
+            "max_offset": each.max_offset,
+            "lag": each.lag,
+        }
+        for queue, each in offsets.items()
+    ]
+
+
+async def _must_exist(shell: ClusterShell, name: str) -> SubscriptionGroupConfig:
+    known = await shell.admin.groups()
+    if name not in known:
+        raise Missing("consumer group", name, known, "mqspark group list")
+    return known[name]
+
+
+@group.command("describe")
+@_group
+@clustered
+async def group_describe(shell: ClusterShell, group: str) -> None:
+    """Settings, members, subscriptions and lag of GROUP."""
+    config = await _must_exist(shell, group)
+    members = await _members(shell, group)
+    subscriptions: dict[str, str] = {}
+    if members:
+        found = await shell.admin.group_members(group)
+        subscriptions = {topic: each.sub_string for topic, each in sorted(found.subscription_table.items())}
+    try:
+        offsets = await _offset_rows(shell, group, None)
+    except MQError:
+        offsets = []  # it has committed nothing anywhere
+    row = {
+        "group": group,
+        "enabled": config.consume_enable,
+        "ordered": config.consume_message_orderly,
+        "broadcast": config.consume_broadcast_enable,
+        "max_retries": config.retry_max_times,
+        "retry_queues": config.retry_queue_nums,
+        "attributes": dict(config.attributes),
+        "subscriptions": subscriptions,
+        "lag": sum(each["lag"] for each in offsets),
+    }
+    if not shell.output.is_table:
+        shell.output.record({**row, "members": members, "offsets": offsets})
+        return
+    shell.output.record(row)
+    shell.output.heading("members")
+    shell.output.rows(_MEMBERS, members, empty="no member is online")
+    shell.output.heading("offsets")
+    shell.output.rows(_LAG, offsets, empty="nothing is committed")
+
+
+@group.command("create")
+@click.argument("group")
+@click.option(
+    "--retries", type=click.IntRange(-1, 10_000), help="Attempts before a message is a dead letter."
+)
+@click.option("--retry-queues", type=click.IntRange(1, 1024), help="Queues of its retry topic.")
+@click.option("--ordered/--unordered", default=None, help="Whether its members consume in order.")
+@click.option("--enabled/--disabled", default=None, help="Whether its members may consume.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Whether it may be consumed by broadcasting.")
+@clustered
+async def group_create(
+    shell: ClusterShell,
+    group: str,
+    retries: int | None,
+    retry_queues: int | None,
+    ordered: bool | None,
+    enabled: bool | None,
+    broadcast: bool | None,
+) -> None:
+    """Create GROUP on every master, or change what is given of it."""
+    known = await shell.admin.groups()
+    config = known.get(group) or SubscriptionGroupConfig()
+    for name, value in (
+        ("retry_max_times", retries),
+        ("retry_queue_nums", retry_queues),
+        ("consume_message_orderly", ordered),
+        ("consume_enable", enabled),
+        ("consume_broadcast_enable", broadcast),
+    ):
+        if value is not None:
+            setattr(config, name, value)
+    await shell.admin.create_group(group, cluster=shell.cluster, config=config)
+    verb = "is changed" if group in known else "is there"
+    shell.output.done(f"group {group} {verb}", {"group": group, "created": group not in known})
+
+
+@group.command("lag")
+@click.argument("groups", nargs=-1, shell_complete=complete_groups)
+@click.option("--topic", shell_complete=complete_topics, help="Only in this topic.")
+@click.option("--total", is_flag=True, help="A line a topic instead of a line a queue.")
+@clustered
+async def group_lag(shell: ClusterShell, groups: tuple[str, ...], topic: str | None, total: bool) -> None:
+    """Messages that GROUPS (default: all) have not committed, by queue."""
+    names = groups or [name for name in await shell.admin.groups() if not _is_built_in(name)]
+    rows = []
+    for name in names:
+        try:
+            rows += await _offset_rows(shell, name, topic)
+        except BrokerError as error:
+            if groups and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise Missing(
+                    "consumer group", name, await shell.admin.groups(), "mqspark group list"
+                ) from None
+            if groups:
+                raise
+    if total:
+        totals: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in rows:
+            place = row["group"], row["topic"]
+            entry = totals.setdefault(place, {"group": place[0], "topic": place[1], "queues": 0, "lag": 0})
+            entry["queues"] += 1
+            entry["lag"] += row["lag"]
+        shell.output.rows(_TOTALS, totals.values(), empty="nothing is committed")
+        return
+    shell.output.rows(_LAG, rows, empty="nothing is committed")
+
+
+@group.command("members")
+@_group
+@clustered
+async def group_members(shell: ClusterShell, group: str) -> None:
+    """The clients of GROUP that are online. -o wide asks each how many queues and cached messages it has."""
+    rows = await _members(shell, group)
+    if not rows:
+        await _must_exist(shell, group)
+    if shell.output.format != "table":
+        for row in rows:
+            try:
+                info = await shell.admin.running_info(group, row["client_id"])
+            except MQError as error:
+                row["error"] = str(error)
+                continue
+            row["queues"] = len(info.mq_table) + len(info.mq_pop_table)
+            row["cached"] = sum(each.cached_msg_count for each in info.mq_table.values())
+    shell.output.rows(_MEMBERS, rows, empty="no member is online")
+
+
+@group.command("mode")
+@_group
+@_topic
+@click.argument("mode", type=click.Choice(["PULL", "POP"], case_sensitive=False))
+@click.option(
+    "--share", type=click.IntRange(0, 1000), default=0, help="POP: members that share a queue; 0: all."
+)
+@clustered
+async def group_mode(shell: ClusterShell, group: str, topic: str, mode: str, share: int) -> None:
+    """Let members of GROUP that leave it to the brokers consume TOPIC by PULL or by POP."""
+    await shell.admin.topic_route(topic)
+    await shell.admin.set_consume_mode(topic, group, mode.upper(), share_queues=share, cluster=shell.cluster)
+    shell.output.done(
+        f"{group} consumes {topic} by {mode.upper()}", {"group": group, "topic": topic, "mode": mode.upper()}
+    )
+
+
+@group.command("delete")
+@click.argument("groups", nargs=-1, required=True, shell_complete=complete_groups)
+@click.option("--keep-offsets", is_flag=True, help="A group of the same name goes on where this one was.")
+@assume_yes
+@clustered
+async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offsets: bool, yes: bool) -> None:
+    """Delete GROUPS, their committed offsets included."""
+    for name in groups:
+        await _must_exist(shell, name)
+        if _is_built_in(name):
+            raise click.UsageError(f"{name} is a group of the brokers themselves")
+        if await _members(shell, name):
+            raise CommandFailed(
+                f"group {name} has members online (mqspark group members {name}); stop them first"
+            )
+    confirm(f"Delete {', '.join(groups)}?", yes)
+    for name in groups:
+        await shell.admin.delete_group(name, cluster=shell.cluster, clean_offsets=not keep_offsets)
+        shell.output.done(f"group {name} is deleted", {"group": name, "deleted": True})
+
+
+@group.command("clone")
+@click.argument("source", shell_complete=complete_groups)
+@click.argument("target")
+@_topic
+@assume_yes
+@clustered
+async def group_clone(shell: ClusterShell, source: str, target: str, topic: str, yes: bool) -> None:
+    """Give TARGET the committed offsets of SOURCE in TOPIC."""
+    await _must_exist(shell, source)
+    confirm(f"Replace the offsets of {target} in {topic} by those of {source}?", yes)
+    await shell.admin.clone_offsets(source, target, topic)
+    shell.output.done(
+        f"{target} is where {source} is in {topic}", {"source": source, "target": target, "topic": topic}
+    )
+
+
+@group.command("reset")
+@_group
+@_topic
+@click.option("--to-time", metavar="TIME", help="2026-01-31T12:00, -1h, ms since the epoch.")
+@click.option(
+    "--to-offset", type=click.IntRange(min=0), help="This offset; needs --queue if there are several."
+)
+@click.option("--earliest", is_flag=True, help="The first message.")
+@click.option("--latest", is_flag=True, help="The end: skip what is there.")
+@click.option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue. Repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@assume_yes
+@clustered
+async def group_reset(
+    shell: ClusterShell,
+    group: str,
+    topic: str,
+    to_time: str | None,
+    to_offset: int | None,
+    earliest: bool,
+    latest: bool,
+    queues: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Move GROUP in TOPIC forward or back, online members included."""
+    if sum((to_time is not None, to_offset is not None, earliest, latest)) != 1:
+        raise click.UsageError("give one of --to-time, --to-offset, --earliest and --latest")
+    if is_system_topic(topic):
+        raise click.UsageError(f"{topic} is a system topic")
+    at_ms = parse_time_ms(to_time) if to_time is not None else 0 if earliest else -1
+    chosen = await chosen_queues(shell, topic, queues)
+    if to_offset is not None and len(chosen) > 1 and not queues:
+        raise click.UsageError(f"{topic} has {len(chosen)} queues: say which one by --queue BROKER:ID")
+    await _must_exist(shell, group)
+    committed = await shell.admin.group_offsets(group, topic)
+    targets = {queue: await _target(shell, queue, at_ms, to_offset) for queue in chosen}
+    rows = [
+        {
+            "topic": topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "from_offset": before if (before := committed[queue].committed) >= 0 else None,
+            "to_offset": target,
+            "change": target - max(before, 0),
+        }
+        for queue, target in targets.items()
+    ]
+    shell.output.rows(_RESET, rows)
+    if dry_run:
+        return
+    members = await _members(shell, group)
+    online = f", {len(members)} members online" if members else ""
+    confirm(f"Move {group} in {len(rows)} queues{online}?", yes)
+    by_time = not queues and to_offset is None
+    await _move(shell, group, topic, targets, at_ms=at_ms if by_time else None, online=bool(members))
+    if shell.output.is_table:
+        click.echo(f"{group} is moved")
+
+
+async def chosen_queues(shell: ClusterShell, topic: str, texts: tuple[str, ...]) -> list[MessageQueue]:
+    """The queues of a topic, or those named ``broker:id``. Raises Missing, NoRoute."""
+    known = list((await shell.admin.topic_route(topic)).subscribe_queues)
+    by_text = {f"{queue.broker_name}:{queue.queue_id}": queue for queue in known}
+    for text in texts:
+        if text not in by_text:
+            raise Missing("queue", text, by_text, f"{topic} has {', '.join(list(by_text)[:8])}")
+    return [by_text[text] for text in texts] or known
+
+
+async def _target(shell: ClusterShell, queue: MessageQueue, at_ms: int, offset: int | None) -> int:
+    low, high = await shell.admin.queue_bounds(queue)
+    if offset is not None:
+        if not low <= offset <= high:
+            raise click.UsageError(
+                f"{queue.broker_name}:{queue.queue_id} has offsets {low} to {high}, not {offset}"
+            )
+        return offset
+    if at_ms < 0:
+        return high
+    return low if at_ms == 0 else max(low, await shell.admin.offset_at(queue, at_ms))
+
+
+async def _move(
+    shell: ClusterShell,
+    name: str,
+    topic: str,
+    targets: dict[MessageQueue, int],
+    *,
+    at_ms: int | None,
+    online: bool,
+) -> None:
+    """Commit the offsets for a group without members. Members have to be told by their brokers: all queues by time, or
+    single queues where the brokers can."""
+    if not online:
+        for queue, offset in targets.items():
+            await shell.admin.update_offset(name, queue, offset)
+        return
+    if at_ms is not None:
+        await shell.admin.reset_offsets(name, topic, at_ms)
+        return
+    route = await shell.admin.topic_route(topic)
+    for broker in sorted({queue.broker_name for queue in targets}):
+        address = route.master(broker)
+        settings = await shell.admin.broker_config(address) if address is not None else {}
+        if settings.get("useServerSideResetOffset") != "true":
+            raise CommandFailed(
+                f"broker {broker} cannot move single queues of a group with members (useServerSideResetOffset):"
+                " stop the members first"
+            )
+    for queue, offset in targets.items():
+        await shell.admin.reset_offset(name, queue, offset)

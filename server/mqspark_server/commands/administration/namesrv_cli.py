@@ -1,0 +1,71 @@
+"""``mqspark namesrv``: name servers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from mqspark.errors import MQError
+from mqspark_server.commands.administration.config_cli import assignments, shown_settings
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.output import Column
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+
+__all__ = ["namesrv"]
+
+namesrv = noun(
+    "namesrv",
+    "Name servers: run one here, or ask and change those of a cluster.",
+    {
+        "run": (
+            "local.servers_cli:namesrv_run",
+            "Run a name server until SIGTERM or SIGINT.",
+        )
+    },
+)
+_COLUMNS = (
+    Column("address", "ADDRESS"),
+    Column("answers", "ANSWERS"),
+    Column("settings", "SETTINGS", wide=True),
+    Column("error", "", text=lambda value: value or ""),
+)
+
+
+@namesrv.command("list")
+@clustered
+async def namesrv_list(shell: ClusterShell) -> None:
+    """The name servers, and whether each answers."""
+
+    async def row(address: str) -> dict[str, Any]:
+        try:
+            settings = await shell.admin.namesrv_config(address)
+        except MQError as error:
+            return {"address": address, "answers": False, "error": str(error)}
+        return {"address": address, "answers": True, "settings": len(settings)}
+
+    shell.output.rows(_COLUMNS, await asyncio.gather(*map(row, shell.admin.namesrv)))
+
+
+@namesrv.command("config")
+@click.argument("keys", nargs=-1)
+@clustered
+async def namesrv_config(shell: ClusterShell, keys: tuple[str, ...]) -> None:
+    """The settings of each name server, or those named."""
+    for address in shell.admin.namesrv:
+        shown_settings(shell.output, address, await shell.admin.namesrv_config(address), keys)
+
+
+@namesrv.command("set")
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@assume_yes
+@clustered
+async def namesrv_set(shell: ClusterShell, settings: tuple[str, ...], yes: bool) -> None:
+    """Change settings of all name servers while they run."""
+    changes = assignments(settings)
+    addresses = shell.admin.namesrv
+    confirm(f"Set {', '.join(changes)} at {', '.join(addresses)}?", yes)
+    for address in addresses:
+        await shell.admin.update_namesrv_config(address, changes)
+        shell.output.done(f"{address}: {', '.join(settings)}", {"address": address, "set": changes})

@@ -1,0 +1,327 @@
+"""``mqspark topic``: topics."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from mqspark.errors import BrokerError, MQError
+from mqspark.message import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, is_system_topic
+from mqspark_server.commands.administration.config_cli import assignments
+from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.output import Column, as_time
+from mqspark_server.commands.refusals import CommandFailed, Missing
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+
+__all__ = ["perm_text", "topic"]
+
+topic = noun("topic", "Topics.")
+_AT_ONCE = 16
+"""Topics that are asked for at the same time."""
+_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+_PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
+_LIST = (
+    Column("topic", "TOPIC"),
+    Column("kind", "KIND"),
+    Column("brokers", "BROKERS", wide=True),
+    Column("queues", "QUEUES", wide=True),
+    Column("messages", "MESSAGES", wide=True),
+    Column("last_ms", "LAST MESSAGE", wide=True, text=as_time),
+)
+_QUEUES = (
+    Column("broker", "BROKER"),
+    Column("queue", "QUEUE"),
+    Column("min_offset", "FIRST"),
+    Column("max_offset", "NEXT"),
+    Column("messages", "MESSAGES"),
+    Column("last_ms", "LAST MESSAGE", text=as_time),
+)
+_STATS = (
+    Column("topic", "TOPIC"),
+    Column("group", "GROUP"),
+    Column("broker", "BROKER"),
+    Column("in_tps", "IN/S"),
+    Column("in_minute", "IN/MIN"),
+    Column("in_day", "IN TODAY", wide=True),
+    Column("out_tps", "OUT/S"),
+    Column("out_minute", "OUT/MIN"),
+    Column("out_day", "OUT TODAY", wide=True),
+)
+_attributes = click.option(
+    "-a", "--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="RocketMQ's. Repeatable."
+)
+_perm = click.option("--perm", type=click.Choice(list(_PERMS)), help="Who may use it: r, w, rw, none.")
+_brokers = click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only there. Repeatable.")
+_topic = click.argument("topic", shell_complete=complete_topics)
+
+
+def perm_text(perm: int) -> str:
+    return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "") or "none"
+
+
+def _kind(name: str) -> str:
+    if name.startswith(RETRY_PREFIX):
+        return "retry"
+    if name.startswith(DLQ_PREFIX):
+        return "dead letters"
+    return "system" if is_system_topic(name) or name.endswith("_REPLY_TOPIC") else "normal"
+
+
+@topic.command("list")
+@click.argument("pattern", required=False)
+@click.option("--all", "every", is_flag=True, help="Retry, dead letter and system topics, too.")
+@clustered
+async def topic_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
+    """Topics, or those that match PATTERN ('order*'). -o wide asks each for its queues and messages."""
+    # The topics that are a cluster's or broker's own name are RocketMQ's own.
+    info = await shell.admin.cluster_info()
+    own = {*info.cluster_addr_table, *info.broker_addr_table}
+    names = [
+        name for name in await shell.known_topics() if pattern is None or fnmatch.fnmatchcase(name, pattern)
+    ]
+    rows: list[dict[str, Any]] = [
+        {"topic": name, "kind": "system" if name in own else _kind(name)} for name in names
+    ]
+    if not every:
+        rows = [row for row in rows if row["kind"] == "normal"]
+    if shell.output.format != "table":
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def fill(row: dict[str, Any]) -> None:
+            async with gate:
+                row |= await _extent(shell, row["topic"])
+
+        await asyncio.gather(*map(fill, rows))
+    shell.output.rows(_LIST, rows, empty="no topic" if pattern is None else f"no topic matches {pattern}")
+
+
+async def _extent(shell: ClusterShell, name: str) -> dict[str, Any]:
+    try:
+        stats = await shell.admin.topic_stats(name)
+    except MQError as error:
+        return {"error": str(error)}
+    return {
+        "brokers": len({queue.broker_name for queue in stats}),
+        "queues": len(stats),
+        "messages": sum(each.max_offset - each.min_offset for each in stats.values()),
+        "last_ms": max((each.last_update_timestamp for each in stats.values()), default=0) or None,
+    }
+
+
+@topic.command("describe")
+@_topic
+@clustered
+async def topic_describe(shell: ClusterShell, topic: str) -> None:
+    """Settings, queues, offsets and groups of TOPIC."""
+    route = await shell.admin.topic_route(topic)
+    masters = {name: address for name in sorted(route.brokers) if (address := route.master(name)) is not None}
+    stats, configs = await asyncio.gather(shell.admin.topic_stats(topic), _configs(shell, topic, masters))
+    try:
+        groups = await shell.admin.topic_groups(topic)
+    except BrokerError:
+        groups = []  # RocketMQ 4 refuses it for some system topics
+    queues = [
+        {
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "min_offset": each.min_offset,
+            "max_offset": each.max_offset,
+            "messages": each.max_offset - each.min_offset,
+            "last_ms": each.last_update_timestamp or None,
+        }
+        for queue, each in stats.items()
+    ]
+    settings = {name: _settings(config) for name, config in configs.items()}
+    if not shell.output.is_table:
+        shell.output.record({"topic": topic, "brokers": settings, "groups": groups, "queues": queues})
+        return
+    shown: dict[str, Any] = {
+        "topic": topic,
+        "messages": sum(row["messages"] for row in queues),
+        "groups": groups,
+    }
+    for name, each in settings.items():
+        attributes = " ".join(f"{key}={value}" for key, value in each["attributes"].items())
+        shown[name] = (
+            f"{each['read_queues']} queues to read, {each['write_queues']} to write, perm {each['perm']}"
+            + (", ordered" if each["order"] else "")
+            + (f", {attributes}" if attributes else "")
+        )
+    shell.output.record(shown)
+    shell.output.heading("queues")
+    shell.output.rows(_QUEUES, queues)
+
+
+async def _configs(shell: ClusterShell, name: str, masters: Mapping[str, str]) -> dict[str, Any]:
+    found = await asyncio.gather(*(shell.admin.topic_config(name, address) for address in masters.values()))
+    return dict(zip(masters, found, strict=True))
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    return {
+        "read_queues": config.read_queue_nums,
+        "write_queues": config.write_queue_nums,
+        "perm": perm_text(config.perm),
+        "order": config.order,
+        "attributes": dict(sorted(config.attributes.items())),
+    }
+
+
+@topic.command("create")
+@click.argument("topic")
+@click.option(
+    "-q", "--queues", type=click.IntRange(1, 65_536), default=4, show_default=True, help="Per broker."
+)
+@_perm
+@click.option("--type", "message_type", type=click.Choice(_TYPES), help="The attribute message.type.")
+@click.option("--order", is_flag=True, help="The topic keeps its queues while a broker is away.")
+@_attributes
+@_brokers
+@clustered
+async def topic_create(
+    shell: ClusterShell,
+    topic: str,
+    queues: int,
+    perm: str | None,
+    message_type: str | None,
+    order: bool,
+    attributes: tuple[str, ...],
+    brokers: tuple[str, ...],
+) -> None:
+    """Create TOPIC on every master, or on --broker."""
+    if topic in await shell.known_topics():
+        raise CommandFailed(f"topic {topic} is there already; mqspark topic update {topic} changes it")
+    table = assignments(attributes)
+    if message_type is not None:
+        table["message.type"] = message_type
+    names = await shell.brokers(brokers)
+    await shell.admin.create_topic(
+        topic,
+        queues=queues,
+        brokers=[name for name, each in names.items() if 0 in each],
+        perm=_PERMS[perm or "rw"],
+        order=order,
+        attributes=table,
+    )
+    where = ", ".join(names)
+    shell.output.done(
+        f"topic {topic} is there: {queues} queues on {where}",
+        {"topic": topic, "queues": queues, "brokers": list(names)},
+    )
+
+
+@topic.command("update")
+@_topic
+@click.option(
+    "-q", "--queues", type=click.IntRange(1, 65_536), help="Queues to read and to write, per broker."
+)
+@click.option("--read-queues", type=click.IntRange(1, 65_536))
+@click.option("--write-queues", type=click.IntRange(1, 65_536))
+@_perm
+@click.option("--order/--no-order", default=None)
+@_attributes
+@_brokers
+@assume_yes
+@clustered
+async def topic_update(
+    shell: ClusterShell,
+    topic: str,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: str | None,
+    order: bool | None,
+    attributes: tuple[str, ...],
+    brokers: tuple[str, ...],
+    yes: bool,
+) -> None:
+    """Change what is given of TOPIC; the rest stays. Before it reads from fewer queues, write to fewer."""
+    if all(each is None for each in (queues, read_queues, write_queues, perm, order)) and not attributes:
+        raise click.UsageError("nothing to change: --queues, --perm, --attribute ...")
+    route = await shell.admin.topic_route(topic)
+    names = [name for name in (brokers or sorted(route.brokers)) if name]
+    await shell.brokers(names)
+    masters = {name: address for name in names if (address := route.master(name)) is not None}
+    configs = await _configs(shell, topic, masters)
+    for name, config in configs.items():
+        read = read_queues or queues or config.read_queue_nums
+        write = write_queues or queues or config.write_queue_nums
+        if read < config.read_queue_nums:
+            confirm(
+                f"{name}: messages in queues {read} to {config.read_queue_nums - 1} will not be read. Go on?",
+                yes,
+            )
+        await shell.admin.create_topic(
+            topic,
+            read_queues=read,
+            write_queues=write,
+            brokers=[name],
+            perm=config.perm if perm is None else _PERMS[perm],
+            order=config.order if order is None else order,
+            attributes=assignments(attributes),
+        )
+        text = f"{read} queues to read, {write} to write"
+        shell.output.done(
+            f"{name}: {topic} has {text}",
+            {"topic": topic, "broker": name, "read_queues": read, "write_queues": write},
+        )
+
+
+@topic.command("delete")
+@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
+@assume_yes
+@clustered
+async def topic_delete(shell: ClusterShell, topics: tuple[str, ...], yes: bool) -> None:
+    """Delete TOPICS and their messages from all brokers and name servers."""
+    known = await shell.known_topics()
+    for name in topics:
+        if name not in known:
+            raise Missing("topic", name, known, "mqspark topic list")
+        if is_system_topic(name):
+            raise click.UsageError(f"{name} is a system topic; brokers need it")
+    confirm(f"Delete {', '.join(topics)} with all messages?", yes)
+    for name in topics:
+        await shell.admin.delete_topic(name, cluster=shell.cluster)
+        shell.output.done(f"topic {name} is deleted", {"topic": name, "deleted": True})
+
+
+@topic.command("stats")
+@_topic
+@clustered
+async def topic_stats(shell: ClusterShell, topic: str) -> None:
+    """Rates of TOPIC over the last minute, in and out, by broker and group."""
+    route = await shell.admin.topic_route(topic)
+    groups = await shell.admin.topic_groups(topic)
+    rows = []
+    for name in sorted(route.brokers):
+        address = route.master(name)
+        if address is None:
+            continue
+        put = await _counter(shell, address, "TOPIC_PUT_NUMS", topic)
+        rows.append({"topic": topic, "group": None, "broker": name, **_rates("in", put)})
+        for group in groups:
+            got = await _counter(shell, address, "GROUP_GET_NUMS", f"{topic}@{group}")
+            rows.append({"topic": topic, "group": group, "broker": name, **_rates("out", got)})
+    shell.output.rows(_STATS, rows)
+
+
+async def _counter(shell: ClusterShell, address: str, name: str, key: str) -> Any:
+    try:
+        return await shell.admin.broker_stats(address, name, key)
+    except BrokerError:
+        return None  # nothing has been counted
+
+
+def _rates(direction: str, data: Any) -> dict[str, Any]:
+    minute = getattr(data, "stats_minute", None)
+    day = getattr(data, "stats_day", None)
+    return {
+        f"{direction}_tps": round(minute.tps, 2) if minute else 0.0,
+        f"{direction}_minute": minute.sum if minute else 0,
+        f"{direction}_day": day.sum if day else 0,
+    }

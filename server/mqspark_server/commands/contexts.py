@@ -1,0 +1,114 @@
+"""Named clusters: where they are and how to log in, in one TOML file of the user.
+
+The file is ``mqspark/contexts.toml`` under XDG_CONFIG_HOME (by default ``~/.config``), or MQSPARK_CONTEXTS. It holds no
+secret: ``credentials_file`` names a file that does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from mqspark.config import did_you_mean, parse_addresses
+from mqspark.errors import ConfigError
+
+__all__ = ["ClusterContext", "Contexts", "contexts_path", "load_contexts", "save_contexts"]
+
+MAX_FILE_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class ClusterContext(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+    """One cluster as commands reach it."""
+
+    nameserver: str
+    cluster: str | None = None
+    """The cluster that commands mean when the name servers know several."""
+    credentials_file: str | None = None
+    tls: bool | None = None
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_verify_host_name: bool = True
+
+
+class Contexts(msgspec.Struct, forbid_unknown_fields=True):
+    current: str | None = None
+    contexts: dict[str, ClusterContext] = {}
+
+    def get(self, name: str) -> ClusterContext:
+        """Raises ConfigError for an unknown name."""
+        found = self.contexts.get(name)
+        if found is None:
+            advice = did_you_mean(name, self.contexts) or f"; there are {', '.join(self.contexts) or 'none'}"
+            raise ConfigError(f"no context {name[:80]!r}{advice}", key="context")
+        return found
+
+
+def contexts_path(environment: Mapping[str, str] = os.environ) -> Path:
+    if named := environment.get("MQSPARK_CONTEXTS"):
+        return Path(named)
+    home = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(home) / "mqspark" / "contexts.toml"
+
+
+def load_contexts(path: Path) -> Contexts:
+    """The contexts of the file; none if there is no file. Raises ConfigError."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", key="context") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes", key="context")
+    try:
+        found = msgspec.convert(tomllib.loads(content.decode()), Contexts)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path} cannot be used: {error}", key="context") from None
+    for name, context in found.contexts.items():
+        check_context(name, context)
+    return found
+
+
+def check_context(name: str, context: ClusterContext) -> None:
+    """Raises ConfigError."""
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError(f"context {name[:80]!r}: a name is letters, digits and . _ -", key="context")
+    parse_addresses(context.nameserver, key="nameserver", required=True)
+
+
+def save_contexts(path: Path, contexts: Contexts) -> None:
+    """Replaces the file as a whole, readable for the user alone. Raises ConfigError, OSError."""
+    lines = [f"current = {_quoted(contexts.current)}\n"] if contexts.current else []
+    for name, context in sorted(contexts.contexts.items()):
+        check_context(name, context)
+        lines.append(f"\n[contexts.{_quoted(name)}]\n")
+        for key, value in msgspec.to_builtins(context).items():
+            if value is not None:
+                text = str(value).lower() if isinstance(value, bool) else _quoted(value)
+                lines.append(f"{key} = {text}\n")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts")  # made with mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML: JSON's, but for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,191 @@
+"""``mqspark namesrv run``, ``mqspark broker run`` and ``mqspark dev``: the servers.
+
+A server prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
+or SIGINT; ``dev`` adds on standard error what to try next. Exit codes: 0 after a clean stop, 1 when it cannot
+start or stop cleanly, 2 for settings that do not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import importlib.util
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import click
+
+from mqspark.logs import OneLine, sparing
+
+__all__ = ["broker_run", "dev", "namesrv_run"]
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGEST_FROM_HEAP_BYTES = 32 << 20
+_KEPT_BYTES = 64 << 20
+"""Freed memory that the heap may keep at its end."""
+
+
+class _App(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+_config = click.option("-c", "--config", "config", metavar="FILE", help="TOML, or RocketMQ's broker.conf.")
+_set = click.option(
+    "--set",
+    "assignments",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="One setting; wins over the file. Repeatable.",
+)
+
+
+@click.command("run")
+@_config
+@_set
+def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
+    """Run a name server until SIGTERM or SIGINT."""
+    from mqspark_server.namesrv_app import NameServerApp
+    from mqspark_server.settings.settings import file_layer, namesrv_settings, override_layer
+
+    layers = [file_layer(config)] if config else []
+    settings = namesrv_settings({}, *layers, override_layer(assignments))
+    _log_to_stderr(settings.server.log_level)
+    app = NameServerApp(settings)
+    _serve(app, lambda: f"READY namesrv={app.address}")
+
+
+@click.command("run")
+@_config
+@_set
+def broker_run(config: str | None, assignments: Sequence[str]) -> None:
+    """Run a broker until SIGTERM or SIGINT."""
+    from mqspark_server.broker_app import BrokerApp
+    from mqspark_server.settings.settings import broker_settings, file_layer, override_layer, production
+
+    layers = [file_layer(config)] if config else []
+    settings = broker_settings(production(), *layers, override_layer(assignments))
+    _log_to_stderr(settings.server.log_level)
+    app = BrokerApp(settings)
+    _serve(
+        app,
+        lambda: (
+            f"READY namesrv={app.config.namesrv_addr or '-'} broker={app.address} http={app.http_url or '-'}"
+            f" store={app.store_path}"
+        ),
+    )
+
+
+@click.command()
+@click.option("--store", metavar="DIR", help="Store directory; a temporary one without it.")
+@click.option("--namesrv-port", default=9876, show_default=True, help="0: any free port.")
+@click.option("--broker-port", default=10911, show_default=True, help="0: any free port.")
+@click.option("--http-port", default=None, type=int, help="0: any free port.  [default: broker port + 3]")
+@_config
+@_set
+def dev(
+    store: str | None,
+    namesrv_port: int,
+    broker_port: int,
+    http_port: int | None,
+    config: str | None,
+    assignments: Sequence[str],
+) -> None:
+    """A name server and a broker in one process, on loopback, with topics made as they are used."""
+    from mqspark_server.dev_cluster import DevCluster
+    from mqspark_server.settings.settings import file_layer, override_layer
+
+    layers = [file_layer(config)] if config else []
+    app = DevCluster(
+        store=store,
+        namesrv_port=namesrv_port,
+        broker_port=broker_port,
+        http_port=http_port,
+        layers=[*layers, override_layer(assignments)],
+    )
+    _log_to_stderr(app.log_level)
+    _serve(
+        app,
+        lambda: (
+            f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
+            f" http={app.brokers[0].http_url or '-'} store={app.brokers[0].store_path}"
+        ),
+        lambda: _to_try(app.namesrv.address),
+    )
+
+
+def _to_try(namesrv: str) -> str:
+    """Two lines that work as they are: the first in a shell, the second in ``pyspark``."""
+    return (
+        f"try: python -c \"from mqspark import *; p = Producer('{namesrv}', group='hello'); p.start();"
+        " print(p.send(Message.of('Hello', 'hi'))); p.stop()\"\n"
+        f"then in pyspark: spark.read.format('pymq').option('nameserver', '{namesrv}').load('Hello').show()"
+    )
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
+    sparing("asyncio")  # it reports each failed accept, for example
+
+
+def _serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:
+    # Raise the limit of open files: each connection and each mapped queue file has a descriptor.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _keep_freed_memory()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run_until_signalled(app, ready_line, hint))
+
+
+def _keep_freed_memory() -> None:
+    """Keep glibc's malloc from returning every large buffer to the system: mapping fresh pages for the next one
+    costs more than the work on it (a batch of 4,000 small messages is stored in half the time)."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _run_until_signalled(
+    app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None
+) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    starting, asked = loop.create_task(app.start()), loop.create_task(stop.wait())
+    await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if not starting.done():
+        starting.cancel()  # cleans up after itself
+        await asyncio.wait((starting,))
+        if starting.cancelled():
+            return
+    await starting
+    try:
+        # Objects made at start-up live as long as the process; the collector need not scan them.
+        gc.collect()
+        gc.freeze()
+        click.echo(ready_line())
+        if hint is not None:
+            click.echo(hint(), err=True)
+        await stop.wait()
+    finally:
+        await app.stop()

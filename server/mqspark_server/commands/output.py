@@ -1,0 +1,204 @@
+"""What commands print: tables for people; JSON, JSON lines and YAML for programs.
+
+Text from a cluster is escaped, so that a name cannot move a terminal's cursor. Programs get the same rows in every
+format: keys in snake case, times in ms since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import click
+
+from mqspark.logs import printable
+
+__all__ = ["FORMATS", "Column", "Output", "Row", "as_time", "json_text", "yaml_lines"]
+
+FORMATS = ("table", "wide", "json", "jsonl", "yaml")
+Row = Mapping[str, Any]
+_MAX_CELL = 200
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./@%-]*")
+_WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Column(NamedTuple):
+    key: str
+    title: str
+    wide: bool = False
+    """Only in the wide table."""
+    text: Callable[[Any], str] | None = None
+    """How a value is shown in the table."""
+
+
+class Output:
+    """Prints in one of FORMATS. ``asked`` is None when the user did not choose one: then it is the table."""
+
+    def __init__(self, asked: str | None = None) -> None:
+        self.asked = asked
+        self.format = asked or "table"
+
+    @property
+    def is_table(self) -> bool:
+        return self.format in ("table", "wide")
+
+    @property
+    def is_wide(self) -> bool:
+        return self.format == "wide"
+
+    def rows(self, columns: Sequence[Column], rows: Iterable[Row], *, empty: str = "nothing") -> None:
+        """A list of things. ``empty`` is said on standard error when a table has no row."""
+        if self.format == "jsonl":
+            for row in rows:
+                click.echo(json_text(row))
+            return
+        all_rows = list(rows)
+        if self.format == "json":
+            click.echo(json_text(all_rows, indent=2))
+        elif self.format == "yaml":
+            for line in yaml_lines(all_rows):
+                click.echo(line)
+        elif all_rows:
+            for line in self.table(columns, all_rows):
+                click.echo(line)
+        else:
+            click.echo(f"({empty})", err=True)
+
+    def record(self, row: Row) -> None:
+        """One thing, with a line a value."""
+        if self.format in ("json", "jsonl"):
+            click.echo(json_text(row, indent=2 if self.format == "json" else None))
+        elif self.format == "yaml":
+            for line in yaml_lines(row):
+                click.echo(line)
+        else:
+            width = max((len(key) for key in row), default=0)
+            for key, value in row.items():
+                for number, text in enumerate(_texts(key, value)):
+                    click.echo(f"{_bold(key.ljust(width)) if not number else ' ' * width}  {text}")
+
+    def done(self, text: str, row: Row) -> None:
+        """What a change did: a sentence for people, a row for programs."""
+        if self.is_table:
+            click.echo(text)
+        else:
+            self.record(row)
+
+    def heading(self, text: str) -> None:
+        """A line above a further table; nothing for programs."""
+        if self.is_table:
+            click.echo(f"\n{_bold(text)}")
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+        shown = [column for column in columns if self.is_wide or not column.wide]
+        cells = [[_cell(column, row.get(column.key)) for column in shown] for row in rows]
+        numeric = [
+            all(isinstance(row.get(column.key), (int, float, type(None))) for row in rows) for column in shown
+        ]
+        numeric = [each and column.text is None for each, column in zip(numeric, shown, strict=True)]
+        widths = [
+            max(_width(column.title), *(_width(line[place]) for line in cells))
+            for place, column in enumerate(shown)
+        ]
+        lines = [_bold(_joined([column.title for column in shown], widths, numeric))]
+        lines += [_joined(line, widths, numeric) for line in cells]
+        return lines
+
+
+def as_time(ms: Any) -> str:
+    """A time in ms since the epoch in the local zone; "-" for none."""
+    if not isinstance(ms, int) or not 0 < ms < 1 << 53:
+        return "-"
+    try:
+        return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return str(ms)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON that a terminal can show: readable, and without control characters."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def yaml_lines(value: Any, indent: str = "") -> list[str]:
+    """YAML of what JSON can say: blocks for lists and tables, text quoted as in JSON where it needs quotes."""
+    if isinstance(value, Mapping) and value:
+        lines = []
+        for key, item in value.items():
+            if isinstance(item, (Mapping, list, tuple)) and item:
+                lines.append(f"{indent}{_scalar(str(key))}:")
+                lines += yaml_lines(item, indent + "  ")
+            else:
+                lines.append(f"{indent}{_scalar(str(key))}: {_scalar(item)}")
+        return lines
+    if isinstance(value, (list, tuple)) and value:
+        lines = []
+        for item in value:
+            block = yaml_lines(item, indent + "  ")
+            lines += [f"{indent}- {block[0].lstrip()}", *block[1:]]
+        return lines
+    return [f"{indent}{_scalar(value)}"]
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return json_text(value)
+
+
+def _cell(column: Column, value: Any) -> str:
+    if column.text is not None:
+        return printable(column.text(value), _MAX_CELL)
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(map(str, value))
+    return printable(str(value), _MAX_CELL)
+
+
+def _texts(key: str, value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [printable(f"{name}={item}", 2_000) for name, item in value.items()] or ["-"]
+    if key.endswith("_ms") and isinstance(value, int):
+        return [as_time(value) if value > 10**11 else str(value)]
+    if isinstance(value, (list, tuple)):
+        return [printable(str(item), 2_000) for item in value] or ["-"]
+    if isinstance(value, str) and "\n" in value:
+        return [printable(line, 100_000) for line in value.split("\n")]
+    if isinstance(value, bool) or value is None:
+        return ["-" if value is None else "yes" if value else "no"]
+    return [printable(str(value), 100_000)]
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    padded = []
+    for cell, width, is_number in zip(cells, widths, numeric, strict=True):
+        gap = " " * (width - _width(cell))
+        padded.append(gap + cell if is_number else cell + gap)
+    return "  ".join(padded).rstrip()
+
+
+def _bold(text: str) -> str:
+    if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        return text
+    return click.style(text, bold=True)

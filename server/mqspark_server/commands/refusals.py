@@ -1,0 +1,86 @@
+"""How commands fail: their exit codes, and errors that say what to do next.
+
+0 done; 1 failed: a server refused or cannot be reached; 2 the command or its settings are wrong; 3 there is no such
+thing, or a check found something wrong; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+
+import click
+
+from mqspark.config import did_you_mean
+from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, NotANameServer, RequestTimeout
+from mqspark.logs import printable
+
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "MISSING",
+    "WRONG",
+    "CommandFailed",
+    "Missing",
+    "describe",
+    "exit_code_of",
+]
+
+FAILED, WRONG, MISSING, INTERRUPTED = 1, 2, 3, 130
+_NO_PERMISSION = 16
+_MAX_TEXT = 600
+
+
+class CommandFailed(click.ClickException):
+    """The command could not be carried out."""
+
+    exit_code = FAILED
+
+
+class Missing(CommandFailed):
+    """There is no such thing as the command names. ``known``: the names that there are."""
+
+    exit_code = MISSING
+
+    def __init__(self, what: str, name: str, known: Iterable[str] = (), advice: str = "") -> None:
+        hint = did_you_mean(name, known)
+        then = f": {advice}" if advice and not hint else ""
+        super().__init__(f"there is no {what} {printable(name, 80)!r}{hint}{then}")
+
+
+def exit_code_of(error: Exception) -> int:
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    return WRONG if isinstance(error, ConfigError) else FAILED
+
+
+def describe(error: Exception) -> str:
+    """One line: what is wrong, and what to do."""
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, MQError):
+        return printable(str(error), _MAX_TEXT) + _next_step(error)
+    if isinstance(error, OSError):
+        return _describe_os(error)
+    return printable(f"{type(error).__name__}: {error}", _MAX_TEXT)
+
+
+def _next_step(error: MQError) -> str:
+    if isinstance(error, NotANameServer):
+        return ""
+    if isinstance(error, ConfigError) and error.key == "namesrv" and "no name server" in str(error):
+        return "; or on the command line: --nameserver HOST:PORT, or mqspark context add NAME --nameserver HOST:PORT"
+    if isinstance(error, BrokerError) and error.code == _NO_PERMISSION:
+        return "; a cluster with access control needs --credentials FILE or MQSPARK_ACCESS_KEY and MQSPARK_SECRET_KEY"
+    if isinstance(error, (ConnectionLost, RequestTimeout)):
+        return "; mqspark doctor says what is in the way"
+    return ""
+
+
+def _describe_os(error: OSError) -> str:
+    text = error.strerror or str(error)
+    if error.filename is not None:
+        text = f"{error.filename}: {text}"
+    if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM):
+        return f"{text} (errno {errno.errorcode[error.errno]})"
+    return text

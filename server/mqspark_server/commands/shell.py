@@ -1,0 +1,230 @@
+"""What every command on a cluster has in common: its options, its admin client, its output, its questions."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqspark.errors import BrokerError, NoRoute
+from mqspark_server.commands.output import FORMATS, Output
+from mqspark_server.commands.refusals import CommandFailed, Missing
+
+if TYPE_CHECKING:
+    from mqspark.client.admin import AdminClient
+    from mqspark.client.remoting.identity import ClientOptions
+    from mqspark_server.commands.contexts import ClusterContext
+
+__all__ = ["ClusterShell", "assume_yes", "clustered", "confirm", "connection_of", "output_option"]
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+_TOPIC_NOT_EXIST, _GROUP_NOT_EXIST = 17, 26
+_OPTIONS = (
+    "nameserver",
+    "context_name",
+    "credentials_file",
+    "tls",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_verify",
+    "timeout_s",
+)
+
+output_option = click.option(
+    "-o", "--output", "output", type=click.Choice(FORMATS), help="How to print.  [default: table]"
+)
+assume_yes = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+
+
+def _complete_contexts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from mqspark.errors import ConfigError
+    from mqspark_server.commands.contexts import contexts_path, load_contexts
+
+    try:
+        names = load_contexts(contexts_path()).contexts
+    except ConfigError:
+        return []  # a completion has no place for an error
+    return [name for name in sorted(names) if name.startswith(incomplete)]
+
+
+def _connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(
+        (
+            click.option(
+                "-n", "--nameserver", metavar="HOST:PORT", help="Name servers, separated by semicolons."
+            ),
+            click.option(
+                "--context",
+                "context_name",
+                metavar="NAME",
+                shell_complete=_complete_contexts,
+                help="A cluster of mqspark context.",
+            ),
+            click.option(
+                "--credentials",
+                "credentials_file",
+                metavar="FILE",
+                help="Lines accessKey: and secretKey:, as in RocketMQ's tools.yml.",
+            ),
+            click.option(
+                "--tls/--no-tls", "tls", default=None, help="Speak TLS.  [default: as the context says]"
+            ),
+            click.option("--tls-ca", metavar="FILE", help="Authorities that are trusted, PEM."),
+            click.option("--tls-cert", metavar="FILE", help="The certificate to show, PEM."),
+            click.option("--tls-key", metavar="FILE", help="Its key, PEM."),
+            click.option(
+                "--tls-any-name", "tls_verify", flag_value=False, default=None, help="Accept any host name."
+            ),
+            click.option(
+                "--timeout",
+                "timeout_s",
+                type=click.FloatRange(0.05, 3600),
+                default=5.0,
+                show_default=True,
+                help="Seconds for each request.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@dataclass(slots=True)
+class ClusterShell:
+    """What a command on a cluster gets."""
+
+    admin: AdminClient
+    output: Output
+    namesrv: str
+    options: ClientOptions
+    cluster: str | None
+    timeout_ms: int
+
+    async def known_topics(self) -> list[str]:
+        return await self.admin.topic_list()
+
+    async def brokers(self, names: Iterable[str] = ()) -> dict[str, dict[int, str]]:
+        """Broker name → id → address, of this context's cluster or of those named. Raises Missing."""
+        info = await self.admin.cluster_info()
+        table = {
+            name: dict(sorted(data.broker_addrs.items())) for name, data in info.broker_addr_table.items()
+        }
+        asked = list(names)
+        for name in asked:
+            if name not in table:
+                raise Missing("broker", name, table, f"there are {', '.join(sorted(table)) or 'none'}")
+        if not asked and self.cluster is not None:
+            if self.cluster not in info.cluster_addr_table:
+                raise Missing("cluster", self.cluster, info.cluster_addr_table)
+            asked = info.cluster_addr_table[self.cluster]
+        return {name: table[name] for name in sorted(asked or table) if name in table}
+
+    async def broker_address(self, broker: str) -> str:
+        """The address of a broker by its name (its master), or ``host:port`` as it is. Raises Missing."""
+        if ":" in broker:
+            return broker
+        addresses = (await self.brokers([broker]))[broker]
+        return addresses[min(addresses)]
+
+
+def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None, int]:
+    """Name servers, options, cluster and timeout by the options of a command, the environment and the context. Raises
+    ConfigError."""
+    from mqspark.client.remoting.credentials import Credentials
+    from mqspark.client.remoting.identity import ClientOptions
+    from mqspark_server.commands.contexts import contexts_path, load_contexts
+
+    context: ClusterContext | None = None
+    name = given.get("context_name") or os.environ.get("MQSPARK_CONTEXT")
+    nameserver = given.get("nameserver") or (None if name else os.environ.get("NAMESRV_ADDR"))
+    if nameserver is None or name:
+        contexts = load_contexts(contexts_path())
+        name = name or contexts.current
+        context = contexts.get(name) if name else None
+    credentials_file = given.get("credentials_file") or (context.credentials_file if context else None)
+    timeout_ms = int((given.get("timeout_s") or 5.0) * 1000)
+    options = ClientOptions(
+        connect_timeout_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+        credentials=Credentials.from_file(os.path.expanduser(credentials_file)) if credentials_file else None,
+        tls=_tls(given, context),
+    )
+    addresses = nameserver or (context.nameserver if context else DEFAULT_NAMESRV)
+    return addresses, options, context.cluster if context else None, timeout_ms
+
+
+def _tls(given: dict[str, Any], context: ClusterContext | None) -> Any:
+    from mqspark.client.remoting.tls import TlsSettings
+
+    def chosen(option: str, field: str) -> Any:
+        value = given.get(option)
+        return value if value is not None or context is None else getattr(context, field)
+
+    files = {
+        "ca_file": chosen("tls_ca", "tls_ca_file"),
+        "cert_file": chosen("tls_cert", "tls_cert_file"),
+        "key_file": chosen("tls_key", "tls_key_file"),
+    }
+    verify = chosen("tls_verify", "tls_verify_host_name") is not False
+    wanted = chosen("tls", "tls")
+    if wanted is None:
+        wanted = True if any(files.values()) or not verify else None
+    return TlsSettings(**files, verify_host_name=verify) if wanted else wanted
+
+
+def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    """A command on a cluster: ``function`` is awaited with a ClusterShell and its own options."""
+
+    @functools.wraps(function)
+    def run(**given: Any) -> None:
+        common = {name: given.pop(name) for name in _OPTIONS}
+        output = Output(given.pop("output"))
+        namesrv, options, cluster, timeout_ms = connection_of(common)
+
+        async def work() -> None:
+            from mqspark.client.admin import AdminClient
+
+            async with AdminClient(namesrv, timeout_ms=timeout_ms, options=options) as admin:
+                shell = ClusterShell(admin, output, namesrv, options, cluster, timeout_ms)
+                try:
+                    await function(shell, **given)
+                except (NoRoute, BrokerError) as error:
+                    refusal = await _explained(shell, error, given)
+                    if refusal is None:
+                        raise
+                    raise refusal from error
+
+        asyncio.run(work())
+
+    return output_option(_connection_options(run))
+
+
+async def _explained(shell: ClusterShell, error: Exception, given: dict[str, Any]) -> CommandFailed | None:
+    """The error with the name that was meant, where a topic or group is missing."""
+    if isinstance(error, NoRoute) or (isinstance(error, BrokerError) and error.code == _TOPIC_NOT_EXIST):
+        topic = getattr(error, "topic", None) or given.get("topic")
+        if isinstance(topic, str):
+            known = await shell.known_topics()
+            if topic not in known:
+                return Missing("topic", topic, known, f"mqspark topic create {topic}")
+    if isinstance(error, BrokerError) and error.code == _GROUP_NOT_EXIST:
+        group = given.get("group")
+        if isinstance(group, str):
+            return Missing("consumer group", group, await shell.admin.groups(), "mqspark group list")
+    return None
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask once before something is lost. Raises click.Abort, or UsageError where nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can be asked here: add --yes to do it.")
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,49 @@
+"""Times and durations as people write them on a command line."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+
+import click
+
+__all__ = ["parse_duration_ms", "parse_time_ms"]
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)")
+_EPOCH_S, _EPOCH_MS = 10, 13
+"""Digits of a time in seconds and in ms since the epoch."""
+
+
+def parse_duration_ms(text: str) -> int:
+    """``90s``, ``1.5h``, ``1d12h``; a bare number is seconds. Raises click.UsageError."""
+    plain = text.strip()
+    if re.fullmatch(r"\d{1,9}(\.\d{1,6})?", plain):
+        return int(float(plain) * 1000)
+    parts = _DURATION.findall(plain)
+    if not parts or "".join(number + unit for number, unit in parts) != plain:
+        raise click.UsageError(f"{text[:80]!r} is no duration: 500ms, 90s, 15m, 1.5h, 1d12h")
+    return int(sum(float(number) * _UNITS_MS[unit] for number, unit in parts))
+
+
+def parse_time_ms(text: str) -> int:
+    """A point in time in ms since the epoch: ``2026-01-31``, ``2026-01-31T12:00:00+01:00`` (without a zone: this
+    machine's), ``now``, ``-1h`` or ``1h ago``, seconds or ms since the epoch. Raises click.UsageError."""
+    plain = text.strip()
+    now_ms = time.time_ns() // 1_000_000
+    if plain == "now":
+        return now_ms
+    if plain.endswith(" ago") or (plain.startswith("-") and plain[1:2].isdigit()):
+        return max(0, now_ms - parse_duration_ms(plain.removesuffix(" ago").removeprefix("-")))
+    if plain.isascii() and plain.isdigit() and len(plain) in (_EPOCH_S, _EPOCH_MS):
+        return int(plain) * (1000 if len(plain) == _EPOCH_S else 1)
+    # RocketMQ's tools write 2026-01-31#12:00:00:000.
+    iso = re.sub(r"^(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d)(?::(\d{3}))?$", r"\1T\2.\3", plain).rstrip(".")
+    try:
+        found = datetime.fromisoformat(iso)
+    except ValueError:
+        raise click.UsageError(
+            f"{text[:80]!r} is no time: 2026-01-31T12:00, now, -1h, or ms since the epoch"
+        ) from None
+    return max(0, int(found.astimezone().timestamp() * 1000))
