@@ -107,6 +107,7 @@ HEADS = tuple(
 )
 """The head, everything before the body, by (system flag >> 4) & 3: bit 0 = born host IPv6, bit 1 = store host
 IPv6."""
+_PACK_HEAD = tuple(head.pack for head in HEADS)
 _HEAD_V4 = HEADS[0]
 MIN_RECORD_BYTES = _HEAD_V4.size + 1 + 2
 """91: a record without body, topic and properties, with IPv4 hosts."""
@@ -261,7 +262,7 @@ def pack_head(
 ) -> bytes:
     """The head of a record: what its sender says, and what the store adds. ``sys_flag`` has the bits of the
     hosts. Flag and body are those of ``record`` or, in a batch, those of a member."""
-    return HEADS[(sys_flag >> 4) & 3].pack(
+    return _PACK_HEAD[(sys_flag >> 4) & 3](
         size_bytes,
         magic,
         full_crc32(body) & 0x7FFFFFFF,

@@ -71,49 +71,25 @@ _LANGUAGE_IDS: dict[str | int | None, int] = {language.name: int(language) for l
 _LANGUAGE_NAMES = {int(language): language.name for language in Language}
 
 
-class Command:
+class Command(msgspec.Struct, eq=False, gc=False):
     """A decoded command.
 
     ``body`` is b"" when there is none. A body of ``connection.LARGE_BODY_BYTES`` or more is a memoryview of
     the received bytes. ``language`` is the sender's language code, -1 when its name is unknown.
     """
 
-    __slots__ = (
-        "_ext",
-        "_raw",
-        "body",
-        "code",
-        "flag",
-        "language",
-        "opaque",
-        "remark",
-        "serialize_type",
-        "version",
-    )
-
-    def __init__(
-        self,
-        code: int,
-        opaque: int = 0,
-        flag: int = 0,
-        language: int = Language.JAVA,
-        version: int = 0,
-        remark: str | None = None,
-        raw: msgspec.Raw = _NO_FIELDS,
-        ext: dict[str, str] | None = None,
-        serialize_type: int = JSON,
-        body: bytes | memoryview = b"",
-    ) -> None:
-        self.code = code
-        self.opaque = opaque
-        self.flag = flag
-        self.language = language
-        self.version = version
-        self.remark = remark
-        self._raw = raw
-        self._ext = ext
-        self.serialize_type = serialize_type
-        self.body = body
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    language: int = int(Language.JAVA)
+    version: int = 0
+    remark: str | None = None
+    raw_ext: msgspec.Raw = _NO_FIELDS
+    """``extFields`` of a JSON header as they came."""
+    ext_texts: dict[str, str] | None = None
+    """``extFields`` of a binary header; of a JSON header once it has been decoded for ``ext``."""
+    serialize_type: int = JSON
+    body: bytes | memoryview = b""
 
     @property
     def is_response(self) -> bool:
@@ -126,17 +102,17 @@ class Command:
     @property
     def has_ext(self) -> bool:
         """Whether the header had ``extFields``, even an empty one."""
-        return self._ext is not None or bytes(self._raw) not in (b"", b"null")
+        return self.ext_texts is not None or bytes(self.raw_ext) not in (b"", b"null")
 
     @property
     def ext(self) -> dict[str, str]:
         """``extFields`` with every value as text, without null values. Raises ProtocolError when it is not an
         object."""
-        if self._ext is None:
+        if self.ext_texts is None:
             if not self.has_ext:
                 return {}
-            self._ext = _decode_ext(self._raw)
-        return self._ext
+            self.ext_texts = _decode_ext(self.raw_ext)
+        return self.ext_texts
 
     def header(self, header_type: type[H]) -> H:
         """``extFields`` as a typed header. Raises ProtocolError, which names the missing or malformed field,
@@ -144,14 +120,14 @@ class Command:
         decode, names = _reader(header_type)
         header: H
         if self.serialize_type != JSON:
-            ext = self._ext or {}
+            ext = self.ext_texts or {}
             if "" in ext.values():
                 # The binary form cannot tell empty text from null. RocketMQ reads null.
                 ext = {name: value for name, value in ext.items() if value}
             header = from_texts(header_type, ext) or from_ext(header_type, ext)
-        elif self._raw:
+        elif self.raw_ext:
             try:
-                header = decode(self._raw)
+                header = decode(self.raw_ext)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 header = from_ext(header_type, self.ext)
         else:
@@ -434,7 +410,6 @@ def send_response_frame(
     queue_id: int,
     queue_offset: int,
     transaction_id: str | None = None,
-    *,
     region: str = "DefaultRegion",
 ) -> bytes:
     """The whole frame of a successful answer to a send. A fast path with the same content as
@@ -447,11 +422,9 @@ def send_response_frame(
     with_transaction, without = _send_templates(region)
     if transaction_id is None:
         text = without % (msg_id.encode(), queue_id, queue_offset, opaque)
-    elif transaction_id.isalnum():
-        text = with_transaction % (msg_id.encode(), queue_id, queue_offset, transaction_id.encode(), opaque)
     else:
-        escaped = _encode_json(transaction_id)[1:-1]
-        text = with_transaction % (msg_id.encode(), queue_id, queue_offset, escaped, opaque)
+        quoted = _encode_json(transaction_id)
+        text = with_transaction % (msg_id.encode(), queue_id, queue_offset, quoted, opaque)
     length = len(text)
     return _PREFIX.pack(length + 4, length) + text
 
@@ -465,7 +438,7 @@ def _send_templates(region: str) -> tuple[bytes, bytes]:
     )
     tail = b'},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
     head, tail = head % region.encode().replace(b"%", b"%%"), tail % CURRENT_VERSION
-    return head + b',"transactionId":"%b"' + tail, head + tail
+    return head + b',"transactionId":%b' + tail, head + tail
 
 
 def encode_command(command: Command) -> bytes:

@@ -184,14 +184,14 @@ async def test_tools_see_a_pull_consumers_queues(mq_broker: Broker, mq_topic: st
         received = await consumer.poll()
         await consumer.commit()
         code, body, _ = await consumer.answer(
-            Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext={"consumerGroup": "g", "clientId": "c"})
+            Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext_texts={"consumerGroup": "g", "clientId": "c"})
         )
         info = decode_body(ConsumerRunningInfo, body)
         assert (code, info.properties["PROP_CONSUME_TYPE"]) == (ResponseCode.SUCCESS, "CONSUME_ACTIVELY")
         assert int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) > 0
         assert info.mq_table[queue_key(place)].commit_offset == len(received)
         _, body, _ = await consumer.answer(
-            Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": mq_topic, "group": "g"})
+            Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_texts={"topic": mq_topic, "group": "g"})
         )
         status = decode_body(GetConsumerStatusBody, body).message_queue_table
         assert status == {queue_key(place): len(received)}

@@ -226,7 +226,8 @@ class SendProcessor:
         topic.put_bytes += len(body)
         if not command.flag & 2:
             message_id = f"{self._id_prefix}{physical_offset:016X}"
-            frame = self._answer(command.opaque, message_id, queue_id, queue_offset, unique_id)
+            answer = send_response_frame if self._plain_answer else self._answer
+            frame = answer(command.opaque, message_id, queue_id, queue_offset, unique_id, self._region)
             self._waiting.append((end_offset, session, frame))
 
     def _first_send(self, session: Session, command: Command, header: SendHeader) -> None:
@@ -349,7 +350,13 @@ class SendProcessor:
     ) -> None:
         message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
         frame = self._answer(
-            command.opaque, message_id, queue_id, stored.queue_offset, unique_id, recall_handle
+            command.opaque,
+            message_id,
+            queue_id,
+            stored.queue_offset,
+            unique_id,
+            self._region,
+            recall_handle,
         )
         self._waiting.append((stored.end_offset, session, frame))
 
@@ -423,7 +430,11 @@ class SendProcessor:
             ids = physical_offsets.hex(",", 8).upper()
             ids = prefix + ids.replace(",", f",{prefix}")
             self._waiting.append(
-                (end_offset, session, self._answer(command.opaque, ids, queue_id, first_offset, unique_id))
+                (
+                    end_offset,
+                    session,
+                    self._answer(command.opaque, ids, queue_id, first_offset, unique_id, self._region),
+                )
             )
 
     @staticmethod
@@ -478,10 +489,11 @@ class SendProcessor:
         queue_id: int,
         queue_offset: int,
         unique_id: str | None,
+        region: str,
         recall_handle: str | None = None,
     ) -> bytes:
         if self._plain_answer and recall_handle is None:
-            return send_response_frame(opaque, ids, queue_id, queue_offset, unique_id, region=self._region)
+            return send_response_frame(opaque, ids, queue_id, queue_offset, unique_id, region)
         ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(queue_offset), **self._trace}
         if unique_id is not None:
             ext["transactionId"] = unique_id
