@@ -487,8 +487,8 @@ def packed_heads(tree: ast.AST) -> Iterator[str]:
         if isinstance(function, ast.FunctionDef):
             for node in ast.walk(function):
                 match node:
-                    case ast.Call(func=ast.Attribute(attr="pack" | "pack_into"), args=args) if (
-                        len(args) >= HEAD_FIELDS
+                    case ast.Call(func=packer, args=args) if (
+                        len(args) >= HEAD_FIELDS and "pack" in ast.unparse(packer).lower()
                     ):
                         yield function.name
 
