@@ -132,6 +132,7 @@ class BrokerCore:
             clock,
             published_generation=lambda: self.publication.known_generation,
             is_deleted=lambda: not store.deletions.behind,
+            long_work=state.long_work,
         )
         store.deletions.on_removed = self._changes.answer_due
         modes = RequestModes(lambda: config.max_group_table_bytes)
@@ -258,7 +259,7 @@ class BrokerCore:
         return self.state.long_work.step()
 
     def disconnected(self, session: Session) -> None:
-        self.state.clients.disconnected(session)
+        self.state.long_work.begin(None, self.state.clients.disconnected(session))
         self.state.calls.disconnected(session)
 
     def turn(self) -> None:
@@ -310,8 +311,8 @@ class BrokerCore:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
-            state.clients.expire(self.config.channel_expired_timeout)
-            state.locks.expire()
+            state.long_work.begin(None, state.clients.expire(self.config.channel_expired_timeout))
+            state.long_work.begin(None, state.locks.expire())
         if now_ms >= self._next_sample_ms:
             self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS
             state.stats.sample(state.topics)

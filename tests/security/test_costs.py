@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from mqspark.broker.state.changes import ANSWERED_AT_ONCE
+from mqspark.broker.state.groups import MEMBERS_AT_ONCE
 from mqspark.message import MessageQueue
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.bodies import (
@@ -40,6 +42,10 @@ NAMES = 10_000
 """Topics, and groups with an offset of one of them each."""
 KEYED = 5_000
 """Messages of one key."""
+CROWD = 3_000
+"""Groups of one connection, as producer and as consumer."""
+CHANGES = 2_000
+"""Topics that one connection creates before any is saved."""
 
 
 def longest_stretch(
@@ -371,3 +377,113 @@ def test_parked_pops_whose_time_is_up_at_once_are_answered_between_turns(tmp_pat
         pass
     assert answered + heard(peers) == len(peers) - 1
     bench.close()
+
+
+def crowded(tmp_path: Path) -> tuple[Bench, Peer]:
+    """A connection in thousands of groups of both kinds."""
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    for first in range(0, CROWD, 1_000):
+        names = [f"group-{number}" for number in range(first, first + 1_000)]
+        heartbeat = {
+            "clientID": "c",
+            "producerDataSet": [{"groupName": name} for name in names],
+            "consumerDataSet": [{"groupName": name, "subscriptionDataSet": []} for name in names],
+        }
+        assert peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(heartbeat).encode()).code == 0
+    return bench, peer
+
+
+def left(bench: Bench) -> int:
+    bench.broker.validate()
+    clients = bench.broker.state.clients
+    return len(clients.producers()) + len(list(clients.consumers()))
+
+
+def emptied_between_turns(bench: Bench, before: int) -> None:
+    is_more = True
+    while is_more:
+        after = left(bench)
+        assert before - after <= MEMBERS_AT_ONCE
+        before, is_more = after, bench.broker.work()
+    assert before - left(bench) <= MEMBERS_AT_ONCE
+    assert left(bench) == 0
+
+
+def test_the_groups_of_a_lost_connection_are_left_between_turns(tmp_path: Path) -> None:
+    bench, peer = crowded(tmp_path)
+    before = left(bench)
+    assert before == 2 * CROWD
+    peer.disconnect()
+    emptied_between_turns(bench, before)
+    bench.close()
+
+
+def test_the_members_whose_time_is_over_are_removed_between_turns(tmp_path: Path) -> None:
+    bench, _ = crowded(tmp_path)
+    before = left(bench)
+    bench.clock.advance(600_000)
+    bench.broker.tick()
+    emptied_between_turns(bench, before)
+    bench.close()
+
+
+def test_a_client_that_comes_back_at_once_stays_in_the_groups_that_its_lost_connection_leaves(
+    tmp_path: Path,
+) -> None:
+    bench, peer = crowded(tmp_path)
+    peer.disconnect()
+    again = bench.peer()
+    names = [{"groupName": f"group-{number}"} for number in range(CROWD)]
+    body = json.dumps({"clientID": "c", "producerDataSet": names}).encode()
+    assert again.ask(RequestCode.HEART_BEAT, {}, body).code == 0
+    while bench.broker.work():
+        pass
+    assert left(bench) == CROWD
+    bench.close()
+
+
+def test_answers_of_one_save_are_sent_between_turns_and_waiting_ones_cost_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    create = {"defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+              "topicFilterType": "SINGLE_TAG"}  # fmt: skip
+    for number in range(CHANGES):
+        peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, {**create, "topic": f"topic-{number}"})
+    looked = 0
+    with pytest.MonkeyPatch.context() as patch:
+        now_ms = bench.clock.monotonic_ms
+
+        def monotonic_ms() -> int:
+            nonlocal looked
+            looked += 1
+            return now_ms()
+
+        patch.setattr(bench.clock, "monotonic_ms", monotonic_ms)
+        bench.broker.tick()
+    assert looked < 100
+    assert not peer.heard()
+    for job in bench.broker.jobs():
+        job.run()
+        job.done()
+    answered = len(peer.heard())
+    assert 0 < answered <= ANSWERED_AT_ONCE
+    while bench.broker.work():
+        more = len(peer.heard())
+        assert more <= ANSWERED_AT_ONCE
+        answered += more
+    assert answered + len(peer.heard()) == CHANGES
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG]
+)
+def test_a_whole_table_is_encoded_between_turns(bench: Bench, code: int) -> None:
+    peer = bench.peer()
+    peer.give(code)
+    slices = 0
+    while bench.broker.work():
+        slices += 1
+    assert slices >= NAMES // 512
+    assert len(peer.heard()) == 1

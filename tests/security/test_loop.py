@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import struct
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -285,6 +286,27 @@ async def test_garbage_after_many_tiny_frames_closes_the_connection() -> None:
         assert harness.server.protocol_errors == 1
         client.send(CHEAP, [1])
         assert await client.answers(1) == [1]
+
+
+async def test_connections_leave_nothing_for_the_collector() -> None:
+    """It visits rarely what it has visited once."""
+    count = 20
+    async with serving() as harness:
+        gc.collect()
+        gc.disable()
+        try:
+            for opaque in range(count):
+                client = await harness.client()
+                client.send(CHEAP, [opaque])
+                client.send(LONG, [opaque])
+                assert await client.answers(2) == [opaque, opaque]
+                client.writer.close()
+            while len(harness.core.ended) < count:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+            assert not [each for each in gc.get_objects() if isinstance(each, Session)]
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("piece", [1 << 20, 40_000, 777])

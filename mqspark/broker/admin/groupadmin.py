@@ -106,7 +106,7 @@ class GroupAdminProcessor:
         table = whole.subscription_group_table
         page = page_of(
             command,
-            sorted(table),
+            subscriptions.page,
             subscriptions.data_version,
             self._state.config.split_metadata_size,
             first_key="groupSeq",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mqspark.protocol.bodies import DataVersion, decode_body
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -12,14 +14,15 @@ __all__ = ["page_of"]
 
 def page_of(
     command: Command,
-    names: list[str],
+    names: Callable[[int, int], list[str]],
     version: DataVersion,
     most: int,
     *,
     first_key: str,
     limit_key: str,
 ) -> list[str] | None:
-    """The requested part of a table; None for the whole table. Reading restarts when the table has changed."""
+    """The requested part of a table, of which ``names`` returns names by their places; None for the whole table.
+    Reading restarts when the table has changed."""
     ext = command.ext
     asked_version = ext.get("dataVersion")
     if first_key not in ext and limit_key not in ext and asked_version is None:
@@ -29,7 +32,7 @@ def page_of(
     if not asked_version or decode_body(DataVersion, asked_version.encode()) != version:
         first = 0
     first = max(0, first)
-    return names[first : first + max(0, min(limit, most))]
+    return names(first, first + max(0, min(limit, most)))
 
 
 def _number(ext: dict[str, str], key: str, default: int) -> int:

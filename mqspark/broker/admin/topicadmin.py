@@ -42,6 +42,9 @@ __all__ = ["CHANGED_AT_ONCE", "TopicAdminProcessor", "check_list_size", "existin
 CHANGED_AT_ONCE = 64
 """Topics or groups of a list that are created or changed in one slice."""
 
+LISTED_AT_ONCE = 4_096
+"""Topics that are listed in one slice, before they are encoded."""
+
 MAX_LISTED = 10_000
 """Topics or groups that one request may create."""
 
@@ -168,20 +171,22 @@ class TopicAdminProcessor:
 
     def all_topics(self, session: Session, command: Command) -> Slices:
         topics = self._state.topics
-        table = {topic.name: topic.config for topic in topics}
+        version, count = topics.data_version, len(topics)
         page = page_of(
             command,
-            sorted(table),
-            topics.data_version,
+            topics.page,
+            version,
             self._state.config.split_metadata_size,
             first_key="topicSeq",
             limit_key="maxTopicNum",
         )
-        body = TopicConfigAndMappingSerializeWrapper(
-            topic_config_table=table if page is None else {name: table[name] for name in page},
-            data_version=topics.data_version,
-        )
-        return ok(command, {"totalTopicNum": str(len(table))}, (yield from encode_in_slices(body)))
+        table: dict[str, TopicConfig] = {}
+        for number, topic in enumerate(topics if page is None else filter(None, map(topics.get, page)), 1):
+            table[topic.name] = topic.config
+            if number % LISTED_AT_ONCE == 0:
+                yield
+        body = TopicConfigAndMappingSerializeWrapper(topic_config_table=table, data_version=version)
+        return ok(command, {"totalTopicNum": str(count)}, (yield from encode_in_slices(body)))
 
     def system_topics(self, session: Session, command: Command) -> bytes:
         return ok(command, None, encode_body(TopicList(topic_list=self._state.topics.system_names())))

@@ -6,6 +6,7 @@ servers.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import LongWork, Work
 from mqspark.store.disk.saved import SavedTable
 
 __all__ = ["PendingChanges"]
@@ -25,6 +27,10 @@ ANNOUNCEMENT_TIMEOUT_MS = 2_000
 
 CHANGE_TIMEOUT_MS = 3_000
 """The longest time that the answer to an operator's change waits for disk and name server."""
+
+
+ANSWERED_AT_ONCE = 256
+"""Changes answered in one slice: a save may complete those of many pipelined requests."""
 
 
 class _Change(NamedTuple):
@@ -44,6 +50,10 @@ class _Change(NamedTuple):
     @property
     def size_bytes(self) -> int:
         return 1_000 + len(self.done) + len(self.unsaved)
+
+
+_Kind = tuple[SavedTable | None, bool]
+"""``saved`` and ``published`` of changes."""
 
 
 class _Announcement:
@@ -70,12 +80,16 @@ class PendingChanges:
         clock: Clock,
         published_generation: Callable[[], int],
         is_deleted: Callable[[], bool],
+        long_work: LongWork,
     ) -> None:
         self._config = config
         self._clock = clock
         self._published_generation = published_generation
         self._is_deleted = is_deleted
-        self._waiting: list[_Change] = []
+        self._long_work = long_work
+        self._waiting: dict[_Kind, deque[_Change]] = {}
+        """By what they wait for: the first of a kind is answered first, so only the first is looked at."""
+        self._is_due = self._is_answering = False
         self.ledger = Ledger(
             "changes", lambda: config.max_waiting_bytes, "PendingChanges._waiting", setting="maxWaitingBytes"
         )
@@ -113,19 +127,29 @@ class PendingChanges:
         has_room = self.ledger.has_room(change.size_bytes)
         if has_room:
             self.ledger.note(change.size_bytes)
-            self._waiting.append(change)
+            self._waiting.setdefault((change.saved, change.published), deque()).append(change)
         return has_room
 
     def answer_due(self) -> None:
-        if not self._waiting:
-            return
-        waiting = []
-        for change in self._waiting:
-            if self._answer(change):
-                self.ledger.free(change.size_bytes)
-            else:
-                waiting.append(change)
-        self._waiting = waiting
+        self._is_due = True
+        if self._waiting and not self._is_answering:
+            self._is_answering = True
+            self._long_work.begin(None, self._answer_in_slices())
+
+    def _answer_in_slices(self) -> Work[None]:
+        answered = 0
+        while self._is_due:
+            self._is_due = False
+            for kind in list(self._waiting):
+                waiting = self._waiting[kind]
+                while waiting and self._answer(waiting[0]):
+                    self.ledger.free(waiting.popleft().size_bytes)
+                    answered += 1
+                    if answered % ANSWERED_AT_ONCE == 0:
+                        yield
+                if not waiting:
+                    del self._waiting[kind]
+        self._is_answering = False
 
     def _answer(self, change: _Change) -> bool:
         """False if it has to wait."""

@@ -20,11 +20,15 @@ from mqspark.filter.sql import SqlFilter, compile_sql, filter_bytes
 from mqspark.filter.tags import parse_tags
 from mqspark.protocol.bodies import ConsumerData, SubscriptionData
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
 
 __all__ = ["ClientGroups", "ConsumerGroup", "GroupMember", "Subscription", "TAG"]
 
 TAG = "TAG"
 """The expression type of tag filters; None and "" mean it, too."""
+
+MEMBERS_AT_ONCE = 512
+"""Members that are looked at in one slice when a connection has ended or the time of some is over."""
 
 _MEMBER_BYTES = ENTRY_BYTES + 216
 _SESSION_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 32
@@ -247,20 +251,18 @@ class ClientGroups:
         if consumer_group is not None and (group := self._consumers.get(consumer_group)) is not None:
             self._leave(group, client_id)
 
-    def disconnected(self, session: Session) -> None:
-        """The connection is closed: everything registered over it is removed at once."""
-        names = self._groups_of.pop(session.id, ())
-        if names:
-            self.ledger.free(_SESSION_BYTES + sum(map(_name_bytes, names)), len(names))
-        for name in names:
-            for client_id, member in list(self._producers.get(name, {}).items()):
-                if member.session is session:
-                    self._leave_producers(name, client_id)
-            group = self._consumers.get(name)
-            if group is not None:
-                for client_id, member in list(group.members.items()):
-                    if member.session is session:
-                        self._leave(group, client_id)
+    def disconnected(self, session: Session) -> Work[None]:
+        """The connection is closed: everything registered over it is removed."""
+        names = self._groups_of.get(session.id)
+        if names is None:
+            return
+        done = 0
+        for name in list(names):
+            done = yield from self._remove(name, lambda member: member.session is session, done)
+            names.discard(name)
+            self.ledger.free(_name_bytes(name))
+        del self._groups_of[session.id]
+        self.ledger.free(_SESSION_BYTES, 0)
 
     def is_member(self, group: str, client_id: str) -> bool:
         found = self._consumers.get(group)
@@ -274,17 +276,12 @@ class ClientGroups:
             for member in members.values():
                 member.last_seen_ms = now_ms
 
-    def expire(self, timeout_ms: int) -> None:
+    def expire(self, timeout_ms: int) -> Work[None]:
         """Remove members without a heartbeat for ``timeout_ms``."""
         oldest_ms = self._clock.monotonic_ms() - timeout_ms
-        for name, members in list(self._producers.items()):
-            for client_id in [key for key, member in members.items() if member.last_seen_ms < oldest_ms]:
-                self._leave_producers(name, client_id)
-        for group in list(self._consumers.values()):
-            for client_id in [
-                key for key, member in group.members.items() if member.last_seen_ms < oldest_ms
-            ]:
-                self._leave(group, client_id)
+        done = 0
+        for name in (*self._producers, *self._consumers):
+            done = yield from self._remove(name, lambda member: member.last_seen_ms < oldest_ms, done)
 
     def validate(self) -> None:
         """No group is empty, a lost connection finds its members, and the ledger has what is there."""
@@ -333,6 +330,27 @@ class ClientGroups:
         member.last_seen_ms = self._clock.monotonic_ms()
         member.seen_wall_ms = self._clock.now_ms()
         return joined
+
+    def _remove(self, name: str, is_over: Callable[[GroupMember], bool], done: int) -> Work[int]:
+        """Remove these members of both groups of this name. Others may join and leave between the slices. ``done``:
+        how many members the work has looked at; the result is the same after this group."""
+        for client_id in list(self._producers.get(name, ())):
+            member = self._producers.get(name, {}).get(client_id)
+            if member is not None and is_over(member):
+                self._leave_producers(name, client_id)
+            done += 1
+            if done % MEMBERS_AT_ONCE == 0:
+                yield
+        group = self._consumers.get(name)
+        for client_id in () if group is None else list(group.members):
+            group = self._consumers.get(name)
+            member = None if group is None else group.members.get(client_id)
+            if group is not None and member is not None and is_over(member):
+                self._leave(group, client_id)
+            done += 1
+            if done % MEMBERS_AT_ONCE == 0:
+                yield
+        return done
 
     def _end(self, group: ConsumerGroup) -> None:
         del self._consumers[group.name]

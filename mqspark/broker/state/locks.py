@@ -14,9 +14,12 @@ from mqspark.bounded import ENTRY_BYTES, Ledger, require, text_bytes
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.message import MessageQueue
+from mqspark.protocol.slices import Work
 
 __all__ = ["QueueLocks"]
 
+EXPIRED_AT_ONCE = 1_000
+"""Locks that are looked at in one slice."""
 
 _LOCK_BYTES = ENTRY_BYTES + 280
 _GROUP_BYTES = ENTRY_BYTES + 232
@@ -115,13 +118,19 @@ class QueueLocks:
         holders = self._holders.get(group, {})
         return any(renewed_ms >= oldest_ms for _, renewed_ms in holders.values())
 
-    def expire(self) -> None:
+    def expire(self) -> Work[None]:
         """Remove expired locks, so that short-lived groups do not accumulate."""
         oldest_ms = self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time
-        for group, holders in list(self._holders.items()):
-            for queue in [queue for queue, (_, renewed_ms) in holders.items() if renewed_ms < oldest_ms]:
-                self.ledger.free(_lock_bytes(queue, holders.pop(queue)[0]))
-            self._end_if_empty(group)
+        done = 0
+        for group in list(self._holders):
+            for queue in list(self._holders.get(group, ())):
+                holders = self._holders.get(group, {})
+                if queue in holders and holders[queue][1] < oldest_ms:
+                    self.ledger.free(_lock_bytes(queue, holders.pop(queue)[0]))
+                    self._end_if_empty(group)
+                done += 1
+                if done % EXPIRED_AT_ONCE == 0:
+                    yield
 
 
 def _lock_bytes(queue: MessageQueue, client_id: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
@@ -48,6 +49,7 @@ class SubscriptionGroups:
             "groups",
             lambda: config.max_group_table_bytes,
             "SubscriptionGroups._table",
+            "SubscriptionGroups._in_order",
             "SubscriptionGroups._forbidden",
             "SubscriptionGroupConfig.attributes",
             "SubscriptionGroupConfig.subscription_data_set",
@@ -55,7 +57,8 @@ class SubscriptionGroups:
         )
         self._table = {name: SubscriptionGroupConfig(group_name=name) for name in _BUILT_IN}
         self._forbidden: dict[str, dict[str, int]] = {}
-        """group → topic → bits; bit 0 forbids reading (code 353)."""
+        """group → topic → bits; bit 0 forbids reading (code 353). The inner tables are replaced, never modified."""
+        self._in_order: list[str] = []
         self._weigh_all()
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
@@ -71,6 +74,10 @@ class SubscriptionGroups:
 
     def names(self) -> list[str]:
         return list(self._table)
+
+    def page(self, first: int, end: int) -> list[str]:
+        """Some of the names, in ascending order."""
+        return self._in_order[first:end]
 
     def find(self, group: str, session: Session) -> SubscriptionGroupConfig | None:
         """The group's configuration; created here for the peer of ``session`` if auto-creation allows it. None
@@ -112,6 +119,7 @@ class SubscriptionGroups:
                 if len(self._table) >= most:
                     raise self.ledger.refuse(len(self._table), most, "maxSubscriptionGroups")
                 self.ledger.charge(_config_bytes(config))
+                insort(self._in_order, config.group_name)
             else:
                 self.ledger.resize(_config_bytes(old), _config_bytes(config))
             self._table[config.group_name] = config
@@ -122,6 +130,7 @@ class SubscriptionGroups:
         self.ledger.free(sum(_forbidden_bytes(group, topic) for topic in topics), len(topics))
         old = self._table.pop(group, None)
         if old is not None:
+            del self._in_order[bisect_left(self._in_order, group)]
             self.ledger.free(_config_bytes(old))
             self._changed()
 
@@ -132,16 +141,18 @@ class SubscriptionGroups:
 
     def forbid_read(self, group: str, topic: str, forbidden: bool) -> None:
         """Raises TableFull."""
-        topics = self._forbidden.get(group, {})
+        topics = self._forbidden.get(group, {}).copy()
         bits = topics.get(topic, 0)
         bits = bits | 1 if forbidden else bits & ~1
         if bits:
             if topic not in topics:
                 self.ledger.charge(_forbidden_bytes(group, topic))
-            self._forbidden.setdefault(group, topics)[topic] = bits
+            topics[topic] = bits
         elif topics.pop(topic, None) is not None:
             self.ledger.free(_forbidden_bytes(group, topic))
-        if not topics:
+        if topics:
+            self._forbidden[group] = topics
+        else:
             self._forbidden.pop(group, None)
         self._changed()
 
@@ -150,6 +161,7 @@ class SubscriptionGroups:
         self._changed()
 
     def _weigh_all(self) -> None:
+        self._in_order = sorted(self._table)
         self.ledger.clear()
         for config in self._table.values():
             self.ledger.note(_config_bytes(config))
@@ -190,19 +202,18 @@ class SubscriptionGroups:
     def wrapper(self) -> SubscriptionGroupWrapper:
         return SubscriptionGroupWrapper(
             data_version=self.data_version,
-            forbidden_table={group: dict(topics) for group, topics in self._forbidden.items()},
+            forbidden_table=self._forbidden.copy(),
             subscription_group_table=dict(self._table),
         )
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may
         read them."""
-        document = to_document(
-            SubscriptionGroupWrapper(data_version=self.data_version, forbidden_table=self._forbidden)
-        )
-        groups = self._table.copy()
+        document = to_document(SubscriptionGroupWrapper(data_version=self.data_version))
+        groups, forbidden = self._table.copy(), self._forbidden.copy()
 
         def encode() -> Iterator[bytes]:
+            document["forbiddenTable"] = ((group, forbidden[group]) for group in sorted(forbidden))
             document["subscriptionGroupTable"] = (
                 (name, to_document(groups[name])) for name in sorted(groups)
             )

@@ -5,6 +5,7 @@ A ``Topic`` is for the hot paths: plain attributes copied from the configuration
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 
@@ -140,6 +141,7 @@ class Topics:
             "topics",
             lambda: config.max_topic_table_bytes,
             "Topics._table",
+            "Topics._in_order",
             "TopicConfig.attributes",
             setting="maxTopicTableBytes",
         )
@@ -151,6 +153,7 @@ class Topics:
         for topic in self._system_topics():
             self._table[topic.topic_name] = Topic(topic)
         self._built_in = frozenset(self._table)
+        self._in_order: list[str] = []
         self._weigh_all()
 
     def _system_topics(self) -> Iterator[TopicConfig]:
@@ -196,6 +199,10 @@ class Topics:
     def names(self) -> list[str]:
         return list(self._table)
 
+    def page(self, first: int, end: int) -> list[str]:
+        """Some of the names, in ascending order."""
+        return self._in_order[first:end]
+
     def system_names(self) -> list[str]:
         return [name for name in self._table if self.is_system(name)]
 
@@ -214,6 +221,7 @@ class Topics:
                 raise self.ledger.refuse(len(self._table), most, "maxTopics")
             (self.ledger.note if needed else self.ledger.charge)(_topic_bytes(config))
             topic = self._table[config.topic_name] = Topic(config)
+            insort(self._in_order, config.topic_name)
         elif topic.config == config:
             return topic
         else:
@@ -223,6 +231,7 @@ class Topics:
         return topic
 
     def _weigh_all(self) -> None:
+        self._in_order = sorted(self._table)
         self.ledger.clear()
         for topic in self._table.values():
             self.ledger.note(_topic_bytes(topic.config))
@@ -230,6 +239,7 @@ class Topics:
     def remove(self, name: str) -> None:
         topic = self._table.pop(name, None)
         if topic is not None:
+            del self._in_order[bisect_left(self._in_order, name)]
             self.ledger.free(_topic_bytes(topic.config))
             self._changed()
 

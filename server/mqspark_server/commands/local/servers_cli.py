@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import importlib.util
 import logging
 import resource
@@ -21,6 +20,7 @@ from typing import Protocol
 import click
 
 from mqspark.logs import OneLine, sparing
+from mqspark_server.collector import Collector
 
 __all__ = ["broker_run", "dev", "namesrv_run"]
 
@@ -179,13 +179,13 @@ async def _run_until_signalled(
         if starting.cancelled():
             return
     await starting
+    collector = Collector()
     try:
-        # Objects made at start-up live as long as the process; the collector need not scan them.
-        gc.collect()
-        gc.freeze()
+        collector.start(loop)
         click.echo(ready_line())
         if hint is not None:
             click.echo(hint(), err=True)
         await stop.wait()
     finally:
+        collector.stop()
         await app.stop()
