@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.processes import mqspark_command, process, ready_line, stop
+from tests.support.processes import mqspark_command, process, ready_line, set_options, stop
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     PULL_MESSAGE,
@@ -69,7 +69,7 @@ def broker(
         "cleanResourceInterval": 200,
         **settings,
     }
-    assignments = [part for key, value in everything.items() for part in ("--set", f"{key}={value}")]
+    assignments = set_options(everything)
     ports = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0"]
     command = [*mqspark_command(), "dev", "--store", str(disk / "store"), *ports, *assignments]
     with process(command, log, stdout=subprocess.PIPE) as child:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import mqspark_command, process, ready_line, stop
+from tests.support.processes import mqspark_command, process, ready_line, set_options, stop
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
@@ -293,7 +293,7 @@ def check(broker: str, ledger: Ledger, begin: list[int]) -> list[int]:
 def broker(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The real process on the one store directory, and its broker's address."""
     log = folder / "broker.log"
-    settings = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
+    settings = set_options(SETTINGS)
     ports = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0"]
     command = [*mqspark_command(), "dev", "--store", str(folder / "store"), *ports, *settings]
     with process(command, log, stdout=subprocess.PIPE) as child:

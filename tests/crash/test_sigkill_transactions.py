@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mqspark import AdminClient, LitePullConsumer, Message, MessageExt, TransactionProducer, TransactionState
 from mqspark.errors import ClientError
-from tests.support.processes import free_port, mqspark_command, process, ready_line
+from tests.support.processes import free_port, mqspark_command, process, ready_line, set_options
 
 TOPIC = "SigKillTransactions"
 KILLS = 3
@@ -68,7 +68,7 @@ def broker(folder: Path, ports: tuple[int, int]) -> Iterator[tuple[subprocess.Po
         "--broker-port",
         str(ports[1]),
     ]
-    settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    settings = set_options(SETTINGS)
     log = folder / "broker.err"
     command = [*mqspark_command(), "dev", *store, "--http-port", "0", *settings]
     with process(command, log, stdout=subprocess.PIPE) as child:

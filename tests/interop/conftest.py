@@ -9,7 +9,7 @@ import pytest
 from tests.interop import jars as jar_cache
 from tests.interop.driver import JSON_FIRST, JavaDriver, java_driver
 from tests.interop.jars import HERE, Jars
-from tests.interop.rocketmq import rocketmq_cluster
+from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster, rocketmq_cluster
 from tests.support.clusters import Cluster, mqspark_cluster
 from tests.support.maven import ToolMissing
 
@@ -74,24 +74,8 @@ def name() -> Callable[[str], str]:
     return lambda stem: f"{stem}-{number}"
 
 
-# Checks of transactions come soon, and op messages sooner: a real broker asks for what is decided when they come late.
-SOON = {"transactionTimeOut": 1000, "transactionCheckInterval": 500, "transactionOpBatchInterval": 100}
-PATIENT = {"transactionCheckInterval": 2500}
-"""For a real broker: it asks again, and delivers again, when an answer and its op message are not there by the next
-round."""
-
-
-@pytest.fixture(
-    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
-    scope="session",
-)
+@pytest.fixture(params=EITHER, scope="session")
 def soon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that checks transactions soon; ours needs no Java."""
-    folder = tmp_path_factory.mktemp("soon")
-    if request.param == "rocketmq":
-        with rocketmq_cluster(request.getfixturevalue("jars"), folder, settings=SOON | PATIENT) as running:
-            yield running
-    else:
-        settings = [word for key, value in SOON.items() for word in ("--set", f"{key}={value}")]
-        with mqspark_cluster(folder, *settings) as running:
-            yield running
+    """A cluster that checks transactions soon."""
+    with either_cluster(request, tmp_path_factory.mktemp("soon"), SOON, PATIENT) as running:
+        yield running

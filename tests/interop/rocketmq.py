@@ -5,9 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.interop.jars import HERE, Jars
-from tests.support.clusters import Cluster, brokers_known_to, write_conf
-from tests.support.processes import HOST, free_port, listens, process, wait_for_start
+from tests.support.clusters import Cluster, brokers_known_to, mqspark_cluster, write_conf
+from tests.support.processes import HOST, free_port, listens, process, set_options, wait_for_start
+
+EITHER = ["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))]
+"""Parameters of a fixture that yields ``either_cluster``."""
+
+# Checks of transactions come soon, and op messages sooner: a real broker asks for what is decided when they come late.
+SOON = {"transactionTimeOut": 1000, "transactionCheckInterval": 500, "transactionOpBatchInterval": 100}
+PATIENT = {"transactionCheckInterval": 2500}
+"""For a real broker: it asks again, and delivers again, when an answer and its op message are not there by the next
+round."""
 
 
 def java_command(
@@ -123,3 +134,23 @@ def rocketmq_cluster(jars: Jars, folder: Path, **options: object) -> Iterator[Cl
     with rocketmq_namesrv(jars, folder / "namesrv") as namesrv:
         with rocketmq_broker(jars, folder / "broker", namesrv, **options) as cluster:  # type: ignore[arg-type]
             yield cluster
+
+
+@contextmanager
+def either_cluster(
+    request: pytest.FixtureRequest,
+    folder: Path,
+    settings: Mapping[str, object],
+    theirs: Mapping[str, object] | None = None,
+) -> Iterator[Cluster]:
+    """A cluster of the kind that the fixture's parameter names; ``theirs`` are settings for a real one alone.
+
+    The jars are asked for only if it is a real one: ours needs no Java.
+    """
+    if request.param == "rocketmq":
+        jars: Jars = request.getfixturevalue("jars")
+        with rocketmq_cluster(jars, folder, settings={**settings, **(theirs or {})}) as running:
+            yield running
+    else:
+        with mqspark_cluster(folder, *set_options(settings)) as running:
+            yield running

@@ -16,7 +16,7 @@ from tests.interop.directories import records_of
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker
 from tests.support.clusters import Cluster, mqspark_broker
-from tests.support.processes import free_port, mqspark_command
+from tests.support.processes import free_port, mqspark_command, set_options
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
@@ -208,7 +208,7 @@ def test_a_compacted_topic_moves_back_and_forth(jars: Jars, tmp_path: Path, kill
         "store",
         "to-rocketmq",
         str(store),
-        *(text for key in SIZES for text in ("--set", f"{key}={SIZES[key]}")),
+        *set_options(SIZES),
     )
     with theirs() as broker:
         again = view(broker)

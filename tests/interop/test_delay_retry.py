@@ -4,16 +4,14 @@ real one, where the same must hold."""
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.interop.driver import JSON_FIRST, JavaDriver, JavaError, body_of, message
-from tests.interop.jars import Jars
-from tests.interop.rocketmq import rocketmq_cluster
+from tests.interop.rocketmq import EITHER, either_cluster
 from tests.interop.topics import create_group, create_topic
-from tests.support.clusters import Cluster, mqspark_cluster
+from tests.support.clusters import Cluster
 
 Name = Callable[[str], str]
 
@@ -26,22 +24,11 @@ WAIT_MS = 50_000
 NOISE = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
 
 
-@pytest.fixture(
-    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
-    scope="module",
-)
-def quick(
-    request: pytest.FixtureRequest, jars: Jars, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+@pytest.fixture(params=EITHER, scope="module")
+def quick(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster whose first levels are short."""
-    folder: Path = tmp_path_factory.mktemp("delays")
-    if request.param == "rocketmq":
-        with rocketmq_cluster(jars, folder, settings=SETTINGS) as running:
-            yield running
-    else:
-        settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-        with mqspark_cluster(folder, *settings) as running:
-            yield running
+    with either_cluster(request, tmp_path_factory.mktemp("delays"), SETTINGS) as running:
+        yield running
 
 
 def push(java: JavaDriver, cluster: Cluster, topic: str, group: str, **options: Any) -> int:

@@ -17,7 +17,7 @@ from tests.interop.rocketmq import java_command
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_cluster
 from tests.support.maven import ToolMissing
-from tests.support.processes import tail
+from tests.support.processes import set_options, tail
 
 TOPICS = ("Sends", "Order", "Filters", "Delays", "Transactions", "Broadcast", "Retries")
 SETTINGS = {
@@ -74,7 +74,7 @@ def _text(encoded: str) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    settings = set_options(SETTINGS)
     with mqspark_cluster(tmp_path_factory.mktemp("old"), *settings) as running:
         yield running
 

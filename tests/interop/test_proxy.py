@@ -17,44 +17,29 @@ import pytest
 from tests.interop.driver import Driver, DriverError, JavaDriver, body_of
 from tests.interop.driver import message as plain_message
 from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driver, running_proxy
-from tests.interop.rocketmq import rocketmq_cluster
+from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster
 from tests.interop.topics import create_group, create_topic, message_count
-from tests.support.clusters import mqspark_cluster
 from tests.support.maven import ToolMissing
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
-# Checks of transactions come soon. A real broker asks again for what is decided when it asks too often.
-SETTINGS = {
-    "transactionTimeOut": 1000,
-    "transactionCheckInterval": 500,
-    "transactionOpBatchInterval": 100,
-    "recallMessageEnable": "true",
-}
-PATIENT = {"transactionCheckInterval": 2500}
+SETTINGS = {**SOON, "recallMessageEnable": "true"}
 
 INVISIBLE_MS = 60_000
 
 
-@pytest.fixture(
-    scope="module",
-    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
-)
+@pytest.fixture(params=EITHER, scope="module")
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     try:
         jars = fetch_proxy()
     except ToolMissing as missing:
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("proxied")
-    if request.param == "rocketmq":
-        started = rocketmq_cluster(
-            request.getfixturevalue("jars"), folder / "cluster", settings=SETTINGS | PATIENT
-        )
-    else:
-        settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-        started = mqspark_cluster(folder / "cluster", *settings)
-    with started as cluster, running_proxy(jars, folder / "proxy", cluster) as running:
+    with (
+        either_cluster(request, folder / "cluster", SETTINGS, PATIENT) as cluster,
+        running_proxy(jars, folder / "proxy", cluster) as running,
+    ):
         yield running
 
 

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -14,19 +14,14 @@ import pytest
 from mqspark import LitePullConsumer, Message, MessageExt, TransactionProducer, TransactionState
 from tests.interop.driver import JSON_FIRST, JavaDriver, message
 from tests.interop.jars import Jars
-from tests.interop.rocketmq import rocketmq_broker, rocketmq_cluster, rocketmq_namesrv
+from tests.interop.rocketmq import PATIENT, SOON, rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_group, create_topic
-from tests.support.clusters import Cluster, mqspark_broker, mqspark_cluster
+from tests.support.clusters import Cluster, mqspark_broker
 
 Name = Callable[[str], str]
 
 pytestmark = pytest.mark.parametrize("java", JSON_FIRST, ids=["json", "binary"], indirect=True)
 
-# Checks come soon, and op messages sooner: a real broker asks for what is decided when they come late.
-SETTINGS = {"transactionTimeOut": 1000, "transactionCheckInterval": 500, "transactionOpBatchInterval": 100}
-PATIENT = {"transactionCheckInterval": 2500}
-"""For a real broker: it asks again, and delivers again, when an answer and its op message are not there by the next
-round."""
 STATES = {
     "COMMIT_MESSAGE": TransactionState.COMMIT,
     "ROLLBACK_MESSAGE": TransactionState.ROLLBACK,
@@ -110,24 +105,6 @@ class OurProducer:
         self._producer.stop()
 
 
-@pytest.fixture(
-    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
-    scope="module",
-)
-def quick(
-    request: pytest.FixtureRequest, jars: Jars, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    """A cluster that checks soon."""
-    folder = tmp_path_factory.mktemp("transactions")
-    if request.param == "rocketmq":
-        with rocketmq_cluster(jars, folder, settings=SETTINGS | PATIENT) as running:
-            yield running
-    else:
-        settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-        with mqspark_cluster(folder, *settings) as running:
-            yield running
-
-
 def rest_ms(cluster: Cluster) -> int:
     """What a round of checks takes longer on a real broker."""
     return 3_000 if cluster.kind == "rocketmq" else 0
@@ -152,16 +129,16 @@ def read(cluster: Cluster, topic: str, group: str, count: int, rest_ms: int) -> 
 @pytest.mark.parametrize("kind", [JavaProducer, OurProducer], ids=["java", "python"])
 def test_commit_rollback_and_checks(
     java: JavaDriver,
-    quick: Cluster,
+    soon: Cluster,
     name: Name,
     kind: Callable[[JavaDriver, Cluster, str], Transactional],
 ) -> None:
-    topic, group = create_topic(quick, name("Tx")), name("tx")
-    producer = kind(java, quick, group)
+    topic, group = create_topic(soon, name("Tx")), name("tx")
+    producer = kind(java, soon, group)
     try:
         ids = {body: producer.send(topic, body, case[0], case[1]) for body, case in CASES.items()}
         expected = {body for body, case in CASES.items() if case[3]}
-        got = read(quick, topic, name("tx-reader"), len(expected), 2_000 + rest_ms(quick))
+        got = read(soon, topic, name("tx-reader"), len(expected), 2_000 + rest_ms(soon))
         checks = Counter(unique_id for unique_id, _ in producer.asked())
     finally:
         producer.stop()
@@ -180,7 +157,7 @@ def test_commit_rollback_and_checks(
             "UNIQ_KEY": ids[body],
             "__transactionId__": ids[body],
             "TRAN_MSG": "true",
-            "CLUSTER": quick.cluster_name,
+            "CLUSTER": soon.cluster_name,
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
         }
@@ -197,20 +174,20 @@ def test_commit_rollback_and_checks(
 )
 def test_another_member_of_the_group_is_asked(
     java: JavaDriver,
-    quick: Cluster,
+    soon: Cluster,
     name: Name,
     first: Callable[[JavaDriver, Cluster, str], Transactional],
     second: Callable[[JavaDriver, Cluster, str], Transactional],
 ) -> None:
-    topic, group = create_topic(quick, name("Tx")), name("tx")
-    one = first(java, quick, group)
+    topic, group = create_topic(soon, name("Tx")), name("tx")
+    one = first(java, soon, group)
     unique_id = one.send(topic, "x", "UNKNOW", "UNKNOW,COMMIT_MESSAGE")
     one.stop()
-    other = second(java, quick, group)
+    other = second(java, soon, group)
     try:
         # A producer of RocketMQ is known to a broker once it knows a topic there.
         other.send(topic, "y", "ROLLBACK_MESSAGE", "ROLLBACK_MESSAGE")
-        got = read(quick, topic, name("tx-reader"), 1, 2_000 + rest_ms(quick))
+        got = read(soon, topic, name("tx-reader"), 1, 2_000 + rest_ms(soon))
         asked = [properties["UNIQ_KEY"] for _, properties in other.asked()]
     finally:
         other.stop()
@@ -232,7 +209,7 @@ def test_open_transactions_move_with_their_directory(
     def running(ours: bool, namesrv: str, settings: Mapping[str, object]) -> AbstractContextManager[Cluster]:
         names = {"brokerName": "mover", "brokerClusterName": "Movers"}
         sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
-        values = {**SETTINGS, **sizes, **names, **settings}
+        values = {**SOON, **sizes, **names, **settings}
         if ours:
             return mqspark_broker(tmp_path / "broker", namesrv, values)
         return rocketmq_broker(

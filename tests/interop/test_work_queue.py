@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.interop.driver import JSON_FIRST, JavaDriver, body_of, message
-from tests.interop.jars import Jars
-from tests.interop.rocketmq import rocketmq_cluster
+from tests.interop.rocketmq import EITHER, either_cluster
 from tests.interop.topics import create_group, create_topic
-from tests.support.clusters import Cluster, mqspark_cluster
+from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -25,21 +24,11 @@ SETTINGS = {"messageDelayLevel": "1s 2s 1s 10s 10s 1h", "timerWheelEnable": "tru
 WAIT_S = 120
 
 
-@pytest.fixture(
-    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
-    scope="module",
-)
-def quick(
-    request: pytest.FixtureRequest, jars: Jars, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    folder: Path = tmp_path_factory.mktemp("work")
-    if request.param == "rocketmq":
-        with rocketmq_cluster(jars, folder, settings=SETTINGS) as running:
-            yield running
-    else:
-        settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-        with mqspark_cluster(folder, *settings) as running:
-            yield running
+@pytest.fixture(params=EITHER, scope="module")
+def quick(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose first levels are short."""
+    with either_cluster(request, tmp_path_factory.mktemp("work"), SETTINGS) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
