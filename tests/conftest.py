@@ -7,7 +7,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 
 from mqspark import logs
-from tests.support.schedule import Scheduling, group_of, seconds_of
+from tests.support.schedule import Scheduling, group_of, is_late, seconds_of
 
 # `make test` draws the same few examples each time, so that whether a change passes is not a matter of luck;
 # `make test-all` draws many new ones (--hypothesis-profile=thorough). No deadlines: beside a JVM on few cores any
@@ -17,12 +17,12 @@ settings.register_profile("same", derandomize=True, deadline=None, max_examples=
 settings.load_profile("same")
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)  # after pytest has put together what shares a parameter
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(not mark.args for mark in item.iter_markers("slow")):
             raise pytest.UsageError(f"{item.nodeid}: pytest.mark.slow takes the reason why it is")
-    items.sort(key=lambda item: -seconds_of(group_of(item.nodeid)))
+    items.sort(key=lambda item: (-seconds_of(group_of(item.nodeid)), is_late(item.nodeid)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -252,6 +253,17 @@ def test_a_broker_waits_for_no_name_server_and_finds_it_later(
 
     eventually(lambda: address.encode() in known(), "the registration at a name server that came later")
     assert process.stop()[0] == 0
+
+
+def test_a_signal_right_after_the_first_connection_to_http(dev: Callable[..., Process]) -> None:
+    """What serves HTTP is loaded only then, and takes longer than the signal."""
+    process = dev("--http-port", "0")
+    host, _, port = process.ready()["http"].removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60):
+        time.sleep(0.05)
+        code, errors = process.stop()
+    assert code == 0, errors
+    assert "Traceback" not in errors
 
 
 def test_a_signal_during_the_start_ends_it_cleanly(start: Callable[..., Process], tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Fixtures: a cluster of either kind, a Java client of either header serialisation; each started once."""
+"""Fixtures: a cluster of either kind, a Java client of either header serialisation; each started once.
+
+They end with the last test of this folder, not with the session: a real broker takes a quarter of a processor while
+nobody asks it for anything.
+"""
 
 import itertools
 import os
@@ -23,11 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
-    # A real broker is busy all its life: it starts late, and ends with the last of its tests.
-    items.sort(key=lambda item: HERE in item.path.parents and "rocketmq" in item.name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def jars() -> Jars:
     try:
         return jar_cache.fetch()
@@ -35,13 +37,13 @@ def jars() -> Jars:
         pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def mqspark_dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with mqspark_cluster(tmp_path_factory.mktemp("mqspark")) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def rocketmq(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with rocketmq_cluster(jars, tmp_path_factory.mktemp("rocketmq")) as running:
         yield running
@@ -50,7 +52,7 @@ def rocketmq(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 @pytest.fixture(
     params=["mqspark_dev", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))],
     ids=["mqspark", "rocketmq"],
-    scope="session",
+    scope="package",
 )
 def cluster(request: pytest.FixtureRequest, jars: Jars) -> Cluster:
     """Ours; and the real one, against which the same test must hold or it tests a fancy of its own."""
@@ -58,7 +60,7 @@ def cluster(request: pytest.FixtureRequest, jars: Jars) -> Cluster:
     return running
 
 
-@pytest.fixture(scope="session", params=JSON_FIRST, ids=["json", "binary"])
+@pytest.fixture(scope="package", params=JSON_FIRST, ids=["json", "binary"])
 def java(
     request: pytest.FixtureRequest, jars: Jars, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaDriver]:
@@ -74,7 +76,7 @@ def name() -> Callable[[str], str]:
     return lambda stem: f"{stem}-{number}"
 
 
-@pytest.fixture(params=EITHER, scope="session")
+@pytest.fixture(params=EITHER, scope="package")
 def soon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that checks transactions soon."""
     with either_cluster(request, tmp_path_factory.mktemp("soon"), SOON, PATIENT) as running:

@@ -30,7 +30,15 @@ class Mixed:
     theirs: Cluster
 
 
-@pytest.fixture(params=["mqspark", "rocketmq"])
+@pytest.fixture(
+    params=[
+        "mqspark",
+        pytest.param(
+            "rocketmq",
+            marks=pytest.mark.slow("a real broker starts for each; our name server is the fast twin"),
+        ),
+    ]
+)
 def mixed(request: pytest.FixtureRequest, jars: Jars, tmp_path: Path) -> Iterator[Mixed]:
     with ExitStack() as running:
         if request.param == "mqspark":

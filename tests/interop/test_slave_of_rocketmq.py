@@ -19,7 +19,7 @@ from tests.support.remoting import ask
 from tests.support.waiting import eventually
 
 GET_ALL_TOPIC_CONFIG, GET_ALL_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET = 21, 43, 15
-GET_ALL_SUBSCRIPTION_GROUPS, GET_BROKER_RUNTIME_INFO = 201, 28
+GET_ALL_SUBSCRIPTION_GROUPS, GET_BROKER_RUNTIME_INFO, GET_BROKER_HA_STATUS = 201, 28, 907
 TOPIC = "Replicated"
 SEGMENT = 1 << 20
 PAIR = {
@@ -44,6 +44,12 @@ def log_end(cluster: Cluster) -> int:
 
 def until_copied(first: Cluster, second: Cluster) -> None:
     eventually(lambda: log_end(second) == log_end(first) > 0, lambda: (log_end(second), log_end(first)))
+
+
+def acknowledged(master: Cluster) -> list[int]:
+    """How far its slaves have told the master that they are."""
+    info = json.loads(ask(master.broker, GET_BROKER_HA_STATUS).body)
+    return [slave["slaveAckOffset"] for slave in info["haConnectionInfo"]]
 
 
 def content(store: Path, folder: str) -> dict[str, bytes]:
@@ -72,6 +78,7 @@ def test_our_slave_is_a_copy_of_a_rocketmq_master(jars: Jars, tmp_path: Path) ->
             send(producer, 3_000)
             with mqspark_broker(tmp_path / "slave", namesrv, SLAVE, stop_signal=signal.SIGKILL) as second:
                 until_copied(first, second)
+                eventually(lambda: acknowledged(first) == [log_end(first)], lambda: acknowledged(first))
                 assert content(second.store, "commitlog") == content(first.store, "commitlog")
                 assert len(content(first.store, "commitlog")) > 3, "the whole log, not the last segment"
                 send(producer, 500)
@@ -103,14 +110,16 @@ def test_our_slave_is_a_copy_of_a_rocketmq_master(jars: Jars, tmp_path: Path) ->
                 eventually(is_told, "topics, groups and offsets at the slave")
 
 
+@pytest.mark.slow("a second Java broker; the fast twin sees what our slave acknowledges to its master")
 def test_a_rocketmq_sync_master_waits_for_our_slave(jars: Jars, tmp_path: Path) -> None:
-    sync = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 1_000}
+    # A busy machine's time for a slave's flush and its acknowledgement.
+    sync = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 10_000}
     with (
         rocketmq_namesrv(jars, tmp_path / "namesrv") as namesrv,
         master(jars, tmp_path, namesrv, **sync) as first,
     ):
         create_topic(first, TOPIC)
-        with Producer(namesrv, group="P") as producer:
+        with Producer(namesrv, group="P", send_timeout_ms=30_000) as producer:
             assert producer.send(Message(TOPIC, b"alone")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
             settings = {**SLAVE, "flushDiskType": "SYNC_FLUSH"}
             with mqspark_broker(tmp_path / "slave", namesrv, settings) as second:

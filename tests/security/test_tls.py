@@ -206,7 +206,8 @@ async def test_requests_right_before_the_end_are_handled(tmp_path: Path) -> None
         writer.write(b"".join(encode_request(1, opaque, oneway=True) for opaque in range(300)))
         writer.close()
         await eventually_async(lambda: len(secured.core.seen) == 300)
-        await eventually_async(lambda: secured.server.connections == 0)
+        # The peer waits for our end of the stream for 30 s before it closes the connection itself.
+        await eventually_async(lambda: secured.server.connections == 0, "the end", 15)
 
 
 @pytest.mark.parametrize(

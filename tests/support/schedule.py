@@ -1,8 +1,8 @@
 """Which tests go to one worker together, and in which order the workers get them: the long ones first.
 
-Spark and interop are a group each: their sessions, JVMs and clusters are started once. Elsewhere a file is a group, or
-where its tests share nothing each test. ``SECONDS`` need only be roughly right; who adds a test of more than ten
-seconds adds or raises an entry.
+What shares sessions, JVMs and clusters is a group, so that each is started once: most of Spark, and two halves of
+interop. Elsewhere a file is a group, or where its tests share nothing each test. ``SECONDS`` need only be roughly
+right; who adds a test of more than ten seconds adds or raises an entry.
 """
 
 from __future__ import annotations
@@ -11,28 +11,52 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["Scheduling", "group_of", "seconds_of"]
+__all__ = ["Scheduling", "group_of", "is_late", "seconds_of"]
 
-TOGETHER = ("tests/spark/", "tests/interop/")
+SPARK, DRIVERS = "spark", "spark: drivers of their own"
+BROKERS, CLIENTS = "interop: brokers of their own", "interop: clients"
+GROUPS = {
+    # They kill or choose their driver, and do not need the session.
+    "tests/spark/test_versions.py": DRIVERS,
+    "tests/spark/test_work_kills.py": DRIVERS,
+    "tests/spark/": SPARK,
+    "tests/interop/test_work_queue.py": SPARK,
+    **{
+        f"tests/interop/test_{name}.py": BROKERS
+        for name in (
+            "compaction_directory", "credentials", "delay_directory", "differential", "mixed_cluster", "old_clients",
+            "overload", "proxy", "python_client", "replication", "restart", "slave_of_rocketmq", "store_directory",
+            "tls",
+        )
+    },
+    "tests/interop/": CLIENTS,
+}  # fmt: skip
+"""By the begin of a test's id; the first that fits."""
 EACH_ALONE = ("tests/crash/", "tests/property/")
 SECONDS = {
-    "tests/spark/": 360,
-    "tests/interop/": 240,
+    SPARK: 300,
+    BROKERS: 200,
+    CLIENTS: 190,
+    DRIVERS: 70,
     "tests/security/test_damaged_stores.py": 60,
     "tests/integration/test_client_tools.py": 40,
+    "tests/security/test_unread.py": 40,
+    "tests/security/test_scrub.py": 40,
     "tests/crash/test_sigkill.py": 30,
+    "tests/security/test_fuzz.py": 30,
     "tests/integration/test_cli.py": 30,
     "tests/integration/test_store_cli.py": 30,
-    "tests/security/test_fuzz.py": 25,
     "tests/integration/test_client_push.py": 25,
+    "tests/integration/test_client_pop.py": 20,
     "tests/integration/test_client_chaos.py": 20,
     "tests/integration/test_client_consume.py": 20,
     "tests/integration/test_testing.py": 20,
-    "tests/security/test_unread.py": 20,
-    "tests/crash/test_sigkill_transactions.py": 15,
+    "tests/unit/test_store_tools.py": 20,
     "tests/security/test_interrupted_starts.py": 15,
-    "tests/security/test_scrub.py": 15,
+    "tests/security/test_descriptors.py": 15,
+    "tests/security/test_partial_frames.py": 15,
     "tests/unit/test_broker_timers.py": 10,
+    "tests/unit/test_rules.py": 10,
     "tests/crash/": 5,
     "tests/property/": 2,
 }
@@ -40,14 +64,22 @@ SECONDS = {
 
 
 def group_of(nodeid: str) -> str:
-    for folder in TOGETHER:
-        if nodeid.startswith(folder):
-            return folder
+    for begin, group in GROUPS.items():
+        if nodeid.startswith(begin):
+            return group
     return nodeid if nodeid.startswith(EACH_ALONE) else nodeid.partition("::")[0]
 
 
 def seconds_of(group: str) -> int:
     return max((seconds for begin, seconds in SECONDS.items() if group.startswith(begin)), default=0)
+
+
+def is_late(nodeid: str) -> bool:
+    """Whether it comes last in its group: a real broker is busy all its life, and starts late; the test of interop that
+    runs with Spark finds the session that the others have started."""
+    return nodeid.startswith("tests/interop/") and (
+        group_of(nodeid) == SPARK or "rocketmq" in nodeid.partition("[")[2]
+    )
 
 
 class Scheduling(LoadScopeScheduling):

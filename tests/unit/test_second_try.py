@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.schedule import group_of, seconds_of
+from tests.support.schedule import group_of, is_late, seconds_of
 
 ROOT = Path(__file__).parents[2]
 TESTS = """
@@ -59,6 +59,9 @@ def test_a_test_that_passes_on_the_second_try_is_shown_with_its_first_failure(tm
 
 def test_spark_and_interop_are_a_group_each_and_come_first() -> None:
     assert group_of("tests/spark/test_a.py::test_x[1]") == group_of("tests/spark/test_b.py::test_y")
+    assert group_of("tests/spark/test_a.py::test_x") != group_of("tests/spark/test_work_kills.py::test_y")
+    assert not is_late("tests/interop/test_a.py::test_rocketmq[mqspark]")
+    assert is_late("tests/interop/test_a.py::test_x[rocketmq-json]")
     assert group_of("tests/unit/test_a.py::test_x") == group_of("tests/unit/test_a.py::test_y[::]")
     assert group_of("tests/unit/test_a.py::test_x") != group_of("tests/unit/test_b.py::test_x")
     assert group_of("tests/crash/test_a.py::test_x") != group_of("tests/crash/test_a.py::test_y")

@@ -143,7 +143,7 @@ class Certificates:
 class TlsStream:
     """One connection's TLS state on the server's side."""
 
-    __slots__ = ("_cipher_in", "_cipher_out", "_received", "_tls", "established")
+    __slots__ = ("_cipher_in", "_cipher_out", "_received", "_tls", "ended", "established")
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._cipher_in = ssl.MemoryBIO()
@@ -151,6 +151,8 @@ class TlsStream:
         self._tls = context.wrap_bio(self._cipher_in, self._cipher_out, server_side=True)
         self._received = 0
         self.established = False
+        self.ended = False
+        """Whether the peer has said that nothing more comes."""
 
     def receive(self, cipher: bytes) -> None:
         """Raises ProtocolError when a handshake takes too many bytes."""
@@ -184,7 +186,8 @@ class TlsStream:
             pass
         except ssl.SSLError as error:
             raise ProtocolError(f"TLS: {_reason(error)}") from None
-        if parts:  # the end is found again by the next read
+        self.ended = True
+        if parts:
             return b"".join(parts)
         raise EOFError
 

@@ -781,6 +781,9 @@ class _RemotingConnection(asyncio.Protocol):
         except EOFError:
             if transport is not None and not transport.is_closing():
                 transport.close()
+        else:
+            if tls.ended and transport is not None:  # once the last requests have been handled
+                self._server._loop.call_soon(transport.close)
         if (reply := tls.to_send()) and transport is not None:
             transport.write(reply)
         return plain

@@ -74,6 +74,7 @@ class HttpServer:
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._waiting = False
+        self._stopping = False
         self._task: asyncio.Task[None] | None = None
         self._server: uvicorn.Server | None = None
 
@@ -104,10 +105,11 @@ class HttpServer:
             log.error("no HTTP: %s; install mqspark[server]", error)
             return
         server = self._server = job.server
-        if server is not None:
+        if server is not None and not self._stopping:  # it may have been stopped meanwhile
             await server.serve(sockets=[self._sock])
 
     async def stop(self) -> None:
+        self._stopping = True
         self._stop_waiting()
         if self._server is not None:
             self._server.should_exit = True

@@ -930,8 +930,10 @@ public final class Driver {
         thread.setDaemon(true);
         thread.start();
         thread.join(with.getLongValue("for_ms"));
-        thread.interrupt();
-        thread.join();
+        while (thread.isAlive()) {
+            thread.interrupt(); // once is not enough: a send that it ends counts as one that failed, and the next begins
+            thread.join(100);
+        }
         return JSONObject.of("out", printed.toString(StandardCharsets.UTF_8), "err", complained.toString(StandardCharsets.UTF_8));
     }
 

@@ -35,7 +35,7 @@ from mqspark.record import decode_records
 from mqspark.testing import Broker, FakeClock
 from tests.security.fuzz import cases
 from tests.security.fuzz.cases import Chance
-from tests.security.fuzz.victims import FREEZE_S, GROWTH_BYTES, Probe, Victim, running
+from tests.security.fuzz.victims import FREEZE_S, GROWTH_BYTES, Probe, Victim, http_get, running
 from tests.support.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 
 __all__ = ["TARGETS", "Target"]
@@ -312,6 +312,11 @@ class Http(_Served):
     """Requests over HTTP, well-formed and not."""
 
     name = "http"
+
+    def prepare(self) -> None:
+        """The broker loads what serves HTTP with the first request."""
+        assert self.victim is not None
+        http_get(self.victim, "/health/live").raise_for_status()
 
     def make(self, chance: Chance) -> bytes:
         path = chance.choice(PATHS).replace(

@@ -1,0 +1,1 @@
+"""Unmodified clients, tools and brokers of RocketMQ beside ours."""
