@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mqspark.auth.authority import Authority
 from mqspark.bounded import TableBudget, Tables
 from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.relays import RelayProcessor
@@ -53,6 +54,7 @@ from mqspark.broker.state.writer import Writer
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.recall import RecallProcessor
 from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.touched import Touched
 from mqspark.broker.transaction.transactions import TransactionService
 from mqspark.clock import Clock
 from mqspark.config import ForeignKeys, no_foreign_keys
@@ -91,9 +93,12 @@ class BrokerCore:
         new_unique_id: Callable[[], str] = new_unique_id,
         memory_bytes: int | None = None,
         foreign_keys: ForeignKeys = no_foreign_keys,
+        authority: Authority | None = None,
     ) -> None:
+        """``authority``: None lets everybody do everything."""
         self.config = config
         self.store = store
+        self._authority = authority
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
         topics = Topics(config, clock, lmq=store_config.enable_lmq)
@@ -218,6 +223,9 @@ class BrokerCore:
         )
         if self.follower is not None:
             self.handlers.update(refusals())
+        if authority is not None:
+            self.handlers = authority.guard(self.handlers, Touched(state))
+            state.permits = authority.may
         self.table_budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
         self.tables = Tables(
             state.clients.ledger,
@@ -234,6 +242,7 @@ class BrokerCore:
             self.timers.metrics.ledger,
             *self.pop.ledgers,
             *store.ledgers,
+            *(() if authority is None else (authority.users.ledger, authority.ledger)),
             budget=self.table_budget,
         )
         self._changed_groups: dict[str, ConsumerGroup] = {}
@@ -373,6 +382,7 @@ class BrokerCore:
         """Due work for a worker thread. Called about once a second, and not again before the previous jobs are
         done."""
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
+        jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.jobs())
         jobs.extend(self.timers.jobs())
         jobs.extend(self.store.maintenance())
@@ -381,7 +391,11 @@ class BrokerCore:
     @property
     def jobs_due(self) -> bool:
         """Whether ``jobs`` should be called at once: an operator changed something, or the log needs space."""
-        return self.store.deletions.behind or self._saved.is_due or self.store.room_due
+        is_auth_due = self._authority is not None and self._authority.behind
+        return self.store.deletions.behind or self._saved.is_due or self.store.room_due or is_auth_due
+
+    def _auth_jobs(self) -> list[Job]:
+        return [] if self._authority is None else self._authority.jobs()
 
     def quiesce(self) -> None:
         """Stop the services. Anything they did after the last sync would be repeated after the next start."""
@@ -391,6 +405,7 @@ class BrokerCore:
         """The last saves, run before the store is closed. The broker must get no command after this."""
         self.transactions.stop()
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
+        jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.last_jobs())
         return jobs + self.timers.jobs(final=True)
 

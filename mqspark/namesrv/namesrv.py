@@ -11,6 +11,8 @@ import copy
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from mqspark.auth.access import NoFacts
+from mqspark.auth.authority import Authority
 from mqspark.bounded import Memo, Tables
 from mqspark.clock import Clock
 from mqspark.config import (
@@ -86,8 +88,11 @@ class NameServer:
         outbox: list[Session] | None = None,
         config_file: Callable[[Path], ConfigFile] = ConfigFile,
         foreign_keys: ForeignKeys = no_foreign_keys,
+        authority: Authority | None = None,
     ) -> None:
+        """``authority``: None lets everybody do everything."""
         self.config = config
+        self._authority = authority
         self._foreign_keys = foreign_keys
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
@@ -106,7 +111,11 @@ class NameServer:
             max_bytes=config.max_route_cache_bytes,
             holds=("NameServer._route_cache",),
         )
-        self.tables = Tables(self.kv.ledger, self._route_cache)
+        self.tables = Tables(
+            self.kv.ledger,
+            self._route_cache,
+            *(() if authority is None else (authority.users.ledger, authority.ledger)),
+        )
         self._cached_generation = -1
         self._next_scan_ms = clock.monotonic_ms() + config.scan_not_active_broker_interval
         self._long_work = LongWork()
@@ -135,6 +144,8 @@ class NameServer:
             RequestCode.UPDATE_NAMESRV_CONFIG: self.update_settings,
             RequestCode.GET_NAMESRV_CONFIG: self.settings,
         }
+        if authority is not None:
+            self.handlers = authority.guard(self.handlers, _Routed(self.routes))
 
     # --- Core ---
 
@@ -180,12 +191,14 @@ class NameServer:
     @property
     def jobs_due(self) -> bool:
         """Whether ``jobs`` should run at once, because an operator changed something."""
-        return self._saved_kv is not None and self._saved_kv.behind
+        is_auth_due = self._authority is not None and self._authority.behind
+        return is_auth_due or (self._saved_kv is not None and self._saved_kv.behind)
 
     def jobs(self) -> list[Job]:
         """The jobs that are due, for a worker thread. Called about once a second, and not again before they
         are done."""
-        return [self._saved_kv.job()] if self._saved_kv is not None and self._saved_kv.behind else []
+        jobs = [self._saved_kv.job()] if self._saved_kv is not None and self._saved_kv.behind else []
+        return jobs + ([] if self._authority is None else self._authority.jobs())
 
     def shutdown(self) -> list[Job]:
         """The last jobs, which save the table."""
@@ -412,6 +425,15 @@ class NameServer:
         return ok(command, None, "".join(lines).encode())
 
     # --- views ---
+
+
+class _Routed(NoFacts):
+    def __init__(self, routes: RouteTable) -> None:
+        self._routes = routes
+
+    def cluster_of(self, broker_name: str) -> str | None:
+        data = self._routes.broker_data(broker_name)
+        return None if data is None else data.cluster
 
 
 def _topic_list(command: Command, names: Iterable[str], address: str | None = None) -> bytes:

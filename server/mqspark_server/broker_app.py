@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mqspark.auth.authority import Authority
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock, SystemClock
@@ -18,6 +19,7 @@ from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.recovery.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
+from mqspark_server.authfiles import auth_directory, open_authority
 from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
 from mqspark_server.following import Following
 from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, resolve_broker_ip
@@ -99,7 +101,8 @@ class BrokerApp:
         store = await self._recover(flush_worker, worker)
 
         self.lifecycle.advance(Phase.STARTING)
-        parts = self.parts = self._assemble(store, flush_worker, worker, http)
+        authority = await self._open_authority(worker)
+        parts = self.parts = self._assemble(store, flush_worker, worker, http, authority)
         await self._listen(parts, sockets)
         parts.flusher.start()
         parts.housekeeper.start()
@@ -193,8 +196,22 @@ class BrokerApp:
                 wanted,
             )
 
+    async def _open_authority(self, worker: Worker) -> Authority | None:
+        config = self.settings.auth
+        if not config.authentication_enabled:
+            return None
+        directory = auth_directory(config, self.store_path)
+        authority, audit = await worker.run(partial(open_authority, config, directory, self.clock))
+        self._ends.always(audit.close)
+        return authority
+
     def _assemble(
-        self, store: MessageStore, flush_worker: Worker, worker: Worker, http: HttpServer | None
+        self,
+        store: MessageStore,
+        flush_worker: Worker,
+        worker: Worker,
+        http: HttpServer | None,
+        authority: Authority | None,
     ) -> BrokerParts:
         """Connect the parts, and say in which order they end: stop accepting, unregister, sync, answer, close, save,
         checkpoint."""
@@ -207,13 +224,15 @@ class BrokerApp:
             random=self._chance,
             outbox=outbox,
             foreign_keys=foreign_keys(BrokerConfig, StoreConfig),
+            authority=authority,
         )
         server = remoting_server(
             self.config.broker_name, core, outbox, self.settings.server, self._after_turn, core.overload
         )
         client_tls = self.settings.server.client_tls
         tls = None if client_tls is None else client_context(client_tls)
-        registrar = Registrar(core, server.write_outbox, tls)
+        signer = self.settings.auth.inner_signer
+        registrar = Registrar(core, server.write_outbox, tls, signer)
         following: Following | None = None
         if core.follower is not None and core.metadata is not None:
             following = Following(core.follower, core.metadata, registrar, server.schedule)
@@ -223,7 +242,7 @@ class BrokerApp:
             flusher=Flusher(core, store, flush_worker, self._flushed, open_kernel_sync()),
             housekeeper=Housekeeper(core, worker, server.write_outbox),
             registrar=registrar,
-            route_finder=RouteFinder(core, server.write_outbox, tls),
+            route_finder=RouteFinder(core, server.write_outbox, tls, signer),
             slaves=ReplicationServer(core.replicas, self._replicated),
             following=following,
         )

@@ -111,7 +111,11 @@ class Following:
                 if connection is not None:
                     connection.close()
                 connection = self._remoting = await Outbound.connect(
-                    address, lambda: None, REQUEST_TIMEOUT_S, tls=self._registrar.tls
+                    address,
+                    lambda: None,
+                    REQUEST_TIMEOUT_S,
+                    tls=self._registrar.tls,
+                    signer=self._registrar.signer,
                 )
         try:
             return await connection.request(request.code, request.ext, timeout_s=REQUEST_TIMEOUT_S)

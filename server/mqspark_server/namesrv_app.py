@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from mqspark.auth.authority import Authority
 from mqspark.clock import Clock, SystemClock
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
+from mqspark_server.authfiles import auth_directory, open_authority
 from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, cannot_listen
 from mqspark_server.phases import Phase, ProcessLifecycle
@@ -50,12 +52,21 @@ class NameServerApp:
         port = sock.getsockname()[1]
         self.lifecycle.advance(Phase.STARTING)
         outbox: list[Session] = []
+        authority: Authority | None = None
+        if self.settings.auth.authentication_enabled:
+            directory = auth_directory(self.settings.auth, None)
+            authority, audit = open_authority(self.settings.auth, directory, self.clock)
+            ends.on_stop(audit.close)
         core = self.core = NameServer(
-            self.settings.namesrv, self.clock, outbox=outbox, foreign_keys=foreign_keys(NamesrvConfig)
+            self.settings.namesrv,
+            self.clock,
+            outbox=outbox,
+            foreign_keys=foreign_keys(NamesrvConfig),
+            authority=authority,
         )
         worker = Worker("mqspark-namesrv")
         ends.on_stop(worker.close)
-        housekeeper = Housekeeper(core, worker)
+        housekeeper = Housekeeper(core, worker, lambda: server.write_outbox())
 
         async def save() -> None:
             await housekeeper.stop()

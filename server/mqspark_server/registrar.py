@@ -20,6 +20,7 @@ from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 
 __all__ = ["Master", "Registrar"]
@@ -37,9 +38,10 @@ _FAILURES = (OSError, ValueError, ClientError, ProtocolError)
 
 
 class _NameServer:
-    def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None, signer: Signer | None) -> None:
         self.address = address
         self._tls = tls
+        self._signer = signer
         self.connection: Outbound | None = None
         self.known = False
         self.due = asyncio.Event()
@@ -49,7 +51,9 @@ class _NameServer:
 
     async def connected(self) -> Outbound:
         if self.connection is None or not self.connection.alive:
-            self.connection = await Outbound.connect(self.address, self._connection_lost, tls=self._tls)
+            self.connection = await Outbound.connect(
+                self.address, self._connection_lost, tls=self._tls, signer=self._signer
+            )
         return self.connection
 
     def _connection_lost(self) -> None:
@@ -69,14 +73,18 @@ class Registrar:
     """``progressed`` is called after a successful registration: the broker may have answers to write."""
 
     def __init__(
-        self, broker: BrokerCore, progressed: Callable[[], None], tls: ssl.SSLContext | None = None
+        self,
+        broker: BrokerCore,
+        progressed: Callable[[], None],
+        tls: ssl.SSLContext | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        self.tls = tls
+        self.tls, self.signer = tls, signer
         """For connections to other servers."""
         self._broker = broker
         self._progressed = progressed
         self._servers = [
-            _NameServer(address, tls)
+            _NameServer(address, tls, signer)
             for address in parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
         ]
         self._tasks: list[asyncio.Task[None]] = []

@@ -16,6 +16,7 @@ from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.bodies import TopicRouteData, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 
 __all__ = ["RouteFinder"]
@@ -29,9 +30,13 @@ class RouteFinder:
     """``progressed`` is called when a route was learned: the broker may have answers to write."""
 
     def __init__(
-        self, broker: BrokerCore, progressed: Callable[[], None], tls: ssl.SSLContext | None = None
+        self,
+        broker: BrokerCore,
+        progressed: Callable[[], None],
+        tls: ssl.SSLContext | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        self._tls = tls
+        self._tls, self._signer = tls, signer
         self._broker = broker
         self._progressed = progressed
         self._addresses = parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
@@ -67,7 +72,7 @@ class RouteFinder:
             address = self._addresses[0]
             self._addresses = [*self._addresses[1:], address]  # if this one fails, the next one is asked
             connection = self._connection = await Outbound.connect(
-                address, self._connection_lost, TIMEOUT_S, tls=self._tls
+                address, self._connection_lost, TIMEOUT_S, tls=self._tls, signer=self._signer
             )
         try:
             answer = await connection.request(

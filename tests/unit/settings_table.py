@@ -10,6 +10,7 @@ import enum
 from pathlib import Path
 from typing import Any
 
+from mqspark.auth.config import AuthConfig
 from mqspark.broker.config import BrokerConfig
 from mqspark.config import rocketmq_key
 from mqspark.namesrv.config import NamesrvConfig
@@ -22,6 +23,7 @@ CLASSES: dict[str, type[Any]] = {
     "broker": BrokerConfig,
     "store": StoreConfig,
     "name server": NamesrvConfig,
+    "users": AuthConfig,
 }
 
 

@@ -40,6 +40,7 @@ from mqspark.protocol.headers import (
     ResetOffsetRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
 __all__ = ["RelayProcessor"]
@@ -49,6 +50,8 @@ _STATUS_TIMEOUT_MS = 5_000
 _RUNNING_INFO_VERSION = 62
 """V3_1_8_SNAPSHOT: older clients do not know 307 and 309 (MQVersion)."""
 _RESET_VERSION = 28
+_PERSONAL = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
+"""Fields by which a requester proves who it is: a client must not get them."""
 """V3_0_7_SNAPSHOT: older clients do not know 220 and 221."""
 RESET_AT_ONCE = 512
 MEMBERS_AT_ONCE = 64
@@ -137,6 +140,7 @@ class RelayProcessor:
                 frame = encode_response(opaque, ResponseCode.SYSTEM_ERROR, remark=remark)
             session.send(frame)
 
+        ext = {name: value for name, value in ext.items() if name not in _PERSONAL}
         self._calls.ask(member.session, command.code, ext, body, _CALL_TIMEOUT_MS, done)
 
     # --- to all clients of a group ---

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mqspark.auth.policies import Action, Kind
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.calls import Calls
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
@@ -16,11 +17,18 @@ from mqspark.broker.state.subscriptions import SubscriptionGroups
 from mqspark.broker.state.topics import Topics
 from mqspark.broker.state.writer import Writer
 from mqspark.clock import Clock
+from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
 
 __all__ = ["BrokerState", "Random"]
+
+Permits = Callable[[Session, Kind, str, Action], bool]
+
+
+def _permits(session: Session, kind: Kind, name: str, action: Action) -> bool:
+    return True
 
 
 class Random(Protocol):
@@ -46,5 +54,7 @@ class BrokerState:
     writer: Writer
     calls: Calls
     long_work: LongWork = field(default_factory=LongWork)
+    permits: Permits = _permits
+    """Whether a connection's user may have what the broker sends it unasked."""
     ahead_ms: int = 0
     """How far the broker's clock has been moved ahead of its clients' clocks."""

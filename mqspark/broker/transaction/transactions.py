@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from mqspark.auth.policies import Action, Kind
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
@@ -93,6 +94,7 @@ class _CheckRequest(NamedTuple):
     """A check request that is sent when its copy is acked."""
 
     group: str
+    topic: str
     offset: int
     header: CheckTransactionStateRequestHeader
     body: bytes
@@ -512,12 +514,15 @@ class TransactionService:
             reconsume_times=parts.reconsume_times,
             prepared_transaction_offset=parts.prepared_offset,
         )
-        self._checks.append(_CheckRequest(half.group, stored.queue_offset, header, body))
+        self._checks.append(_CheckRequest(half.group, target[0], stored.queue_offset, header, body))
 
     def _send(self, check: _CheckRequest) -> None:
         """Send the check to one live producer of the group, in turn."""
+        permits, topic = self._state.permits, check.topic
         members = [
-            member for member in self._state.clients.producer_members(check.group) if member.session.open
+            member
+            for member in self._state.clients.producer_members(check.group)
+            if member.session.open and permits(member.session, Kind.TOPIC, topic, Action.PUB)
         ]
         if not members:
             if check.group not in self._absent and len(self._absent) < MAX_ABSENT:

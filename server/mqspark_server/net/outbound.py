@@ -14,7 +14,8 @@ from mqspark.errors import ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.protocol.codes import Language
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import Header
+from mqspark.protocol.headers import Header, to_ext
+from mqspark.protocol.signature import Signer
 
 __all__ = ["Outbound"]
 
@@ -24,8 +25,9 @@ CONNECT_TIMEOUT_S = 3.0
 class Outbound(asyncio.Protocol):
     """Use ``await Outbound.connect(address)``."""
 
-    def __init__(self, address: str, lost: Callable[[], None]) -> None:
+    def __init__(self, address: str, lost: Callable[[], None], signer: Signer | None = None) -> None:
         self.address = address
+        self._signer = signer
         self._on_lost = lost
         self._parser = Connection()
         self._pending: dict[int, asyncio.Future[Command]] = {}
@@ -40,14 +42,16 @@ class Outbound(asyncio.Protocol):
         timeout_s: float = CONNECT_TIMEOUT_S,
         *,
         tls: ssl.SSLContext | None = None,
+        signer: Signer | None = None,
     ) -> Outbound:
-        """``lost`` is called when the connection ends. Raises OSError, ValueError (no host) or RequestTimeout."""
+        """``lost`` is called when the connection ends; ``signer`` signs every request. Raises OSError, ValueError
+        (no host) or RequestTimeout."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 _, protocol = await loop.create_connection(
-                    lambda: cls(address, lost), host.strip("[]"), int(port), ssl=tls
+                    lambda: cls(address, lost, signer), host.strip("[]"), int(port), ssl=tls
                 )
         except TimeoutError:
             raise RequestTimeout(address, int(timeout_s * 1000)) from None
@@ -74,6 +78,9 @@ class Outbound(asyncio.Protocol):
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._pending[opaque] = answer
         try:
+            if self._signer is not None:
+                ext = to_ext(header) if isinstance(header, Header) else header or {}
+                header = self._signer.signed(ext, body)
             # A broker speaks to a name server as RocketMQ's broker does.
             transport.write(encode_request(code, opaque, header, body, language=Language.JAVA))
             async with asyncio.timeout(timeout_s):

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
 _HONOURED = """
+    authConfigPath authenticationEnabled authenticationWhitelist authorizationEnabled authorizationWhitelist
+    initAuthenticationUser innerClientAuthenticationCredentials
     tls.client.authServer tls.client.certPath tls.client.keyPassword tls.client.keyPath tls.client.trustCertPath
     tls.server.certPath tls.server.keyPassword tls.server.keyPath tls.server.mode
     tls.server.need.client.auth tls.server.trustCertPath useTLS
@@ -59,13 +61,12 @@ HONOURED = frozenset(_HONOURED.split())
 
 _WITHOUT_EFFECT = {
     "certificates that are asked for are always verified": "tls.server.authClient",
-    "users and policies, for which authentication has to be on": """
-        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
-        authenticationMetadataProvider authenticationProvider authenticationStrategy authenticationWhitelist
-        authorizationMetadataProvider authorizationProvider authorizationStrategy authorizationWhitelist
-        initAuthenticationUser innerClientAuthenticationCredentials statefulAuthenticationCacheExpiredSecond
-        statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond
-        statefulAuthorizationCacheMaxNum userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
+    "users and policies are one table in memory": """
+        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authenticationMetadataProvider
+        authenticationProvider authenticationStrategy authorizationMetadataProvider authorizationProvider
+        authorizationStrategy statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+        statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum userCacheExpiredSecond
+        userCacheMaxNum userCacheRefreshSecond
     """,
     "RocksDB, which stores must not use here": """
         batchDispatchRequestThreadPoolNums bottomMostCompressionTypeForConsumeQueueStore
@@ -258,9 +259,8 @@ _OFF = frozenset({"false"})
 
 _SWITCHES = {
     "self-signed certificates are not made: give tls.server.certPath": "tls.test.mode.enable",
-    "authentication is not available": "authenticationEnabled",
-    "authorization is not available": "authorizationEnabled",
-    "access control is not available": "aclEnable migrateAuthFromV1Enabled",
+    "the access control of RocketMQ 4 is not available; use authenticationEnabled": "aclEnable",
+    "the users of plain_acl.yml are not read": "migrateAuthFromV1Enabled",
     "DLedger replication is not available": "enableDLegerCommitLog",
     "controller mode is not available": """
         enableControllerInNamesrv enableControllerMode

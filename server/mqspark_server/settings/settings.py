@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mqspark.auth.config import AuthConfig
 from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.config import (
     INT64_MAX,
@@ -232,6 +233,7 @@ class BrokerSettings:
     server: ServerConfig
     broker: BrokerConfig
     store: StoreConfig
+    auth: AuthConfig
     unused: list[str] = field(default_factory=list)
 
 
@@ -239,6 +241,7 @@ class BrokerSettings:
 class NamesrvSettings:
     server: ServerConfig
     namesrv: NamesrvConfig
+    auth: AuthConfig
     unused: list[str] = field(default_factory=list)
 
 
@@ -279,7 +282,9 @@ def broker_settings(
     """Later layers override earlier ones; all of them override the environment, which overrides ``profile``."""
     if use_environment and (address := os.environ.get("NAMESRV_ADDR")):
         layers = (Layer("environment NAMESRV_ADDR", {"namesrvAddr": address}), *layers)
-    (server, broker, store), unused = _resolve((ServerConfig, BrokerConfig, StoreConfig), profile, layers)
+    (server, broker, store, auth), unused = _resolve(
+        (ServerConfig, BrokerConfig, StoreConfig, AuthConfig), profile, layers
+    )
     with _from(*layers):
         server.check()
     if broker.broker_id and broker.broker_role is not BrokerRole.SLAVE:
@@ -290,7 +295,7 @@ def broker_settings(
         store.store_path_commit_log = _paths(store.store_path_commit_log)
     if store.read_only_commit_log_store_paths:
         store.read_only_commit_log_store_paths = _paths(store.read_only_commit_log_store_paths)
-    return BrokerSettings(server, broker, store, unused)
+    return BrokerSettings(server, broker, store, auth, unused)
 
 
 def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSettings:
@@ -299,18 +304,18 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
         with _from(layer):
             for key in layer.values:
                 _check_name_server_has(key)
-    (server, namesrv), unused = _resolve(
-        (ServerConfig, NamesrvConfig), {"listenPort": 9876, **profile}, layers
+    (server, namesrv, auth), unused = _resolve(
+        (ServerConfig, NamesrvConfig, AuthConfig), {"listenPort": 9876, **profile}, layers
     )
     with _from(*layers):
         server.check()
-    return NamesrvSettings(server, namesrv, unused)
+    return NamesrvSettings(server, namesrv, auth, unused)
 
 
 def foreign_keys(*own: type[Any]) -> ForeignKeys:
     """Keys without an effect in a process whose core has the settings of the classes ``own``, as in a file."""
-    fixed = known_keys(ServerConfig)
-    names = set(_canonical((ServerConfig, *own)).values())
+    fixed = known_keys(ServerConfig) | known_keys(AuthConfig)
+    names = set(_canonical((ServerConfig, AuthConfig, *own)).values())
     if NamesrvConfig in own:
         names -= _OF_BROKERS_ONLY
 

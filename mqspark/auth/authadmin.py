@@ -1,0 +1,221 @@
+"""Requests 3001 to 3010: users and policies for tools (AdminBrokerProcessor).
+
+Each change is answered when it is on disk. No answer contains a password: a super user gets the secret sealed under the
+server's key, which a server of the same key takes as a password (copyUser).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from mqspark.auth.gate import Gate
+from mqspark.auth.policies import Acl, Entry, Policy, PolicyType, Resource, named
+from mqspark.auth.users import SEALED_PREFIX, User, Users, UserStatus, UserType, acl_document, user_subject
+from mqspark.errors import IllegalName, InvalidMessage, TableFull
+from mqspark.protocol.bodies import Body, decode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    CreateAclRequestHeader,
+    CreateUserRequestHeader,
+    DeleteAclRequestHeader,
+    DeleteUserRequestHeader,
+    GetAclRequestHeader,
+    GetUserRequestHeader,
+    ListAclsRequestHeader,
+    ListUsersRequestHeader,
+    UpdateAclRequestHeader,
+    UpdateUserRequestHeader,
+)
+from mqspark.protocol.session import Session
+
+__all__ = ["AuthAdmin"]
+
+AnswerWhenSaved = Callable[[Session, Command], None]
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+
+class UserInfo(Body):
+    username: str | None = None
+    password: str | None = None
+    user_type: str | None = None
+    user_status: str | None = None
+
+
+class PolicyEntryInfo(Body):
+    resource: str | None = None
+    actions: list[str] | None = None
+    source_ips: list[str] | None = None
+    decision: str | None = None
+
+
+class PolicyInfo(Body):
+    policy_type: str | None = None
+    entries: list[PolicyEntryInfo] | None = None
+
+
+class AclInfo(Body):
+    subject: str | None = None
+    policies: list[PolicyInfo] | None = None
+
+
+class AuthAdmin:
+    """``answer_when_saved`` answers a change once the users are on disk."""
+
+    def __init__(self, users: Users, gate: Gate, answer_when_saved: AnswerWhenSaved) -> None:
+        self._users = users
+        self._gate = gate
+        self._answer_when_saved = answer_when_saved
+        self.handlers: dict[int, Handler] = {
+            RequestCode.AUTH_CREATE_USER: self.create_user,
+            RequestCode.AUTH_UPDATE_USER: self.update_user,
+            RequestCode.AUTH_DELETE_USER: self.delete_user,
+            RequestCode.AUTH_GET_USER: self.get_user,
+            RequestCode.AUTH_LIST_USER: self.list_users,
+            RequestCode.AUTH_CREATE_ACL: self.create_acl,
+            RequestCode.AUTH_UPDATE_ACL: self.update_acl,
+            RequestCode.AUTH_DELETE_ACL: self.delete_acl,
+            RequestCode.AUTH_GET_ACL: self.get_acl,
+            RequestCode.AUTH_LIST_ACL: self.list_acls,
+        }
+
+    def _change(self, session: Session, command: Command, change: Callable[[], None]) -> None:
+        _try(change)
+        self._answer_when_saved(session, command)
+
+    # --- users ---
+
+    def create_user(self, session: Session, command: Command) -> None:
+        name = _given(command.header(CreateUserRequestHeader).username)
+        info = decode_body(UserInfo, command.body)
+
+        def change() -> None:
+            kind = _optional(UserType, info.user_type) or UserType.NORMAL
+            status = _optional(UserStatus, info.user_status) or UserStatus.ENABLE
+            self._users.add(name, info.password, kind, status)
+
+        self._change(session, command, change)
+
+    def update_user(self, session: Session, command: Command) -> None:
+        name = _given(command.header(UpdateUserRequestHeader).username)
+        info = decode_body(UserInfo, command.body)
+        self._change(
+            session,
+            command,
+            lambda: self._users.change(
+                name,
+                info.password,
+                _optional(UserType, info.user_type),
+                _optional(UserStatus, info.user_status),
+            ),
+        )
+
+    def delete_user(self, session: Session, command: Command) -> None:
+        name = _given(command.header(DeleteUserRequestHeader).username)
+        self._change(session, command, lambda: self._users.remove(name))
+
+    def get_user(self, session: Session, command: Command) -> bytes:
+        user = self._users.find(_given(command.header(GetUserRequestHeader).username))
+        return ok(command, None, b"" if user is None else msgspec.json.encode(self._info(session, user)))
+
+    def list_users(self, session: Session, command: Command) -> bytes:
+        wanted = command.header(ListUsersRequestHeader).filter or ""
+        infos = [self._info(session, user) for user in self._users if wanted in user.name]
+        return ok(command, None, msgspec.json.encode(infos) if infos else b"")
+
+    def _info(self, session: Session, user: User) -> dict[str, str]:
+        info = {"userStatus": str(user.status), "userType": str(user.type), "username": user.name}
+        asker = self._gate.user_of(session)
+        if asker is not None and asker.is_super:
+            info["password"] = SEALED_PREFIX + user.sealed
+        return info
+
+    # --- policies ---
+
+    def create_acl(self, session: Session, command: Command) -> None:
+        """As ``update_acl``: entries for resources that have one replace it."""
+        self._put_acl(session, command, command.header(CreateAclRequestHeader).subject)
+
+    def update_acl(self, session: Session, command: Command) -> None:
+        self._put_acl(session, command, command.header(UpdateAclRequestHeader).subject)
+
+    def _put_acl(self, session: Session, command: Command, subject: str | None) -> None:
+        info = decode_body(AclInfo, command.body)
+
+        def change() -> None:
+            name = user_subject(subject)
+            if info.subject and info.subject != subject:
+                raise InvalidMessage("The subject of the body is not that of the header.")
+            self._users.update_acl(name, [_policy(policy) for policy in info.policies or ()])
+
+        self._change(session, command, change)
+
+    def delete_acl(self, session: Session, command: Command) -> None:
+        header = command.header(DeleteAclRequestHeader)
+
+        def change() -> None:
+            kind = _optional(PolicyType, header.policy_type) or PolicyType.CUSTOM
+            resource = Resource.parse(header.resource) if header.resource else None
+            self._users.remove_acl(user_subject(header.subject), kind, resource)
+
+        self._change(session, command, change)
+
+    def get_acl(self, session: Session, command: Command) -> bytes:
+        name = _try(lambda: user_subject(command.header(GetAclRequestHeader).subject))
+        if self._users.find(name) is None:
+            raise Refusal(ResponseCode.NO_PERMISSION, "The subject is not exist.")
+        acl = self._users.acl(name)
+        return ok(
+            command, None, b"" if acl is None else msgspec.json.encode(_acl_info(name, acl_document(acl)))
+        )
+
+    def list_acls(self, session: Session, command: Command) -> bytes:
+        header = command.header(ListAclsRequestHeader)
+        subject, resource = header.subject_filter or "", header.resource_filter or ""
+        infos = []
+        for user in self._users:
+            acl = self._users.acl(user.name) or Acl()
+            if subject in f"User:{user.name}":
+                policies = acl_document(acl, lambda entry: resource in entry.resource.key)
+                if policies:
+                    infos.append(_acl_info(user.name, policies))
+        return ok(command, None, msgspec.json.encode(infos) if infos else b"")
+
+
+def _try(change: Callable[[], T]) -> T:
+    """Raises Refusal as RocketMQ does for an AuthenticationException or AuthorizationException."""
+    try:
+        return change()
+    except (InvalidMessage, IllegalName, TableFull) as error:
+        raise Refusal(ResponseCode.NO_PERMISSION, str(error)) from None
+
+
+def _given(name: str | None) -> str:
+    if not name or not name.strip():
+        raise Refusal(ResponseCode.INVALID_PARAMETER, "The username is blank")
+    return name
+
+
+def _optional(enumeration: type[E], name: str | None) -> E | None:
+    return named(enumeration, name, "value") if name and name.strip() else None
+
+
+def _policy(info: PolicyInfo) -> Policy:
+    kind = _optional(PolicyType, info.policy_type) or PolicyType.CUSTOM
+    entries = [
+        Entry.parse(entry.resource, entry.actions, entry.decision, entry.source_ips)
+        for entry in info.entries or ()
+    ]
+    if not entries:
+        raise InvalidMessage("The policy entries is empty.")
+    return Policy(kind, tuple(entries))
+
+
+def _acl_info(name: str, policies: list[dict[str, object]]) -> dict[str, object]:
+    return {"policies": policies, "subject": f"User:{name}"}

@@ -1,0 +1,119 @@
+"""The authority of one server: its users, their file, and the gate in front of its handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from mqspark.auth.access import Facts
+from mqspark.auth.authadmin import AuthAdmin
+from mqspark.auth.config import AuthConfig
+from mqspark.auth.gate import Audited, Gate
+from mqspark.auth.policies import Action, Kind
+from mqspark.auth.users import Cipher, Users, UserType
+from mqspark.bounded import Ledger
+from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError, StoreCorrupt
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
+from mqspark.protocol.session import Session
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.flush import Job
+from mqspark.store.disk.saved import SavedTable
+
+__all__ = ["Authority"]
+
+MAX_WAITING_BYTES = 1 << 20
+"""Of answers to changes that wait for the disk."""
+_WAITING_BYTES = 500
+
+
+class Authority:
+    """Raises StoreCorrupt when the file of users is damaged or of another key, and ConfigError when there is no user.
+
+    Unlike other tables the file is not replaced by its ``.bak`` when it is damaged: an older copy may allow what an
+    operator has taken away.
+    """
+
+    def __init__(
+        self,
+        config: AuthConfig,
+        cipher: Cipher,
+        file: ConfigFile,
+        audit: Callable[[Audited], None] = lambda audited: None,
+        *,
+        needs_a_user: bool = True,
+    ) -> None:
+        self.config = config
+        self._audit = audit
+        self.users = Users(cipher, lambda: config.max_auth_table_bytes)
+        self._saved = SavedTable(self.users, file, self._answer_saved)
+        self._load(file)
+        if needs_a_user:
+            self._make_first_users()
+        self._waiting: list[tuple[Session, bytes, int]] = []
+        self.ledger = Ledger("changedUsers", lambda: MAX_WAITING_BYTES, "Authority._waiting")
+        self.gate: Gate | None = None
+        """None before ``guard``."""
+
+    def _load(self, file: ConfigFile) -> None:
+        path = str(file.path)
+        # The .bak is read only if the file is missing, as after a crash between two renames.
+        data = file.load(lambda data: True)
+        if data is not None:
+            try:
+                self.users.load(data)
+            except ProtocolError as error:
+                raise StoreCorrupt(f"{path}: {error}", path=path) from None
+            self._saved.saved_generation = self.users.generation
+
+    def _make_first_users(self) -> None:
+        """Raises ConfigError."""
+        for pair in (self.config.initial_user, self.config.inner_credentials):
+            if pair is not None and self.users.find(pair[0]) is None:
+                try:
+                    self.users.add(*pair, UserType.SUPER)
+                except (InvalidMessage, IllegalName) as error:
+                    raise ConfigError(f"the first user cannot be made: {error}") from None
+        if not len(self.users):
+            raise ConfigError(
+                "authenticationEnabled=true, and there is no user: make one with `mqspark user add`,"
+                " or set initAuthenticationUser",
+                key="authenticationEnabled",
+            )
+
+    def guard(self, handlers: Mapping[int, Handler], facts: Facts) -> dict[int, Handler]:
+        """These handlers and those of users and policies, behind the gate."""
+        gate = self.gate = Gate(self.config, self.users, facts, self._audit)
+        admin = AuthAdmin(self.users, gate, self._answer_when_saved).handlers
+        others = {code: handler for code, handler in handlers.items() if code not in admin}
+        return gate.guard(merged(others, admin))
+
+    def may(self, session: Session, kind: Kind, name: str, action: Action) -> bool:
+        """As ``Gate.may``."""
+        return self.gate is not None and self.gate.may(session, kind, name, action)
+
+    # --- saving ---
+
+    def _answer_when_saved(self, session: Session, command: Command) -> None:
+        if command.is_oneway:
+            return
+        if not self.ledger.has_room(_WAITING_BYTES):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "the change is in force, but could not be saved yet")
+        self.ledger.note(_WAITING_BYTES)
+        self._waiting.append((session, ok(command), self.users.generation))
+
+    def _answer_saved(self) -> None:
+        saved, waiting = self._saved.saved_generation, self._waiting
+        self._waiting = [each for each in waiting if each[2] > saved]
+        for session, frame, generation in waiting:
+            if generation <= saved:
+                session.send(frame)
+                self.ledger.free(_WAITING_BYTES)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is something to save or to answer."""
+        return self._saved.behind
+
+    def jobs(self) -> list[Job]:
+        return [self._saved.job()] if self._saved.behind else []

@@ -1,0 +1,347 @@
+"""Users and their policies: one table, in memory and as one file (AuthenticationMetadataManager,
+AuthorizationMetadataManager).
+
+    mqspark-auth 1 <CRC-32 of the rest, 8 hex digits> <length of the rest>\\n
+    {"acls":[...],"users":[...]}
+
+A user's secret is in the file only sealed under the server's key, and in memory only as the state of an HMAC. A file
+that is cut, changed or of another key is an error: an older copy could let somebody in whom an operator has removed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from mqspark.auth.policies import Acl, Entry, Policy, PolicyType, Resource, named
+from mqspark.bounded import ENTRY_BYTES, Ledger
+from mqspark.crc import crc32
+from mqspark.errors import InvalidMessage, ProtocolError
+from mqspark.names import check
+from mqspark.protocol.signature import Signer
+
+__all__ = ["Cipher", "User", "UserStatus", "UserType", "Users", "acl_document", "user_subject"]
+
+MAX_NAME_LENGTH = 128
+MAX_PASSWORD_LENGTH = 512
+MAX_ENTRIES = 1_024
+"""Entries of one user's policies."""
+SEALED_PREFIX = "sealed:"
+"""Begins a password that is a secret sealed by a server with the same key, as copyUser of mqadmin hands it on."""
+
+_USER_BYTES = 2_000
+"""Of a user in memory, with its HMAC state."""
+_ENTRY_BYTES = 1_500
+_SOURCE_BYTES = 300
+_MAGIC = b"mqspark-auth 1 "
+
+
+class UserType(StrEnum):
+    SUPER = "Super"
+    NORMAL = "Normal"
+
+
+class UserStatus(StrEnum):
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+class Cipher(Protocol):
+    """Authenticated encryption under the server's key; ``context`` is authenticated with it."""
+
+    def seal(self, secret: bytes, context: bytes) -> bytes: ...
+
+    def open(self, sealed: bytes, context: bytes) -> bytes:
+        """Raises ProtocolError when the key, the context or the bytes are not those of ``seal``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str
+    type: UserType
+    status: UserStatus
+    sealed: str
+    signer: Signer
+
+    @property
+    def is_super(self) -> bool:
+        return self.type is UserType.SUPER
+
+    def __repr__(self) -> str:
+        return f"<User {self.name!r} {self.type} {self.status}>"
+
+
+def user_subject(subject: str | None) -> str:
+    """The name in ``User:name``. Raises InvalidMessage or IllegalName."""
+    kind, _, name = (subject or "").partition(":")
+    if kind.lower() != "user" or not name:
+        raise InvalidMessage("The subject is not of the form User:name.")
+    _check_name(name)
+    return name
+
+
+def _check_name(name: str) -> None:
+    if not name.strip():
+        raise InvalidMessage("username can not be blank")
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidMessage(f"a username has at most {MAX_NAME_LENGTH} characters")
+    check("username", name)
+
+
+class Users:
+    """All users and policies of a server, and a ``SavedTable``'s table. Its methods raise InvalidMessage, IllegalName
+    or TableFull, and then change nothing."""
+
+    def __init__(self, cipher: Cipher, max_bytes: Callable[[], int]) -> None:
+        self._cipher = cipher
+        self._users: dict[str, User] = {}
+        self._acls: dict[str, Acl] = {}
+        self.ledger = Ledger("users", max_bytes, "Users._users", "Users._acls", setting="maxAuthTableBytes")
+        self.generation = 0
+        """Counts changes."""
+
+    def __iter__(self) -> Iterator[User]:
+        return iter(list(self._users.values()))
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def find(self, name: str) -> User | None:
+        return self._users.get(name)
+
+    def acl(self, name: str) -> Acl | None:
+        return self._acls.get(name)
+
+    # --- users ---
+
+    def add(
+        self,
+        name: str,
+        password: str | None,
+        kind: UserType = UserType.NORMAL,
+        status: UserStatus = UserStatus.ENABLE,
+    ) -> None:
+        _check_name(name)
+        if name in self._users:
+            raise InvalidMessage("The user is existed")
+        sealed, signer = self._secret(name, password)
+        self.ledger.charge(_user_bytes(name))
+        self._users[name] = User(name, kind, status, sealed, signer)
+        self.generation += 1
+
+    def change(
+        self, name: str, password: str | None, kind: UserType | None, status: UserStatus | None
+    ) -> None:
+        """None leaves a value as it is."""
+        old = self._users.get(name)
+        if old is None:
+            raise InvalidMessage("The user is not exist")
+        new = replace(old, type=kind or old.type, status=status or old.status)
+        if password is not None and password.strip():
+            sealed, signer = self._secret(name, password)
+            new = replace(new, sealed=sealed, signer=signer)
+        self._keep_a_super_user(new)
+        self._users[name] = new
+        self.generation += 1
+
+    def remove(self, name: str) -> None:
+        """With its policies."""
+        user = self._users.get(name)
+        if user is None:
+            return
+        self._keep_a_super_user(replace(user, status=UserStatus.DISABLE))
+        del self._users[name]
+        self.ledger.free(_user_bytes(name))
+        self._put_acl(name, Acl())
+
+    def _keep_a_super_user(self, new: User) -> None:
+        """Raises InvalidMessage for the change after which nobody could manage users."""
+        others = (user for user in self._users.values() if user.name != new.name)
+        if not any(user.is_super and user.status is UserStatus.ENABLE for user in (*others, new)):
+            raise InvalidMessage("the last enabled super user must stay")
+
+    def _secret(self, name: str, password: str | None) -> tuple[str, Signer]:
+        if password is None or not password.strip():
+            raise InvalidMessage("password can not be blank")
+        if len(password) > MAX_PASSWORD_LENGTH:
+            raise InvalidMessage(f"a password has at most {MAX_PASSWORD_LENGTH} characters")
+        if password.startswith(SEALED_PREFIX):
+            sealed = password.removeprefix(SEALED_PREFIX)
+            return sealed, self._open(name, sealed)
+        sealed = base64.b64encode(self._cipher.seal(password.encode(), name.encode())).decode()
+        return sealed, Signer(name, password)
+
+    def _open(self, name: str, sealed: str) -> Signer:
+        try:
+            secret = self._cipher.open(base64.b64decode(sealed, validate=True), name.encode()).decode()
+        except (ProtocolError, binascii.Error, ValueError):
+            raise InvalidMessage("the sealed password is of another key or another user") from None
+        return Signer(name, secret)
+
+    # --- policies ---
+
+    def update_acl(self, name: str, policies: Iterable[Policy]) -> None:
+        given = [policy for policy in policies if policy.entries]
+        if not given:
+            raise InvalidMessage("The policies is empty.")
+        if name not in self._users:
+            raise InvalidMessage(f"The subject of User:{name} is not exist.")
+        self._put_acl(name, self._acls.get(name, Acl()).updated(given))
+
+    def remove_acl(self, name: str, kind: PolicyType, resource: Resource | None) -> None:
+        """None removes all policies."""
+        if name not in self._users:
+            raise InvalidMessage("The subject is not exist.")
+        old = self._acls.get(name)
+        if old is None:
+            raise InvalidMessage("The acl is not exist.")
+        self._put_acl(name, Acl() if resource is None else old.without(kind, resource))
+
+    def _put_acl(self, name: str, acl: Acl) -> None:
+        if sum(len(policy.entries) for policy in acl.policies) > MAX_ENTRIES:
+            raise InvalidMessage(f"a user has at most {MAX_ENTRIES} policy entries")
+        old = self._acls.get(name)
+        if old is None and acl.policies:
+            self.ledger.charge(_acl_bytes(name, acl))
+        elif old is not None and acl.policies:
+            self.ledger.resize(_acl_bytes(name, old), _acl_bytes(name, acl))
+        elif old is not None:
+            self.ledger.free(_acl_bytes(name, old))
+        if acl.policies:
+            self._acls[name] = acl
+        else:
+            self._acls.pop(name, None)
+        self.generation += 1
+
+    # --- file ---
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        users = [
+            {"name": user.name, "secret": user.sealed, "status": user.status, "type": user.type}
+            for user in self._users.values()
+        ]
+        acls = dict(self._acls)
+
+        def encode() -> Iterator[bytes]:
+            document = {
+                "acls": [{"name": name, "policies": acl_document(acl)} for name, acl in acls.items()],
+                "users": users,
+            }
+            text = msgspec.json.encode(document)
+            yield b"%b%08x %d\n" % (_MAGIC, crc32(text), len(text))
+            yield text
+
+        return encode
+
+    def load(self, data: bytes) -> None:
+        """Raises ProtocolError."""
+        head, newline, text = data.partition(b"\n")
+        try:
+            if not newline or not head.startswith(_MAGIC):
+                raise ProtocolError("it is no file of users")
+            crc, length = head.removeprefix(_MAGIC).split(b" ")
+            if int(length) != len(text) or int(crc, 16) != crc32(text):
+                raise ProtocolError("its checksum does not fit: it is cut or was changed")
+            document = msgspec.json.decode(text, type=_Document)
+            users = {each.name: self._loaded(each) for each in document.users}
+            acls = {each.name: _loaded_acl(each) for each in document.acls}
+        except (ValueError, msgspec.MsgspecError, InvalidMessage) as error:
+            raise ProtocolError(f"users cannot be read: {error}") from None
+        if len(users) != len(document.users) or not acls.keys() <= users.keys():
+            raise ProtocolError("users cannot be read: a user is there twice, or policies of nobody")
+        self._users, self._acls = users, acls
+        self.ledger.clear()
+        for name in users:
+            self.ledger.note(_user_bytes(name))
+        for name, acl in acls.items():
+            self.ledger.note(_acl_bytes(name, acl))
+        self.generation += 1
+
+    def _loaded(self, user: _SavedUser) -> User:
+        _check_name(user.name)
+        signer = self._open(user.name, user.secret)
+        return User(user.name, UserType(user.type), UserStatus(user.status), user.secret, signer)
+
+
+class _SavedUser(msgspec.Struct):
+    name: str
+    type: str
+    status: str
+    secret: str
+
+
+class _SavedEntry(msgspec.Struct, rename="camel"):
+    resource: str
+    actions: list[str]
+    decision: str
+    source_ips: list[str] = []
+
+
+class _SavedPolicy(msgspec.Struct, rename="camel"):
+    policy_type: str
+    entries: list[_SavedEntry]
+
+
+class _SavedAcl(msgspec.Struct):
+    name: str
+    policies: list[_SavedPolicy]
+
+
+class _Document(msgspec.Struct):
+    users: list[_SavedUser]
+    acls: list[_SavedAcl]
+
+
+def _loaded_acl(saved: _SavedAcl) -> Acl:
+    return Acl(
+        tuple(
+            Policy(
+                named(PolicyType, policy.policy_type, "policy type"),
+                tuple(
+                    Entry.parse(entry.resource, entry.actions, entry.decision, entry.source_ips)
+                    for entry in policy.entries
+                ),
+            )
+            for policy in saved.policies
+        )
+    )
+
+
+def acl_document(acl: Acl, wanted: Callable[[Entry], bool] = lambda entry: True) -> list[dict[str, object]]:
+    """Its policies as RocketMQ's AclInfo has them, with the entries that are ``wanted``."""
+    policies: list[dict[str, object]] = []
+    for policy in acl.policies:
+        entries = [
+            {
+                "actions": sorted(entry.actions),
+                "decision": str(entry.decision),
+                "resource": entry.resource.key,
+                "sourceIps": list(entry.sources),
+            }
+            for entry in policy.entries
+            if wanted(entry)
+        ]
+        if entries:
+            policies.append({"entries": entries, "policyType": str(policy.type)})
+    return policies
+
+
+def _user_bytes(name: str) -> int:
+    return ENTRY_BYTES + _USER_BYTES + 8 * len(name)
+
+
+def _acl_bytes(name: str, acl: Acl) -> int:
+    entries = [entry for policy in acl.policies for entry in policy.entries]
+    return (
+        ENTRY_BYTES
+        + 8 * len(name)
+        + _ENTRY_BYTES * (1 + len(entries))
+        + sum(_SOURCE_BYTES * len(entry.sources) for entry in entries)
+    )

@@ -1,0 +1,88 @@
+"""The audit log: who did what to which resource from where, one JSON object a line.
+
+    {"at":"2026-01-31T12:00:00.000Z","user":"alice","peer":"10.0.0.7:51234","request":"SEND_MESSAGE_V2","code":310,
+     "resources":["Topic:Orders"],"decision":"denied","reason":"..."}
+
+The file is rotated by size. Lines are limited in number a second; the next line says how many were left out. Refusals
+and changes come before uses of messages, of which each connection's first is written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import logging.handlers
+import os
+from pathlib import Path
+
+from mqspark.auth.gate import Audited
+from mqspark.clock import Clock
+from mqspark.logs import printable, sparing
+from mqspark.protocol.codes import RequestCode
+
+__all__ = ["AuditLog"]
+
+LINES_PER_S = 200
+USES_PER_S = 50
+"""Of the lines of a second, those that tell of no refusal and no change."""
+
+_log = sparing(__name__)
+_NAMES = {int(code): code.name for code in RequestCode}
+
+
+class AuditLog:
+    """Raises OSError when the file cannot be opened. A line that cannot be written later is counted and logged."""
+
+    def __init__(self, path: Path, clock: Clock, *, max_bytes: int, files: int) -> None:
+        self._clock = clock
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._handler = _Private(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
+        self._second = 0
+        self._lines = self._uses = 0
+        self.suppressed = 0
+        """Lines left out in all."""
+        self._unreported = 0
+
+    def write(self, audited: Audited) -> None:
+        now_ms = self._clock.now_ms()
+        if now_ms // 1000 != self._second:
+            self._second = now_ms // 1000
+            self._lines = self._uses = 0
+        is_use = audited.allowed and not audited.changes
+        if self._lines >= LINES_PER_S or (is_use and self._uses >= USES_PER_S):
+            self.suppressed += 1
+            self._unreported += 1
+            return
+        self._lines += 1
+        self._uses += is_use
+        at = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
+        line: dict[str, object] = {
+            "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "user": printable(audited.user),
+            "peer": audited.peer,
+            "request": _NAMES.get(audited.code, "UNKNOWN"),
+            "code": audited.code,
+            "resources": [printable(name) for name in audited.resources],
+            "decision": "allowed" if audited.allowed else "denied",
+        }
+        if audited.reason:
+            line["reason"] = printable(audited.reason)
+        if self._unreported:
+            line["suppressed"] = self._unreported
+            self._unreported = 0
+        self._handler.emit(logging.makeLogRecord({"msg": json.dumps(line, ensure_ascii=False)}))
+
+    def close(self) -> None:
+        self._handler.close()
+
+
+class _Private(logging.handlers.RotatingFileHandler):
+    """Files that only their owner can read; a failing one does not fail the request."""
+
+    def _open(self):  # type: ignore[no-untyped-def]
+        fd = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        return os.fdopen(fd, "a", encoding="utf-8")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        _log.exception("the audit log %s cannot be written", self.baseFilename)

@@ -1,0 +1,141 @@
+"""Users of a server on its disk: the file of users, the key under which secrets are sealed, and the audit log.
+
+    DIR/users.auth       users and policies (mqspark.auth.users)
+    DIR/users.auth.key   256 bits in hex, readable by the owner alone; MQSPARK_AUTH_KEY takes its place
+    DIR/audit.log        decisions (auditlog)
+
+The key is made with the first user. Who has both files has the secrets; a backup needs only the first one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+from pathlib import Path
+
+from mqspark.auth.authority import Authority
+from mqspark.auth.config import AuthConfig
+from mqspark.clock import Clock
+from mqspark.errors import ConfigError, ProtocolError
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.damage import Note
+from mqspark_server.auditlog import AuditLog
+
+__all__ = ["AesGcm", "auth_directory", "open_authority"]
+
+USERS_FILE = "users.auth"
+KEY_FILE = "users.auth.key"
+KEY_VARIABLE = "MQSPARK_AUTH_KEY"
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_OTHERS = 0o077
+
+
+class AesGcm:
+    """AES-256-GCM with a random nonce before the ciphertext (``mqspark.auth.users.Cipher``)."""
+
+    def __init__(self, key: bytes) -> None:
+        """Raises ConfigError without the package ``cryptography``."""
+        if importlib.util.find_spec("cryptography") is None:
+            raise ConfigError(
+                "authentication needs the package cryptography: pip install 'mqspark[auth]'",
+                key="authenticationEnabled",
+            )
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._cipher = AESGCM(key)
+
+    def seal(self, secret: bytes, context: bytes) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, secret, context)
+
+    def open(self, sealed: bytes, context: bytes) -> bytes:
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], context)
+        except (InvalidTag, ValueError):
+            raise ProtocolError("a secret is of another key, or was changed") from None
+
+
+def auth_directory(config: AuthConfig, store: str | os.PathLike[str] | None) -> Path:
+    """Where the users of a broker with this store are, or of a name server without one. Raises ConfigError."""
+    if config.auth_config_path:
+        return Path(config.auth_config_path).expanduser().absolute()
+    if store is None:
+        raise ConfigError(
+            "users of a name server need authConfigPath: the directory of their file", key="authConfigPath"
+        )
+    return Path(store) / "config" / "auth"
+
+
+def open_authority(
+    config: AuthConfig,
+    directory: Path,
+    clock: Clock,
+    *,
+    needs_a_user: bool = True,
+    note: Note = lambda damage: None,
+) -> tuple[Authority, AuditLog]:
+    """Blocks on the disk. Raises ConfigError, StoreCorrupt or OSError. A key is made if there is neither key nor
+    file."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = ConfigFile(directory / USERS_FILE, note=note)
+    key = _key(directory / KEY_FILE, is_new=file.load(lambda data: True) is None)
+    audit = AuditLog(
+        Path(config.audit_log_path).expanduser() if config.audit_log_path else directory / "audit.log",
+        clock,
+        max_bytes=config.audit_log_max_bytes,
+        files=config.audit_log_files,
+    )
+    try:
+        return Authority(config, AesGcm(key), file, audit.write, needs_a_user=needs_a_user), audit
+    except BaseException:
+        audit.close()
+        raise
+
+
+def _key(path: Path, *, is_new: bool) -> bytes:
+    text = os.environ.get(KEY_VARIABLE)
+    if text is not None:
+        return _parsed(text, KEY_VARIABLE)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if not is_new:
+            raise ConfigError(
+                f"there are users, but not their key {path}: restore it, or set {KEY_VARIABLE}",
+                key=KEY_VARIABLE,
+            ) from None
+        return _new_key(path)
+    with os.fdopen(fd) as file:
+        mode = os.fstat(fd).st_mode
+        if mode & _OTHERS:
+            raise ConfigError(f"other users can read the key {path}: chmod 0600 it", key="authConfigPath")
+        return _parsed(file.read(1024), str(path))
+
+
+def _new_key(path: Path) -> bytes:
+    key = secrets.token_bytes(KEY_BYTES)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(key.hex() + "\n")
+        file.flush()
+        os.fsync(fd)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return key
+
+
+def _parsed(text: str, source: str) -> bytes:
+    try:
+        key = bytes.fromhex(text.strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{source} is not a key of {KEY_BYTES} bytes in hex", key=source)
+    return key
