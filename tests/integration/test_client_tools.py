@@ -185,7 +185,8 @@ async def test_settings_without_a_meaning_are_accepted_as_in_a_file(caplog: pyte
             )
             assert await change(address, code, b"aclEnable=true\n") == (
                 ResponseCode.SYSTEM_ERROR,
-                "aclEnable=true: access control is not available in this version",
+                "aclEnable=true: RocketMQ 4's access control is not available (authenticationEnabled is)"
+                " in this version",
             )
             assert await change(address, code, b"serverSocketBacklog=9\n") == (
                 ResponseCode.NO_PERMISSION,

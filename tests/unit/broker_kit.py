@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mqspark.auth.authority import Authority
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.registration import Registration
@@ -104,8 +105,10 @@ class Bench:
         sync: bool = False,
         start: bool = True,
         store_settings: Mapping[str, Any] | None = None,
+        new_authority: Callable[[], Authority] | None = None,
         **settings: Any,
     ) -> None:
+        self.new_authority = new_authority
         self.directory = directory
         self.store_settings = dict(store_settings or {})
         self.clock = ManualClock()
@@ -151,6 +154,7 @@ class Bench:
             random=random.Random(7),
             outbox=self.outbox,
             memory_bytes=1 << 30,
+            authority=None if self.new_authority is None else self.new_authority(),
         )
 
     def peer(self, *, fast: bool = False, address: str = "127.0.0.1") -> Peer:

@@ -207,6 +207,7 @@ CALLED_BY_OTHERS = {
     "asyncio": "pause_writing resume_writing",
     "pytest": "pytest_configure",
     "click": "format_commands",
+    "logging": "handleError",
     "Spark": """getDefaultReadLimit prepareForTriggerAvailableNow reportLatestOffset streamReader
     streamWriter""",
     "users of work queues": "map_arrow transform dead_letters",

@@ -259,7 +259,7 @@ _OFF = frozenset({"false"})
 
 _SWITCHES = {
     "self-signed certificates are not made: give tls.server.certPath": "tls.test.mode.enable",
-    "the access control of RocketMQ 4 is not available; use authenticationEnabled": "aclEnable",
+    "RocketMQ 4's access control is not available (authenticationEnabled is)": "aclEnable",
     "the users of plain_acl.yml are not read": "migrateAuthFromV1Enabled",
     "DLedger replication is not available": "enableDLegerCommitLog",
     "controller mode is not available": """

@@ -129,6 +129,9 @@ def create_api(app: BrokerNode) -> ASGIApp:
     def serving() -> BrokerParts:
         if not app.lifecycle.ready or app.parts is None:
             raise HTTPException(503, f"the broker is {app.lifecycle.phase.name.lower()}")
+        if app.settings.auth.authentication_enabled:
+            # Requests over HTTP name no user yet.
+            raise HTTPException(403, "this broker has users (authenticationEnabled): use a client that signs")
         return app.parts
 
     def local_peer() -> LocalPeer:
