@@ -51,7 +51,7 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers import REQUEST_HEADERS
 from mqspark.protocol.receipts import real_topic
 
-__all__ = ["TABLE", "Facts", "Need", "NoFacts", "Request", "Row", "StoredMessage"]
+__all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessage"]
 
 MAX_BODY_OBJECTS = 16_385
 """Groups, subscriptions or queues of one body; more are refused before they are decoded."""
@@ -65,7 +65,7 @@ _CLIENTS_OWN = frozenset({TRACE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC})
 """System topics that clients write to or read under policies of their own."""
 
 
-class StoredMessage(NamedTuple):
+class TouchedMessage(NamedTuple):
     topic: str
     properties: dict[str, str]
 
@@ -83,7 +83,7 @@ class Facts(Protocol):
         """Whether a message enters the queues that its property INNER_MULTI_DISPATCH names."""
         ...
 
-    def stored(self, position: int) -> StoredMessage | None:
+    def stored(self, position: int) -> TouchedMessage | None:
         """The message at a position of the log."""
         ...
 
@@ -100,7 +100,7 @@ class NoFacts:
     cluster = ANY_NAME
     multi_dispatch = False
 
-    def stored(self, position: int) -> StoredMessage | None:
+    def stored(self, position: int) -> TouchedMessage | None:
         return None
 
     def is_group(self, name: str) -> bool:
@@ -111,8 +111,8 @@ class NoFacts:
 
 
 @dataclass(slots=True)
-class Request:
-    """A command with what its needs are found by."""
+class AskedFor:
+    """A command, and the facts that its needs are found by."""
 
     command: Command
     facts: Facts
@@ -166,7 +166,7 @@ def _of_group(actions: frozenset[Action]) -> frozenset[Action]:
     return frozenset(SUB if action is PUB else action for action in actions)
 
 
-Find = Callable[[Request, frozenset[Action]], Iterator[Access]]
+Find = Callable[[AskedFor, frozenset[Action]], Iterator[Access]]
 
 
 class Need(NamedTuple):
@@ -195,7 +195,7 @@ def _row(*needs: Need) -> Row:
 
 
 def _topic(*actions: Action, field: str = "topic", group: str = "consumer_group") -> Need:
-    def find(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+    def find(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
         header = request.header
         return request.topic(getattr(header, field), wanted, getattr(header, group, None))
 
@@ -203,14 +203,14 @@ def _topic(*actions: Action, field: str = "topic", group: str = "consumer_group"
 
 
 def _group(*actions: Action, field: str = "consumer_group", what: str = "the group") -> Need:
-    def find(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+    def find(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
         return request.group(getattr(request.header, field), wanted)
 
     return Need(what, frozenset(actions), find)
 
 
 def _cluster(*actions: Action) -> Need:
-    def find(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+    def find(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
         yield request.cluster(wanted)
 
     return Need("the cluster", frozenset(actions), find)
@@ -219,7 +219,7 @@ def _cluster(*actions: Action) -> Need:
 def _brokers_cluster(*actions: Action, field: str | None = "cluster_name") -> Need:
     """The cluster that the request names, and the one in which the named broker already is."""
 
-    def find(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+    def find(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
         header = request.header
         known = request.facts.cluster_of(header.broker_name or "")
         claimed = (getattr(header, field) if field else None) or known or ANY_NAME
@@ -230,7 +230,7 @@ def _brokers_cluster(*actions: Action, field: str | None = "cluster_name") -> Ne
     return Need("the broker's cluster, that of the header and that of the route", frozenset(actions), find)
 
 
-def _sent(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _sent(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     header, command = request.header, request.command
     yield from request.topic(header.topic, wanted)
     if request.facts.multi_dispatch:
@@ -242,15 +242,15 @@ def _sent(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
                         yield from request.topic(queue, wanted)
 
 
-def _half(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _half(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     yield from _real(request, request.header.commit_log_offset, wanted)
 
 
-def _given_up(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _given_up(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     yield from _real(request, _position(request.header.msg_id), wanted)
 
 
-def _real(request: Request, position: int, wanted: frozenset[Action]) -> Iterator[Access]:
+def _real(request: AskedFor, position: int, wanted: frozenset[Action]) -> Iterator[Access]:
     """The topic of a transaction."""
     stored = request.facts.stored(position)
     if stored is not None:
@@ -266,7 +266,7 @@ def _position(message_id: str | None) -> int:
 
 
 def _stored_at(find: Callable[[Any], int]) -> Find:
-    def stored(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+    def stored(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
         header = request.header
         message = request.facts.stored(find(header))
         if message is not None:
@@ -276,28 +276,28 @@ def _stored_at(find: Callable[[Any], int]) -> Find:
     return stored
 
 
-def _heartbeat(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _heartbeat(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     for consumer in request.body(HeartbeatData).consumer_data_set or ():
         yield from request.group(consumer.group_name, wanted)
         for subscription in consumer.subscription_data_set or ():
             yield from request.topic(subscription.topic, wanted, consumer.group_name)
 
 
-def _checked_client(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _checked_client(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     body = request.body(CheckClientRequestBody)
     yield from request.group(body.group, wanted)
     if body.subscription_data is not None:
         yield from request.topic(body.subscription_data.topic, wanted, body.group)
 
 
-def _locked(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _locked(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     body = request.body(LockBatchRequestBody)
     yield from request.group(body.consumer_group, wanted)
     for topic in {queue.topic for queue in body.mq_set}:
         yield from request.topic(topic, wanted, body.consumer_group)
 
 
-def _batch_acked(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _batch_acked(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     body = request.body(BatchAckMessageRequestBody) if request.command.body else None
     pairs = {
         (real_topic(entry.topic, entry.consumer_group, entry.retry), entry.consumer_group)
@@ -308,38 +308,38 @@ def _batch_acked(request: Request, wanted: frozenset[Action]) -> Iterator[Access
         yield from request.topic(topic, wanted, group)
 
 
-def _assignment(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _assignment(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     body = request.body(QueryAssignmentRequestBody)
     yield from request.topic(body.topic, wanted, body.consumer_group)
     yield from request.group(body.consumer_group, wanted)
 
 
-def _mode(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _mode(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     body = request.body(SetMessageRequestModeRequestBody)
     yield from request.group(body.consumer_group, wanted)
 
 
-def _topics_of_body(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _topics_of_body(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     for config in request.body(CreateTopicListRequestBody).topic_config_list:
         yield from request.topic(config.topic_name, wanted)
 
 
-def _group_of_body(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _group_of_body(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     yield from request.group(request.body(SubscriptionGroupConfig).group_name, wanted)
 
 
-def _groups_of_body(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _groups_of_body(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     for config in request.body(SubscriptionGroupList).group_config_list:
         yield from request.group(config.group_name, wanted)
 
 
-def _filtered_groups(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _filtered_groups(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     header = request.header
     for name in (header.compare_group, *(header.filter_groups or "").split(",")):
         yield from request.group(name, wanted)
 
 
-def _route(request: Request, wanted: frozenset[Action]) -> Iterator[Access]:
+def _route(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     topic = request.header.topic
     if topic != DEFAULT_TOPIC:  # the template of new topics, which every producer asks for
         yield from request.topic(topic, wanted)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from mqspark.auth.gate import Gate
-from mqspark.auth.policies import Acl, Entry, Policy, PolicyType, Resource, named
+from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyType, Resource, named
 from mqspark.auth.users import SEALED_PREFIX, User, Users, UserStatus, UserType, acl_document, user_subject
 from mqspark.errors import IllegalName, InvalidMessage, TableFull
 from mqspark.protocol.bodies import Body, decode_body
@@ -206,7 +206,7 @@ def _optional(enumeration: type[E], name: str | None) -> E | None:
     return named(enumeration, name, "value") if name and name.strip() else None
 
 
-def _policy(info: PolicyInfo) -> Policy:
+def _policy(info: PolicyInfo) -> AclPolicy:
     kind = _optional(PolicyType, info.policy_type) or PolicyType.CUSTOM
     entries = [
         Entry.parse(entry.resource, entry.actions, entry.decision, entry.source_ips)
@@ -214,7 +214,7 @@ def _policy(info: PolicyInfo) -> Policy:
     ]
     if not entries:
         raise InvalidMessage("The policy entries is empty.")
-    return Policy(kind, tuple(entries))
+    return AclPolicy(kind, tuple(entries))
 
 
 def _acl_info(name: str, policies: list[dict[str, object]]) -> dict[str, object]:

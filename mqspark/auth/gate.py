@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from mqspark.auth.access import TABLE, Facts, Request, Row
+from mqspark.auth.access import TABLE, AskedFor, Facts, Row
 from mqspark.auth.config import AuthConfig
-from mqspark.auth.policies import Access, Action, Decision, Kind
+from mqspark.auth.policies import Access, Action, Kind, Ruling
 from mqspark.auth.users import User, Users, UserStatus
 from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.codes import ResponseCode
@@ -60,7 +60,7 @@ class Audited(NamedTuple):
     """Whether it would change more than messages and offsets."""
 
 
-class Identity:
+class KnownUser:
     """The last user of a connection, and what was decided for it."""
 
     __slots__ = ("allowed", "generation", "source", "user")
@@ -109,9 +109,9 @@ class Gate:
     def user_of(self, session: Session) -> User | None:
         """The user of the connection's last request."""
         known = session.attributes.get(_KNOWN)
-        return known.user if isinstance(known, Identity) else None
+        return known.user if isinstance(known, KnownUser) else None
 
-    def _identify(self, session: Session, command: Command) -> Identity | None:
+    def _identify(self, session: Session, command: Command) -> KnownUser | None:
         """None: the request needs no signature. Raises Refusal."""
         if command.code in self._unsigned:
             return None
@@ -120,9 +120,9 @@ class Gate:
         if not name or not given:
             raise self._refused(session, command, "unauthenticated", "username cannot be null.", name or "")
         known = session.attributes.get(_KNOWN)
-        if not isinstance(known, Identity) or known.user.name != name or self._is_stale(known):
+        if not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known):
             user = self._users.find(name)
-            known = None if user is None else Identity(user, _address(session), self._users.generation)
+            known = None if user is None else KnownUser(user, _address(session), self._users.generation)
         signer = _NOBODY if known is None else known.user.signer
         if UNIQUE_KEY_QUERY in ext and command.version <= UNSIGNED_UNTIL:
             ext = {field: value for field, value in ext.items() if field != UNIQUE_KEY_QUERY}
@@ -135,7 +135,7 @@ class Gate:
         session.attributes[_KNOWN] = known
         return known
 
-    def _is_stale(self, known: Identity) -> bool:
+    def _is_stale(self, known: KnownUser) -> bool:
         return known.generation != self._users.generation
 
     # --- what ---
@@ -157,13 +157,13 @@ class Gate:
             return
         if known is None:
             raise self._refused(session, command, "forbidden", "nobody in particular has no policies", "")
-        request = Request(command, self._facts)
+        request = AskedFor(command, self._facts)
         for need in row.needs:
             for access in need.find(request, need.actions):
                 self._check_access(session, command, known, access)
         self.decisions["allowed"] += 1
 
-    def _check_access(self, session: Session, command: Command, known: Identity, access: Access) -> None:
+    def _check_access(self, session: Session, command: Command, known: KnownUser, access: Access) -> None:
         key = command.code, access
         if key in known.allowed:
             return
@@ -176,23 +176,23 @@ class Gate:
         known.allowed.add(key)
         self._note(session, command, known.user.name, (access.key,), _changes(access), allowed=True)
 
-    def _problem(self, known: Identity, access: Access) -> str | None:
+    def _problem(self, known: KnownUser, access: Access) -> str | None:
         acl = self._users.acl(known.user.name)
         decision = None if acl is None else acl.decide(access, known.source)
-        if decision is Decision.ALLOW:
+        if decision is Ruling.ALLOW:
             return None
         return "no matched policies." if decision is None else "the decision is deny."
 
     def may(self, session: Session, kind: Kind, name: str, action: Action) -> bool:
         """Whether the connection's last user is allowed something that the server does for it unasked."""
         known = session.attributes.get(_KNOWN)
-        if not isinstance(known, Identity):
+        if not isinstance(known, KnownUser):
             return False
         if self._is_stale(known):
             user = self._users.find(known.user.name)
             if user is None or user.status is UserStatus.DISABLE:
                 return False
-            known = session.attributes[_KNOWN] = Identity(user, str(known.source), self._users.generation)
+            known = session.attributes[_KNOWN] = KnownUser(user, str(known.source), self._users.generation)
         if known.user.is_super or not self._authorizes:
             return True
         return (
@@ -201,7 +201,7 @@ class Gate:
 
     # --- what is told ---
 
-    def _allowed(self, session: Session, command: Command, known: Identity | None, row: Row) -> None:
+    def _allowed(self, session: Session, command: Command, known: KnownUser | None, row: Row) -> None:
         self.decisions["allowed"] += 1
         actions = {action for need in row.needs for action in need.actions}
         changes = row.super_only or not actions <= _READ

@@ -25,10 +25,10 @@ __all__ = [
     "Acl",
     "Access",
     "Action",
-    "Decision",
+    "Ruling",
     "Entry",
     "Kind",
-    "Policy",
+    "AclPolicy",
     "PolicyType",
     "Resource",
     "named",
@@ -62,7 +62,7 @@ class Action(StrEnum):
     LIST = "List"
 
 
-class Decision(StrEnum):
+class Ruling(StrEnum):
     ALLOW = "Allow"
     DENY = "Deny"
 
@@ -139,7 +139,7 @@ class Entry:
 
     resource: Resource
     actions: frozenset[Action]
-    decision: Decision
+    decision: Ruling
     sources: tuple[str, ...] = ()
 
     @classmethod
@@ -163,7 +163,7 @@ class Entry:
             raise InvalidMessage(
                 f"an entry has {len(addresses)} source ips, at most {MAX_SOURCES} are allowed"
             )
-        entry = cls(Resource.parse(resource), found, named(Decision, decision, "decision"), addresses)
+        entry = cls(Resource.parse(resource), found, named(Ruling, decision, "decision"), addresses)
         try:
             _ = entry.networks
         except ValueError:
@@ -183,30 +183,30 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Policy:
+class AclPolicy:
     type: PolicyType
     entries: tuple[Entry, ...]
 
-    def updated(self, entries: Iterable[Entry]) -> Policy:
+    def updated(self, entries: Iterable[Entry]) -> AclPolicy:
         """With these entries in the place of those for the same resources."""
         table = {entry.resource: entry for entry in self.entries}
         table.update((entry.resource, entry) for entry in entries)
-        return Policy(self.type, tuple(table.values()))
+        return AclPolicy(self.type, tuple(table.values()))
 
-    def without(self, resource: Resource) -> Policy:
-        return Policy(self.type, tuple(entry for entry in self.entries if entry.resource != resource))
+    def without(self, resource: Resource) -> AclPolicy:
+        return AclPolicy(self.type, tuple(entry for entry in self.entries if entry.resource != resource))
 
 
 @dataclass(frozen=True)
 class Acl:
     """The policies of one user: at most one of each type."""
 
-    policies: tuple[Policy, ...] = ()
+    policies: tuple[AclPolicy, ...] = ()
 
-    def policy(self, kind: PolicyType) -> Policy:
-        return next((policy for policy in self.policies if policy.type is kind), Policy(kind, ()))
+    def policy(self, kind: PolicyType) -> AclPolicy:
+        return next((policy for policy in self.policies if policy.type is kind), AclPolicy(kind, ()))
 
-    def updated(self, policies: Sequence[Policy]) -> Acl:
+    def updated(self, policies: Sequence[AclPolicy]) -> Acl:
         table = {policy.type: policy for policy in self.policies}
         for policy in policies:
             table[policy.type] = self.policy(policy.type).updated(policy.entries)
@@ -216,14 +216,12 @@ class Acl:
         policies = (policy.without(resource) if policy.type is kind else policy for policy in self.policies)
         return Acl(tuple(policy for policy in policies if policy.entries))
 
-    def decide(
-        self, access: Access, source: ipaddress.IPv4Address | ipaddress.IPv6Address
-    ) -> Decision | None:
+    def decide(self, access: Access, source: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Ruling | None:
         """None: no entry matches."""
         for kind in PolicyType:
             found = [entry for entry in self.policy(kind).entries if entry.matches(access, source)]
             if found:
                 best = max(entry.resource.rank for entry in found)
                 decisions = {entry.decision for entry in found if entry.resource.rank == best}
-                return Decision.DENY if Decision.DENY in decisions else Decision.ALLOW
+                return Ruling.DENY if Ruling.DENY in decisions else Ruling.ALLOW
         return None

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from mqspark.auth.policies import Acl, Entry, Policy, PolicyType, Resource, named
+from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyType, Resource, named
 from mqspark.bounded import ENTRY_BYTES, Ledger
 from mqspark.crc import crc32
 from mqspark.errors import InvalidMessage, ProtocolError
@@ -187,7 +187,7 @@ class Users:
 
     # --- policies ---
 
-    def update_acl(self, name: str, policies: Iterable[Policy]) -> None:
+    def update_acl(self, name: str, policies: Iterable[AclPolicy]) -> None:
         given = [policy for policy in policies if policy.entries]
         if not given:
             raise InvalidMessage("The policies is empty.")
@@ -302,7 +302,7 @@ class _Document(msgspec.Struct):
 def _loaded_acl(saved: _SavedAcl) -> Acl:
     return Acl(
         tuple(
-            Policy(
+            AclPolicy(
                 named(PolicyType, policy.policy_type, "policy type"),
                 tuple(
                     Entry.parse(entry.resource, entry.actions, entry.decision, entry.source_ips)

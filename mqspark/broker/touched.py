@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqspark.auth.access import StoredMessage
+from mqspark.auth.access import TouchedMessage
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import PhysicalOffset, decode_properties
 from mqspark.record import take_apart
@@ -22,12 +22,12 @@ class Touched:
     def multi_dispatch(self) -> bool:
         return self._state.store_config.enable_multi_dispatch
 
-    def stored(self, position: int) -> StoredMessage | None:
+    def stored(self, position: int) -> TouchedMessage | None:
         record = self._state.store.record_at(PhysicalOffset(position)) if position >= 0 else None
         if record is None:
             return None
         parts = take_apart(record)
-        return StoredMessage(parts.topic, decode_properties(parts.properties))
+        return TouchedMessage(parts.topic, decode_properties(parts.properties))
 
     def is_group(self, name: str) -> bool:
         return self._state.subscriptions.configured(name) is not None

@@ -10,7 +10,7 @@ from typing import Any
 from mqspark.auth.authority import Authority
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.gate import Audited
-from mqspark.auth.policies import Entry, Policy, PolicyType
+from mqspark.auth.policies import AclPolicy, Entry, PolicyType
 from mqspark.auth.users import UserType
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import Header, to_ext
@@ -44,7 +44,7 @@ def allow(one: Authority, name: str, *rules: str, secret: str = SECRET) -> None:
     """Add a user with rules as ``Topic:T Pub,Sub [Deny] [10.0.0.0/8]``."""
     one.users.add(name, secret, UserType.NORMAL)
     if rules:
-        one.users.update_acl(name, [Policy(PolicyType.CUSTOM, tuple(map(entry, rules)))])
+        one.users.update_acl(name, [AclPolicy(PolicyType.CUSTOM, tuple(map(entry, rules)))])
 
 
 def entry(rule: str) -> Entry:

@@ -10,7 +10,7 @@ import pytest
 
 from mqspark.auth.access import TABLE
 from mqspark.auth.config import AuthConfig
-from mqspark.auth.policies import Access, Acl, Action, Decision, Entry, Kind, Policy, PolicyType, Resource
+from mqspark.auth.policies import Access, Acl, AclPolicy, Action, Entry, Kind, PolicyType, Resource, Ruling
 from mqspark.auth.users import UserStatus, UserType
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, StoreCorrupt, TableFull
 from mqspark.protocol.codes import RequestCode
@@ -28,10 +28,10 @@ def access(key: str, *actions: Action) -> Access:
     return Access(Kind(kind), name, frozenset(actions))
 
 
-def decide(wanted: Access, *rules: str, default: tuple[str, ...] = ()) -> Decision | None:
+def decide(wanted: Access, *rules: str, default: tuple[str, ...] = ()) -> Ruling | None:
     policies = (
-        Policy(PolicyType.CUSTOM, tuple(map(entry, rules))),
-        Policy(PolicyType.DEFAULT, tuple(map(entry, default))),
+        AclPolicy(PolicyType.CUSTOM, tuple(map(entry, rules))),
+        AclPolicy(PolicyType.DEFAULT, tuple(map(entry, default))),
     )
     return Acl(policies).decide(wanted, HERE)
 
@@ -40,45 +40,45 @@ def decide(wanted: Access, *rules: str, default: tuple[str, ...] = ()) -> Decisi
     ("rules", "expected"),
     [
         ((), None),
-        (("Topic:Orders Pub",), Decision.ALLOW),
+        (("Topic:Orders Pub",), Ruling.ALLOW),
         (("Topic:Orders Sub",), None),
-        (("Topic:Orders All",), Decision.ALLOW),
+        (("Topic:Orders All",), Ruling.ALLOW),
         (("Group:Orders Pub",), None),
-        (("Topic:Ord* Pub",), Decision.ALLOW),
-        (("Topic:* Pub",), Decision.ALLOW),
-        (("* Pub",), Decision.ALLOW),
+        (("Topic:Ord* Pub",), Ruling.ALLOW),
+        (("Topic:* Pub",), Ruling.ALLOW),
+        (("* Pub",), Ruling.ALLOW),
         (("Topic:Order Pub",), None),
-        (("Topic:Orders Pub Deny", "* All"), Decision.DENY),
-        (("Topic:Ord* Pub Deny", "Topic:Orders Pub"), Decision.ALLOW),
-        (("Topic:Ord* Pub", "Topic:O* Pub Deny"), Decision.ALLOW),
-        (("Topic:Ord* Pub Deny", "Topic:O* Pub"), Decision.DENY),
-        (("Topic:* Pub Deny", "* Pub"), Decision.DENY),
-        (("Topic:Orders Pub", "Topic:Orders Pub Deny"), Decision.DENY),
-        (("Topic:Orders Pub Deny", "Topic:Orders Pub"), Decision.DENY),
-        (("Topic:Orders Pub 10.0.0.0/8",), Decision.ALLOW),
-        (("Topic:Orders Pub 10.1.2.3",), Decision.ALLOW),
+        (("Topic:Orders Pub Deny", "* All"), Ruling.DENY),
+        (("Topic:Ord* Pub Deny", "Topic:Orders Pub"), Ruling.ALLOW),
+        (("Topic:Ord* Pub", "Topic:O* Pub Deny"), Ruling.ALLOW),
+        (("Topic:Ord* Pub Deny", "Topic:O* Pub"), Ruling.DENY),
+        (("Topic:* Pub Deny", "* Pub"), Ruling.DENY),
+        (("Topic:Orders Pub", "Topic:Orders Pub Deny"), Ruling.DENY),
+        (("Topic:Orders Pub Deny", "Topic:Orders Pub"), Ruling.DENY),
+        (("Topic:Orders Pub 10.0.0.0/8",), Ruling.ALLOW),
+        (("Topic:Orders Pub 10.1.2.3",), Ruling.ALLOW),
         (("Topic:Orders Pub 192.168.0.0/16",), None),
         (("Topic:Orders Pub ::1",), None),
-        (("Topic:Orders All Deny 192.168.0.0/16", "Topic:* Pub"), Decision.ALLOW),
+        (("Topic:Orders All Deny 192.168.0.0/16", "Topic:* Pub"), Ruling.ALLOW),
     ],
 )
 def test_the_most_specific_entry_decides_and_deny_wins(
-    rules: tuple[str, ...], expected: Decision | None
+    rules: tuple[str, ...], expected: Ruling | None
 ) -> None:
     assert decide(access("Topic:Orders", Action.PUB), *rules) == expected
 
 
 def test_default_policies_count_only_if_no_custom_entry_matches() -> None:
     wanted = access("Topic:Orders", Action.PUB)
-    assert decide(wanted, default=("Topic:* Pub",)) is Decision.ALLOW
-    assert decide(wanted, "* Pub Deny", default=("Topic:Orders Pub",)) is Decision.DENY
-    assert decide(wanted, "* Sub Deny", default=("Topic:Orders Pub",)) is Decision.ALLOW
+    assert decide(wanted, default=("Topic:* Pub",)) is Ruling.ALLOW
+    assert decide(wanted, "* Pub Deny", default=("Topic:Orders Pub",)) is Ruling.DENY
+    assert decide(wanted, "* Sub Deny", default=("Topic:Orders Pub",)) is Ruling.ALLOW
 
 
 def test_every_cluster_is_matched_by_any_cluster_alone() -> None:
     wanted = access("Cluster:*", Action.GET)
     assert decide(wanted, "Cluster:C Get") is None
-    assert decide(wanted, "Cluster:* Get") is Decision.ALLOW
+    assert decide(wanted, "Cluster:* Get") is Ruling.ALLOW
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_entries_that_are_refused(wrong: tuple[str | None, list[str], str | None
 def test_an_entry_replaces_the_one_of_its_resource(tmp_path: Path) -> None:
     one = authority(tmp_path)
     allow(one, "alice", "Topic:T Pub")
-    one.users.update_acl("alice", [Policy(PolicyType.CUSTOM, (entry("Topic:T Sub"),))])
+    one.users.update_acl("alice", [AclPolicy(PolicyType.CUSTOM, (entry("Topic:T Sub"),))])
     acl = one.users.acl("alice")
     assert acl is not None
     assert acl.policy(PolicyType.CUSTOM).entries == (entry("Topic:T Sub"),)
@@ -214,10 +214,10 @@ def test_users_that_are_refused(tmp_path: Path) -> None:
     generation = users.generation
     with pytest.raises(InvalidMessage, match="entries"):
         users.update_acl(
-            "alice", [Policy(PolicyType.CUSTOM, tuple(entry(f"Topic:t{n} Pub") for n in range(1025)))]
+            "alice", [AclPolicy(PolicyType.CUSTOM, tuple(entry(f"Topic:t{n} Pub") for n in range(1025)))]
         )
     with pytest.raises(InvalidMessage, match="not exist"):
-        users.update_acl("nobody", [Policy(PolicyType.CUSTOM, (entry("* All"),))])
+        users.update_acl("nobody", [AclPolicy(PolicyType.CUSTOM, (entry("* All"),))])
     assert users.generation == generation
 
 

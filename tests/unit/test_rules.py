@@ -213,7 +213,7 @@ CALLED_BY_OTHERS = {
     "users of work queues": "map_arrow transform dead_letters",
     "operators and the tests of the archive": "archived_mark",
     "tests, which are a peer, a tool or a clock to what they test": """encode_command encode_batch encode_register_body
-    decode_register_body REQUEST_HEADERS FREE_TEXTS MULTI_QUEUE_OFFSET live_brokers mapped_segments""",
+    decode_register_body FREE_TEXTS MULTI_QUEUE_OFFSET live_brokers mapped_segments""",
     "brokers in controller mode": "EpochEntryCache",
     "the controller": """AlterSyncStateSetResponseHeader ElectMasterResponseHeader ElectMasterResponseBody
     RegisterBrokerToControllerResponseHeader GetReplicaInfoResponseHeader GetMetaDataResponseHeader
