@@ -48,6 +48,11 @@ _NOUNS = {
         "administration.config_cli:config",
         "Settings of running brokers: get, set, diff.",
     ),
+    "produce": ("messages.produce_cli:produce", "Send lines, files or JSON lines."),
+    "consume": ("messages.consume_cli:consume", "Print the messages of a topic."),
+    "message": ("messages.message_cli:message", "Find messages: by key, id, offset or time, and trace them."),
+    "dlq": ("messages.dlq_cli:dlq", "Dead letters: list, show, resend."),
+    "bench": ("messages.bench_cli:bench", "Measure a cluster: rates and percentiles."),
     "context": ("local.context_cli:context", "Named clusters in a file of yours."),
     "completion": (
         "local.completion_cli:completion",

@@ -1,0 +1,177 @@
+"""``mqspark bench``: how fast a cluster takes and gives messages, from here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import Any
+
+import click
+
+from mqspark.errors import MQError
+from mqspark.message import Message
+from mqspark_server.commands.administration.group_cli import chosen_queues
+from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.messages.reading import spans
+from mqspark_server.commands.refusals import CommandFailed, describe
+from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.times import parse_duration_ms
+
+__all__ = ["bench"]
+
+bench = noun("bench", "Measure a cluster from here: rates and percentiles.")
+GROUP = "mqspark_bench"
+_MAX_SAMPLES = 1_000_000
+_topic = click.argument("topic", shell_complete=complete_topics)
+_duration = click.option("-d", "--duration", default="10s", show_default=True, help="At most so long.")
+_count = click.option("-c", "--count", type=click.IntRange(min=1), help="At most so many messages.")
+
+
+class _Run:
+    """Counts messages, and prints a line a second to a terminal."""
+
+    def __init__(self, duration: str, count: int | None) -> None:
+        self._end = time.monotonic() + parse_duration_ms(duration) / 1000
+        self._limit = count
+        self.began = time.monotonic()
+        self.begun = 0
+        self.messages = 0
+        self.size_bytes = 0
+        self.failures = 0
+        self.samples: list[float] = []
+        """Milliseconds."""
+        self._shown = self.began
+
+    def take(self, count: int) -> int:
+        """How many of ``count`` messages may still be begun."""
+        if time.monotonic() >= self._end:
+            return 0
+        allowed = count if self._limit is None else min(count, self._limit - self.begun)
+        self.begun += max(0, allowed)
+        return max(0, allowed)
+
+    def done(self, messages: int, size_bytes: int, elapsed_ms: float) -> None:
+        self.messages += messages
+        self.size_bytes += size_bytes
+        if len(self.samples) < _MAX_SAMPLES:
+            self.samples.append(elapsed_ms)
+        now = time.monotonic()
+        if now - self._shown >= 1 and sys.stderr.isatty():
+            self._shown = now
+            rate = self.messages / (now - self.began)
+            click.echo(
+                f"\r{self.messages:,} messages, {rate:,.0f}/s, {self.failures} failures   ",
+                err=True,
+                nl=False,
+            )
+
+    def row(self, **more: Any) -> dict[str, Any]:
+        elapsed_s = max(1e-9, time.monotonic() - self.began)
+        if sys.stderr.isatty():
+            click.echo("\r" + " " * 70 + "\r", err=True, nl=False)
+        ordered = sorted(self.samples)
+        figures = {
+            f"p{name}": round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 3)
+            if ordered
+            else None
+            for name, share in (("50", 0.5), ("90", 0.9), ("99", 0.99), ("999", 0.999))
+        }
+        return {
+            "messages": self.messages,
+            "seconds": round(elapsed_s, 3),
+            "messages_per_second": round(self.messages / elapsed_s, 1),
+            "mb_per_second": round(self.size_bytes / elapsed_s / 1e6, 3),
+            "failures": self.failures,
+            **{f"request_{name}_millis": value for name, value in figures.items()},
+            "request_max_millis": round(ordered[-1], 3) if ordered else None,
+            **more,
+        }
+
+
+@bench.command("send")
+@_topic
+@click.option(
+    "-s", "--size", type=click.IntRange(1, 4 << 20), default=128, show_default=True, help="Bytes of a body."
+)
+@click.option(
+    "--batch", type=click.IntRange(1, 1000), default=1, show_default=True, help="Messages of one request."
+)
+@click.option(
+    "--in-flight", type=click.IntRange(1, 4096), default=64, show_default=True, help="Requests at a time."
+)
+@_duration
+@_count
+@clustered
+async def bench_send(
+    shell: ClusterShell, topic: str, size: int, batch: int, in_flight: int, duration: str, count: int | None
+) -> None:
+    """Send messages to TOPIC as fast as it takes them."""
+    from mqspark.client.producer.producer import Producer
+
+    await shell.admin.topic_route(topic)
+    body = os.urandom(size)
+    run = _Run(duration, count)
+    first: list[MQError] = []
+
+    async def worker(producer: Producer) -> None:
+        while number := run.take(batch):
+            began = time.perf_counter()
+            try:
+                if batch == 1:
+                    await producer.send(Message(topic, body))
+                else:
+                    await producer.send_batch([Message(topic, body) for _ in range(number)])
+            except MQError as error:
+                run.failures += 1
+                first.append(error)
+                if run.failures >= in_flight and not run.messages:
+                    return
+                continue
+            run.done(number, number * size, (time.perf_counter() - began) * 1000)
+
+    async with Producer(
+        shell.namesrv,
+        group=GROUP,
+        send_timeout_ms=shell.timeout_ms,
+        options=shell.options,
+        max_in_flight=in_flight,
+        compress_from_bytes=8 << 20,
+    ) as producer:
+        await asyncio.gather(*(worker(producer) for _ in range(in_flight)))
+    shell.output.record(run.row(body_size=size, batch=batch, in_flight=in_flight))
+    if first:
+        raise CommandFailed(f"{run.failures} sends failed: {describe(first[0])}")
+
+
+@bench.command("consume")
+@_topic
+@click.option(
+    "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help="As mqspark consume."
+)
+@_duration
+@_count
+@clustered
+async def bench_consume(
+    shell: ClusterShell, topic: str, begin: str, duration: str, count: int | None
+) -> None:
+    """Read what is in TOPIC as fast as it comes, all queues at a time, without a group."""
+    wanted = await spans(shell, await chosen_queues(shell, topic, ()), begin)
+    run = _Run(duration, count)
+
+    async def worker(queue: Any, place: int, end: int) -> None:
+        while place < end and (room := run.take(32)):
+            began = time.perf_counter()
+            found = await shell.admin.read(queue, place, max_messages=room)
+            number = len(found.messages)
+            run.begun -= room - number
+            size = sum(len(message.body) for message in found.messages)
+            run.done(number, size, (time.perf_counter() - began) * 1000)
+            if found.next_offset <= place:
+                return
+            place = found.next_offset
+
+    await asyncio.gather(*(worker(queue, span.first, span.end) for queue, span in wanted.items()))
+    shell.output.record(run.row(queues=len(wanted)))

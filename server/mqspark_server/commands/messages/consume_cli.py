@@ -1,0 +1,122 @@
+"""``mqspark consume``: the messages of a topic, as text, JSON or by a format string."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, Callable
+
+import click
+
+from mqspark.message import MessageExt
+from mqspark_server.commands.administration.group_cli import chosen_queues
+from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.messages.reading import Filter, follow, read_spans, spans
+from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row, parse_format, write_bytes
+from mqspark_server.commands.output import json_text
+from mqspark_server.commands.shell import ClusterShell, clustered
+
+__all__ = ["consume", "filter_options", "filter_of"]
+
+
+def filter_options(function: Callable[..., object]) -> Callable[..., object]:
+    """--tag and --sql."""
+    tag = click.option("--tag", metavar="EXPR", help="Only these tags: 'a || b'.")
+    sql = click.option(
+        "--sql", metavar="EXPR", help="Only these properties: \"amount > 5 AND region = 'eu'\"."
+    )
+    return tag(sql(function))
+
+
+def filter_of(tag: str | None, sql: str | None) -> Filter:
+    if tag and sql:
+        raise click.UsageError("give --tag or --sql")
+    return Filter(sql, "SQL92") if sql else Filter(tag or "*")
+
+
+@click.command(short_help="Print the messages of a topic.")
+@click.argument("topic", shell_complete=complete_topics)
+@click.option(
+    "--from",
+    "begin",
+    metavar="WHERE",
+    help="earliest, latest, an offset, -N (the last N of each queue), a time, -1h.  [default: earliest; with --follow"
+    " latest]",
+)
+@click.option("--until", metavar="WHERE", help="An offset or a time.  [default: what is there now]")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on with what arrives, until interrupted.")
+@click.option("-c", "--count", type=click.IntRange(min=1), help="At most so many.")
+@filter_options
+@click.option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue. Repeatable.")
+@click.option(
+    "-F", "--format", "format_text", metavar="TEXT", help=r"As kcat: %t %p %o %k %s\n. See the manual."
+)
+@clustered
+async def consume(
+    shell: ClusterShell,
+    topic: str,
+    begin: str | None,
+    until: str | None,
+    following: bool,
+    count: int | None,
+    tag: str | None,
+    sql: str | None,
+    queues: tuple[str, ...],
+    format_text: str | None,
+) -> None:
+    """Print the messages of TOPIC, each body on a line, in the order of their store times.
+
+    It joins no group and commits nothing. Without --follow it ends with the last message that is there.
+
+    \b
+    mqspark consume Orders -f --tag paid
+    mqspark consume Orders --from -1h --sql "amount > 100" -o jsonl
+    mqspark consume Orders --from -10 --format '%T %k %s\\n'
+    """
+    if following and until is not None:
+        raise click.UsageError("--until ends what --follow does not end: give one of them")
+    if format_text is not None and shell.output.asked is not None:
+        raise click.UsageError("give --format or -o")
+    chosen = filter_of(tag, sql)
+    write = parse_format(format_text or "%s\\n")
+    wanted = await spans(
+        shell,
+        await chosen_queues(shell, topic, queues),
+        begin or ("latest" if following else "earliest"),
+        until,
+    )
+
+    async def both() -> AsyncGenerator[MessageExt, None]:
+        async for message in read_spans(shell, wanted, chosen):
+            yield message
+        if following:
+            places = {queue: max(span.first, span.end) for queue, span in wanted.items()}
+            async for message in follow(shell, places, chosen):
+                yield message
+
+    stream = both()
+    # Ctrl-C is how --follow ends.
+    with contextlib.suppress(asyncio.CancelledError) if following else contextlib.nullcontext():
+        if shell.output.asked in (None, "jsonl") or following:
+            as_json = shell.output.asked not in (None, "table", "wide")
+            number = 0
+            async with contextlib.aclosing(stream):
+                async for message in stream:
+                    if as_json:
+                        click.echo(json_text(message_row(message)))
+                    else:
+                        write_bytes(write(message))
+                    number += 1
+                    if number == count:
+                        break
+                    if following:
+                        sys.stdout.flush()
+            return
+        rows = []
+        async with contextlib.aclosing(stream):
+            async for message in stream:
+                rows.append(message_row(message))
+                if len(rows) == count:
+                    break
+        shell.output.rows(MESSAGE_COLUMNS, rows, empty="no message")

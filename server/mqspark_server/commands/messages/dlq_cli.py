@@ -1,0 +1,219 @@
+"""``mqspark dlq``: dead letters, which no member of their group could process."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+from typing import Any
+
+import click
+
+from mqspark.errors import NoRoute
+from mqspark.message import DLQ_PREFIX, RETRY_TOPIC, Message, MessageExt, dlq_topic, retry_topic
+from mqspark_server.commands.completing import complete_groups
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
+from mqspark_server.commands.messages.reading import Filter, read_spans, spans
+from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, SET_BY_BROKERS, message_row
+from mqspark_server.commands.output import Column, as_time
+from mqspark_server.commands.refusals import CommandFailed, Missing
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+
+__all__ = ["dlq"]
+
+dlq = noun("dlq", "Dead letters: what groups could not process.")
+GROUP = "mqspark_dlq_resend"
+_LIST = (
+    Column("group", "GROUP"),
+    Column("messages", "MESSAGES"),
+    Column("last_ms", "LAST", text=as_time),
+)
+_RESENT = (
+    Column("message_id", "ID"),
+    Column("to", "TO"),
+    Column("tags", "TAGS"),
+    Column("keys", "KEYS"),
+    Column("stored_ms", "DEAD SINCE", text=as_time),
+)
+_group = click.argument("group", shell_complete=complete_groups)
+_key = click.option("--key", help="Only messages with this key.")
+_origin = click.option("--topic", "origin", help="Only messages that came from this topic.")
+_since = click.option(
+    "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help="As consume."
+)
+_until = click.option("--until", metavar="WHERE", help="An offset or a time.")
+
+
+def _origin_of(message: MessageExt) -> str | None:
+    return message.properties.get("DLQ_ORIGIN_TOPIC") or message.properties.get(RETRY_TOPIC)
+
+
+@dlq.command("ls")
+@click.argument("pattern", required=False)
+@clustered
+async def dlq_ls(shell: ClusterShell, pattern: str | None) -> None:
+    """Groups with dead letters, or those that match PATTERN."""
+    names = [
+        name.removeprefix(DLQ_PREFIX) for name in await shell.known_topics() if name.startswith(DLQ_PREFIX)
+    ]
+    rows = []
+    for name in names:
+        if pattern is not None and not fnmatch.fnmatchcase(name, pattern):
+            continue
+        stats = await shell.admin.topic_stats(dlq_topic(name))
+        rows.append(
+            {
+                "group": name,
+                "messages": sum(each.max_offset - each.min_offset for each in stats.values()),
+                "last_ms": max((each.last_update_timestamp for each in stats.values()), default=0) or None,
+            }
+        )
+    shell.output.rows(_LIST, rows, empty="no group has dead letters")
+
+
+async def _dead(
+    shell: ClusterShell,
+    group: str,
+    chosen: Filter,
+    key: str | None,
+    origin: str | None,
+    begin: str,
+    until: str | None,
+    count: int | None,
+) -> list[MessageExt]:
+    try:
+        # Consumers do not read the topic, so its route has no queue to subscribe to where it is write-only.
+        queues = sorted(await shell.admin.topic_stats(dlq_topic(group)))
+    except NoRoute:
+        raise Missing("dead letter of group", group, await _groups(shell), "mqspark dlq ls") from None
+    found: list[MessageExt] = []
+    async for message in read_spans(shell, await spans(shell, queues, begin, until), chosen):
+        if key is not None and key not in (message.keys or "").split():
+            continue
+        if origin is not None and _origin_of(message) != origin:
+            continue
+        found.append(message)
+        if len(found) == count:
+            break
+    return found
+
+
+async def _groups(shell: ClusterShell) -> list[str]:
+    return [
+        name.removeprefix(DLQ_PREFIX) for name in await shell.known_topics() if name.startswith(DLQ_PREFIX)
+    ]
+
+
+@dlq.command("show")
+@_group
+@filter_options
+@_key
+@_origin
+@_since
+@_until
+@click.option("-c", "--count", type=click.IntRange(min=1), default=100, show_default=True)
+@clustered
+async def dlq_show(
+    shell: ClusterShell,
+    group: str,
+    tag: str | None,
+    sql: str | None,
+    key: str | None,
+    origin: str | None,
+    begin: str,
+    until: str | None,
+    count: int,
+) -> None:
+    """The dead letters of GROUP."""
+    found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
+    rows = [{**message_row(each), "origin_topic": _origin_of(each)} for each in found]
+    shell.output.rows((Column("origin_topic", "FROM TOPIC"), *MESSAGE_COLUMNS), rows, empty="no dead letter")
+
+
+@dlq.command("resend")
+@_group
+@filter_options
+@_key
+@_origin
+@_since
+@_until
+@click.option("-c", "--count", type=click.IntRange(min=1), help="At most so many.")
+@click.option(
+    "--to",
+    type=click.Choice(["group", "topic"]),
+    default="group",
+    show_default=True,
+    help="group: through its retry topic, so that no other group gets them; topic: to where they came from.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
+@assume_yes
+@clustered
+async def dlq_resend(
+    shell: ClusterShell,
+    group: str,
+    tag: str | None,
+    sql: str | None,
+    key: str | None,
+    origin: str | None,
+    begin: str,
+    until: str | None,
+    count: int | None,
+    to: str,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Send dead letters of GROUP again. They stay in the dead letter topic until they expire.
+
+    A group in POP mode reads another retry topic: resend --to topic.
+    """
+    found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
+    plan = [(each, _again(each, group, to)) for each in found]
+    rows: list[dict[str, Any]] = [
+        {
+            "message_id": each.message_id,
+            "to": None if again is None else again.topic,
+            "tags": each.tags,
+            "keys": each.keys,
+            "stored_ms": each.store_timestamp_ms,
+        }
+        for each, again in plan
+    ]
+    shell.output.rows(_RESENT, rows, empty="no dead letter")
+    if dry_run or not plan:
+        return
+    if any(again is None for _, again in plan):
+        raise CommandFailed("some do not say from which topic they came; --topic leaves them out")
+    confirm(f"Send {len(plan)} messages again?", yes)
+    sent = await _send(shell, [again for _, again in plan if again is not None])
+    if shell.output.is_table:
+        click.echo(f"sent {sent} messages again")
+
+
+def _again(message: MessageExt, group: str, to: str) -> Message | None:
+    """The message as a new one; None if its topic is not known."""
+    origin = _origin_of(message)
+    if origin is None:
+        return None
+    properties = {name: value for name, value in message.properties.items() if name not in SET_BY_BROKERS}
+    if to == "topic":
+        return Message(origin, message.body, properties=properties, flag=message.flag)
+    # Its consumers take the topic from the property.
+    return Message(
+        retry_topic(group), message.body, properties={**properties, RETRY_TOPIC: origin}, flag=message.flag
+    )
+
+
+async def _send(shell: ClusterShell, messages: list[Message]) -> int:
+    from mqspark.client.producer.producer import Producer
+
+    async with Producer(
+        shell.namesrv, group=GROUP, send_timeout_ms=shell.timeout_ms, options=shell.options
+    ) as producer:
+        futures = [await producer.send_async(message) for message in messages]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    failures = [each for each in outcomes if isinstance(each, BaseException)]
+    if failures:
+        raise CommandFailed(
+            f"{len(outcomes) - len(failures)} are sent, {len(failures)} failed: {failures[0]}"
+        )
+    return len(outcomes)

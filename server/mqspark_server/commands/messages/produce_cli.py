@@ -1,0 +1,239 @@
+"""``mqspark produce``: lines, files or JSON lines as messages."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from mqspark.errors import MQError
+from mqspark.message import Message, MessageQueue
+from mqspark_server.commands.administration.config_cli import assignments
+from mqspark_server.commands.administration.group_cli import chosen_queues
+from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.messages.rows import parse_row
+from mqspark_server.commands.output import json_text
+from mqspark_server.commands.refusals import CommandFailed, describe
+from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
+
+if TYPE_CHECKING:
+    from mqspark.client.delivery.results import SendResult
+
+__all__ = ["produce"]
+
+GROUP = "mqspark_cli"
+_BLOCK_BYTES = 1 << 16
+_MAX_BODY_BYTES = 64 << 20
+"""A longer line or file is no message; brokers take 4 MiB."""
+
+
+@click.command(short_help="Send lines, files or JSON lines.")
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("-b", "--body", help="Send this text instead of files.")
+@click.option(
+    "--jsonl", is_flag=True, help="Every line is a JSON object: body, keys, tags, properties, delay."
+)
+@click.option("--whole", is_flag=True, help="Every file is one message.")
+@click.option("-D", "--delimiter", default="\\n", show_default=True, help="What ends a message.")
+@click.option("-K", "--key-delimiter", help="What stands before it in a line is the message's key.")
+@click.option("-k", "--key", "keys", multiple=True, help="A key of every message. Repeatable.")
+@click.option("-t", "--tag", help="The tag of every message.")
+@click.option("-P", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
+@click.option("--delay", metavar="DURATION", help="Deliver so long after: 30s, 15m.")
+@click.option("--delay-level", type=click.IntRange(1, 100), help="Deliver after this level of the brokers.")
+@click.option("--deliver-at", metavar="TIME", help="Deliver at this time.")
+@click.option("--queue", metavar="BROKER:ID", help="To this queue.")
+@click.option("--ordered", is_flag=True, help="One after the other, so that a queue has them in this order.")
+@click.option("--rate", type=click.FloatRange(min=0.001), help="Messages per second.")
+@click.option(
+    "-c", "--count", type=click.IntRange(min=1), help="At most so many; with --body: so many times."
+)
+@click.option("--trace", is_flag=True, help="Record each send for mqspark message trace.")
+@clustered
+async def produce(
+    shell: ClusterShell,
+    topic: str,
+    files: tuple[str, ...],
+    body: str | None,
+    jsonl: bool,
+    whole: bool,
+    delimiter: str,
+    key_delimiter: str | None,
+    keys: tuple[str, ...],
+    tag: str | None,
+    properties: tuple[str, ...],
+    delay: str | None,
+    delay_level: int | None,
+    deliver_at: str | None,
+    queue: str | None,
+    ordered: bool,
+    rate: float | None,
+    count: int | None,
+    trace: bool,
+) -> None:
+    """Send each line of FILES, or of standard input, to TOPIC.
+
+    \b
+    echo hello | mqspark produce Orders -k order-1 -t paid
+    mqspark produce Orders --jsonl < orders.jsonl
+    mqspark consume A -o jsonl | mqspark produce B --jsonl
+    """
+    if body is not None and files:
+        raise click.UsageError("give --body or files")
+    common: dict[str, Any] = {
+        "tags": tag,
+        "properties": assignments(properties),
+        "delay_ms": parse_duration_ms(delay) if delay is not None else None,
+        "delay_level": delay_level,
+        "deliver_at_ms": parse_time_ms(deliver_at) if deliver_at is not None else None,
+    }
+
+    def message_of(content: bytes, number: int) -> Message:
+        if jsonl:
+            return parse_row(content, topic, number)
+        given = list(keys)
+        if key_delimiter:
+            head, separator, rest = content.partition(key_delimiter.encode())
+            if separator:
+                given.append(head.decode(errors="replace"))
+                content = rest
+        return Message.of(topic, content, keys=given or None, **common)
+
+    target = (await chosen_queues(shell, topic, (queue,)))[0] if queue is not None else None
+    contents = (
+        _repeated(body.encode(), count or 1)
+        if body is not None
+        else _contents(files, _ending(delimiter), whole)
+    )
+    sending = _Sending(shell, target, ordered=ordered, rate=rate)
+    await sending.run(contents, message_of, count, trace=trace)
+
+
+class _Sending:
+    def __init__(
+        self, shell: ClusterShell, queue: MessageQueue | None, *, ordered: bool, rate: float | None
+    ) -> None:
+        self._shell = shell
+        self._queue = queue
+        self._ordered = ordered
+        self._rate = rate
+        self._sent = 0
+        self._failures: list[BaseException] = []
+
+    async def run(
+        self, contents: AsyncIterator[bytes], message_of: Any, count: int | None, *, trace: bool
+    ) -> None:
+        from mqspark.client.producer.producer import Producer
+
+        shell, loop = self._shell, asyncio.get_running_loop()
+        pending: set[asyncio.Future[SendResult]] = set()
+        read = 0
+        refused: Exception | None = None
+        began = loop.time()
+        async with Producer(
+            shell.namesrv, group=GROUP, send_timeout_ms=shell.timeout_ms, options=shell.options, trace=trace
+        ) as producer:
+            try:
+                async for content in contents:
+                    message = message_of(content, read + 1)
+                    if self._rate is not None:
+                        await asyncio.sleep(max(0.0, began + read / self._rate - loop.time()))
+                    future = await producer.send_async(message, queue=self._queue)
+                    read += 1
+                    pending.add(future)
+                    future.add_done_callback(lambda done: self._settled(done, pending))
+                    if self._ordered:
+                        await asyncio.wait((future,))
+                    if self._failures or read == count:
+                        break
+            except (MQError, click.UsageError) as error:
+                refused = error
+            if pending:
+                await asyncio.wait(pending)
+        if shell.output.asked is None:
+            click.echo(f"sent {self._sent} messages", err=True)
+        if refused is not None:
+            if isinstance(refused, MQError) and not self._sent and not self._failures:
+                raise refused
+            if isinstance(refused, click.UsageError):
+                raise refused
+            raise CommandFailed(f"message {read + 1} is refused: {describe(refused)}")
+        if self._failures:
+            first = self._failures[0]
+            if not self._sent and isinstance(first, MQError):
+                raise first
+            text = describe(first) if isinstance(first, Exception) else str(first)
+            raise CommandFailed(f"{len(self._failures)} messages failed: {text}")
+
+    def _settled(self, done: asyncio.Future[SendResult], pending: set[asyncio.Future[SendResult]]) -> None:
+        pending.discard(done)
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._failures.append(error)
+            return
+        self._sent += 1
+        if self._shell.output.asked is not None:
+            result = done.result()
+            row = {
+                "message_id": result.message_id,
+                "offset_id": result.offset_message_id,
+                "broker": result.queue.broker_name,
+                "queue": result.queue.queue_id,
+                "offset": int(result.queue_offset),
+                "status": result.status.name,
+                "recall_handle": result.recall_handle,
+            }
+            click.echo(json_text(row))
+
+
+def _ending(text: str) -> bytes:
+    """The delimiter with its escapes. Raises click.UsageError."""
+    try:
+        found = text.encode("latin-1", "backslashreplace").decode("unicode_escape").encode()
+    except UnicodeDecodeError:
+        raise click.UsageError(f"--delimiter {text[:20]!r} cannot be read") from None
+    if not found:
+        raise click.UsageError("--delimiter is empty; --whole sends a file as one message")
+    return found
+
+
+async def _repeated(body: bytes, count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield body
+
+
+async def _contents(files: tuple[str, ...], ending: bytes, whole: bool) -> AsyncIterator[bytes]:
+    """The messages of the files, read in another thread: a slow pipe must not hold up the answers of brokers."""
+    for name in files or ("-",):
+        file: BinaryIO = sys.stdin.buffer if name == "-" else await asyncio.to_thread(open, name, "rb")
+        try:
+            async for content in _parts(file, None if whole else ending):
+                yield content
+        finally:
+            if name != "-":
+                file.close()
+
+
+async def _parts(file: BinaryIO, ending: bytes | None) -> AsyncIterator[bytes]:
+    rest = b""
+    read = getattr(file, "read1", file.read)
+    while block := await asyncio.to_thread(read, _BLOCK_BYTES):
+        rest += block
+        if ending is not None:
+            *parts, rest = rest.split(ending)
+            for part in parts:
+                if part:
+                    yield part
+        if len(rest) > _MAX_BODY_BYTES:
+            raise click.UsageError(
+                f"a message of more than {_MAX_BODY_BYTES} bytes; --delimiter says what ends one"
+            )
+    if rest:
+        yield rest

@@ -1,0 +1,227 @@
+"""One message as commands print it and take it: a row for JSON, format strings as kcat's, text for a terminal.
+
+What ``mqspark consume -o jsonl`` prints, ``mqspark produce --jsonl`` takes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import Message, MessageExt
+from mqspark_server.commands.output import Column, as_time, json_text
+from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
+
+__all__ = ["SET_BY_BROKERS", "MESSAGE_COLUMNS", "message_row", "parse_format", "parse_row", "write_bytes"]
+
+SET_BY_BROKERS = frozenset(
+    {
+        "UNIQ_KEY",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "ORIGIN_MESSAGE_ID",
+        "RECONSUME_TIME",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "CLUSTER",
+        "TRACE_ON",
+        "MSG_REGION",
+        "TRAN_MSG",
+        "PGROUP",
+        "POP_CK",
+        "1ST_POP_TIME",
+        "ORIGIN_GROUP",
+        "BORN_HOST",
+        "BORN_TIMESTAMP",
+        "INNER_NUM",
+        "INNER_BASE",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        "TIMER_OUT_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "__CRC32#",
+    }
+)
+"""Properties that brokers and clients set themselves; a message that is sent again gets its own."""
+
+_BODY_IN_TABLE = 60
+MESSAGE_COLUMNS = (
+    Column("stored_ms", "STORED", text=as_time),
+    Column("broker", "BROKER"),
+    Column("queue", "QUEUE"),
+    Column("offset", "OFFSET"),
+    Column("tags", "TAGS"),
+    Column("keys", "KEYS"),
+    Column("message_id", "ID", wide=True),
+    Column("topic", "TOPIC", wide=True),
+    Column("size", "BYTES"),
+    Column("body", "BODY", text=lambda body: "(binary)" if body is None else _shortened(body)),
+)
+_SENT = ("body", "body_base64", "keys", "tags", "properties", "delay", "delay_level", "deliver_at")
+"""Keys of a row that say something about a message to be sent."""
+_STORED = (
+    "topic",
+    "broker",
+    "queue",
+    "offset",
+    "message_id",
+    "offset_id",
+    "born_ms",
+    "stored_ms",
+    "born_host",
+    "store_host",
+    "reconsume_times",
+    "size",
+)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _BODY_IN_TABLE else text[: _BODY_IN_TABLE - 3] + "..."
+
+
+def message_row(message: MessageExt) -> dict[str, Any]:
+    """``body`` is text; bytes that are not UTF-8 are in ``body_base64``."""
+    row: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.broker_name or None,
+        "queue": message.queue_id,
+        "offset": int(message.queue_offset),
+        "message_id": message.message_id,
+        "offset_id": message.offset_message_id,
+        "tags": message.tags,
+        "keys": message.keys,
+        "born_ms": message.born_timestamp_ms,
+        "stored_ms": message.store_timestamp_ms,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "reconsume_times": message.reconsume_times,
+        "properties": dict(message.properties),
+    }
+    try:
+        body = message.body
+    except InvalidMessage as error:
+        return {**row, "size": message.stored_body_bytes, "body_error": str(error)}
+    row["size"] = len(body)
+    try:
+        row["body"] = body.decode()
+    except UnicodeDecodeError:
+        row["body_base64"] = base64.b64encode(body).decode()
+    return row
+
+
+def parse_row(line: bytes, topic: str, number: int) -> Message:
+    """A line of JSON: ``body`` or ``body_base64``, and ``keys``, ``tags``, ``properties``, ``delay`` (``10s``),
+    ``delay_level``, ``deliver_at``; what only a stored message has is ignored. Raises click.UsageError."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"line {number} is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise click.UsageError(f"line {number} is no JSON object")
+    if unknown := sorted(set(row) - {*_SENT, *_STORED}):
+        raise click.UsageError(f"line {number}: no key {unknown[0][:80]!r}; there are {', '.join(_SENT)}")
+    try:
+        body = _body_of(row)
+        properties = {str(key): str(value) for key, value in (row.get("properties") or {}).items()}
+        keys = row.get("keys")
+        return Message.of(
+            topic,
+            body,
+            tags=row.get("tags"),
+            keys=keys if isinstance(keys, str) or keys is None else [str(key) for key in keys],
+            properties={key: value for key, value in properties.items() if key not in SET_BY_BROKERS},
+            delay_ms=parse_duration_ms(str(row["delay"])) if row.get("delay") is not None else None,
+            delay_level=int(row["delay_level"]) if row.get("delay_level") is not None else None,
+            deliver_at_ms=parse_time_ms(str(row["deliver_at"]))
+            if row.get("deliver_at") is not None
+            else None,
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise click.UsageError(f"line {number}: {error}") from None
+
+
+def _body_of(row: Mapping[str, Any]) -> bytes:
+    """Text as it is; any other JSON value as JSON. Raises ValueError."""
+    if "body_base64" in row:
+        return base64.b64decode(row["body_base64"], validate=True)
+    value = row.get("body")
+    if value is None:
+        raise ValueError("there is no body")
+    return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
+
+
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\", "e": b"\x1b"}
+_FIELDS: Mapping[str, Callable[[MessageExt], bytes]] = {
+    "s": lambda message: message.body,
+    "S": lambda message: str(len(message.body)).encode(),
+    "k": lambda message: (message.keys or "").encode(),
+    "K": lambda message: str(len((message.keys or "").encode())).encode(),
+    "g": lambda message: (message.tags or "").encode(),
+    "t": lambda message: message.topic.encode(),
+    "b": lambda message: message.broker_name.encode(),
+    "p": lambda message: str(message.queue_id).encode(),
+    "o": lambda message: str(message.queue_offset).encode(),
+    "T": lambda message: str(message.store_timestamp_ms).encode(),
+    "i": lambda message: message.message_id.encode(),
+    "I": lambda message: message.offset_message_id.encode(),
+    "h": lambda message: ",".join(
+        f"{key}={value}" for key, value in sorted(message.properties.items())
+    ).encode(),
+    "J": lambda message: json_text(message_row(message)).encode(),
+    "%": lambda message: b"%",
+}
+
+
+def parse_format(text: str) -> Callable[[MessageExt], bytes]:
+    """A format string: %s body, %S its size, %k keys, %g tag, %t topic, %b broker, %p queue, %o offset, %T store time
+    in ms, %i id, %I offset id, %h properties, %J a JSON object, %%; \\n \\r \\t \\0 \\\\ \\xFF. Raises
+    click.UsageError.
+    """
+    parts: list[bytes | Callable[[MessageExt], bytes]] = []
+    place = 0
+    while place < len(text):
+        mark, after = text[place], text[place + 1 : place + 2]
+        if mark == "%":
+            if after not in _FIELDS:
+                raise click.UsageError(f"format: %{after} is none of %{' %'.join(_FIELDS)}")
+            parts.append(_FIELDS[after])
+            place += 2
+        elif mark == "\\" and after == "x":
+            try:
+                parts.append(bytes.fromhex(text[place + 2 : place + 4]))
+            except ValueError:
+                raise click.UsageError("format: \\x needs two hexadecimal digits") from None
+            place += 4
+        elif mark == "\\" and after in _ESCAPES:
+            parts.append(_ESCAPES[after])
+            place += 2
+        else:
+            parts.append(mark.encode())
+            place += 1
+    return lambda message: b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
+
+
+def write_bytes(content: bytes) -> None:
+    """To standard output: as it is into a pipe or file, escaped on a terminal, which obeys what it is shown."""
+    if sys.stdout.isatty():
+        text = content.decode(errors="backslashreplace")
+        shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+        sys.stdout.write("".join(shown))
+    else:
+        sys.stdout.buffer.write(content)
