@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 from mqspark import Message, Producer, PushConsumer
 from mqspark.message import RETRY_PREFIX
 from mqspark.testing import Cluster
+from tests.support import processes
 from tests.support.commands import Outcome, mqspark
 from tests.support.waiting import eventually
 
@@ -138,24 +137,17 @@ def test_a_delayed_message_comes_later() -> None:
     eventually(lambda: bodies(name) == ["now", "later"])
 
 
-def test_following_goes_on_until_it_is_interrupted(cluster: Cluster) -> None:
+def test_following_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
     name = topic("Followed")
     ok(mqspark("produce", name, "-b", "before"))
-    command = [sys.executable, "-m", "mqspark", "consume", name, "-f", "--from", "earliest"]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
-    try:
+    command = [*processes.mqspark_command(), "consume", name, "-f", "--from", "earliest"]
+    log = tmp_path / "errors"
+    with processes.process(command, log, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "before\n"
         ok(mqspark("produce", name, "-b", "after"))
         assert child.stdout.readline() == "after\n"
-        child.send_signal(signal.SIGINT)
-        _, errors = child.communicate(timeout=30)
-        assert (child.returncode, errors) == (0, "")
-    finally:
-        child.kill()
-        child.wait()
+        assert (processes.stop(child, signal.SIGINT), log.read_text()) == (0, "")
     assert mqspark("consume", name, "-f", "--from", "earliest", "-c", "2").lines == ["before", "after"]
 
 
