@@ -137,10 +137,19 @@ def test_a_delayed_message_comes_later() -> None:
     eventually(lambda: bodies(name) == ["now", "later"])
 
 
-def test_following_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_following_goes_on_until_it_is_interrupted(cluster: Cluster, tmp_path: Path) -> None:
     name = topic("Followed")
     ok(mqspark("produce", name, "-b", "before"))
-    command = [*processes.mqspark_command(), "consume", name, "-f", "--from", "earliest"]
+    command = [
+        *processes.mqspark_command(),
+        "consume",
+        name,
+        "-f",
+        "--from",
+        "earliest",
+        "-n",
+        cluster.namesrv,
+    ]
     log = tmp_path / "errors"
     with processes.process(command, log, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
