@@ -275,7 +275,7 @@ def test_groups(bench: Bench) -> None:
     commit(peer, "G1", "T", 0, 1)
     delete = {"groupName": "G1", "cleanOffset": "true"}
     assert peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, delete).code == 0
-    assert bench.broker.state.offsets.topics_of("G1") == []
+    assert bench.broker.state.offsets.queues("G1", "T") == {}
     bad = b'{"groupName":"no spaces"}'
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, bad).code == 29
 

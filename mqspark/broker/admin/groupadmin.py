@@ -92,13 +92,14 @@ class GroupAdminProcessor:
         config.attributes = attributes
         self._state.subscriptions.put(config)
 
-    def delete_group(self, session: Session, command: Command) -> None:
+    def delete_group(self, session: Session, command: Command) -> Slices:
         header = command.header(DeleteSubscriptionGroupRequestHeader)
         self._state.subscriptions.remove(header.group_name)
         if header.clean_offset:
-            self._state.offsets.remove_group(header.group_name)
+            yield from self._state.offsets.remove_group(header.group_name)
         self._state.stats.forget_group(header.group_name)
         self._change(session, command, topics=False)
+        return None
 
     def all_groups(self, session: Session, command: Command) -> Slices:
         subscriptions = self._state.subscriptions

@@ -40,6 +40,8 @@ __all__ = ["LagProcessor"]
 TOPICS_AT_ONCE = 16
 """Topics of few queues examined in one slice; about a millisecond."""
 CLONED_AT_ONCE = 4_096
+PAIRS_AT_ONCE = 4_096
+"""Pairs of topic and group that are sorted by group in one slice."""
 
 
 class LagProcessor:
@@ -63,7 +65,7 @@ class LagProcessor:
     def clone_offsets(self, session: Session, command: Command) -> Slices:
         header = command.header(CloneGroupOffsetRequestHeader)
         state = self._state
-        topics = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
+        topics = [header.topic] if header.topic else (yield from state.offsets.topics_of(header.src_group))
         live = state.clients.consumer(header.src_group)
         done = 0
         for topic in topics:
@@ -88,7 +90,8 @@ class LagProcessor:
         if header.topic_list:
             topics, only_live = list(dict.fromkeys(filter(None, header.topic_list.split(";")))), False
         else:
-            topics, only_live = [header.topic] if header.topic else self._state.offsets.topics_of(group), True
+            found = [header.topic] if header.topic else (yield from self._state.offsets.topics_of(group))
+            topics, only_live = found, True
         whole = ConsumeStats()
         for number, topic in enumerate(topics):
             stats = yield from self._consume_stats(group, topic, only_live=only_live)
@@ -131,8 +134,10 @@ class LagProcessor:
         state = self._state
         body = ConsumeStatsList(broker_addr=state.config.address)
         topics_of: dict[str, list[str]] = {}
-        for topic, group in state.offsets.pairs():
+        for number, (topic, group) in enumerate(state.offsets.pairs(), 1):
             topics_of.setdefault(group, []).append(topic)
+            if number % PAIRS_AT_ONCE == 0:
+                yield
         texts: list[bytes] = []
         size_bytes = 0
         for number, config in enumerate(state.subscriptions):
@@ -158,20 +163,19 @@ class LagProcessor:
         members = {"consumeStatsList": b"[%b]" % b",".join(texts)}
         return ok(command, None, (yield from encode_in_slices(body, members)))
 
-    def consumers_of_topic(self, session: Session, command: Command) -> bytes:
+    def consumers_of_topic(self, session: Session, command: Command) -> Slices:
         topic = command.header(QueryTopicConsumeByWhoRequestHeader).topic
         groups = {
             **dict.fromkeys(self._state.clients.subscribers_of(topic)),
-            **dict.fromkeys(self._state.offsets.groups_of(topic)),
+            **dict.fromkeys((yield from self._state.offsets.groups_of(topic))),
         }
-        return ok(command, None, encode_body(GroupList(group_list=list(groups))))
+        return ok(command, None, (yield from encode_in_slices(GroupList(group_list=list(groups)))))
 
-    def topics_of_consumer(self, session: Session, command: Command) -> bytes:
+    def topics_of_consumer(self, session: Session, command: Command) -> Slices:
         group = command.header(QueryTopicsByConsumerRequestHeader).group
-        topics = self._state.offsets.topics_of(group)
-        return ok(
-            command, None, encode_body(TopicList(topic_list=topics, broker_addr=self._state.config.address))
-        )
+        topics = yield from self._state.offsets.topics_of(group)
+        body = TopicList(topic_list=topics, broker_addr=self._state.config.address)
+        return ok(command, None, (yield from encode_in_slices(body)))
 
     def consume_time_span(self, session: Session, command: Command) -> Slices:
         header = command.header(QueryConsumeTimeSpanRequestHeader)

@@ -305,7 +305,7 @@ class RelayProcessor:
         left_out = set((header.filter_groups or "").split(","))
         smallest: dict[int, int] = {}
         done = 0
-        for group in state.offsets.groups_of(header.topic):
+        for group in (yield from state.offsets.groups_of(header.topic)):
             if group in left_out:
                 continue
             for queue_id, offset in state.offsets.queues(group, header.topic).items():

@@ -45,6 +45,9 @@ CHANGED_AT_ONCE = 64
 LISTED_AT_ONCE = 4_096
 """Topics that are listed in one slice, before they are encoded."""
 
+SOUGHT_AT_ONCE = 512
+"""Groups whose retry topics are looked up in one slice."""
+
 MAX_LISTED = 10_000
 """Topics or groups that one request may create."""
 
@@ -143,7 +146,7 @@ class TopicAdminProcessor:
         config.attributes = changed_attributes(dict(old.config.attributes) if old else None, changes)
         topics.put(config)
 
-    def delete_topic(self, session: Session, command: Command) -> None:
+    def delete_topic(self, session: Session, command: Command) -> Slices:
         name = command.header(DeleteTopicRequestHeader).topic
         state = self._state
         if not name.strip():
@@ -155,15 +158,23 @@ class TopicAdminProcessor:
         except InvalidMessage as error:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
         doomed = [name]
-        for group in state.offsets.groups_of(name):  # retry topics of POP go with it
+        groups = yield from state.offsets.groups_of(name)
+        for number, group in enumerate(groups, 1):  # retry topics of POP go with it
             doomed += filter(state.topics.get, (retry_topic_v1(name, group), retry_topic_v2(name, group)))
-        for topic in doomed:
-            state.store.deletions.admit(topic)
-        for topic in doomed:
-            state.topics.remove(topic)
-        state.offsets.remove_topics(set(doomed))
-        state.store.delete_topics(doomed)
+            if number % SOUGHT_AT_ONCE == 0:
+                yield
+        for first in range(0, len(doomed), CHANGED_AT_ONCE):
+            some = doomed[first : first + CHANGED_AT_ONCE]
+            for topic in some:
+                state.store.deletions.admit(topic)
+            for topic in some:
+                state.topics.remove(topic)
+            state.store.delete_topics(some)
+            if len(some) == CHANGED_AT_ONCE:
+                yield ESSENTIAL
+        yield from state.offsets.remove_topics(set(doomed))
         self._change(session, command, topics=True)
+        return None
 
     def topic_config(self, session: Session, command: Command) -> bytes:
         topic = existing_topic(self._state, command.header(GetTopicConfigRequestHeader).topic)

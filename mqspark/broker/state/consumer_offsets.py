@@ -23,7 +23,7 @@ from mqspark.protocol.bodies import (
     decode_table,
     to_document,
 )
-from mqspark.protocol.slices import Work
+from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
 __all__ = ["ConsumerOffsets", "NOT_FOUND", "is_brokers_own"]
@@ -34,6 +34,12 @@ COPIED_AT_ONCE = 4_096
 
 Table = dict[tuple[str, str], dict[int, int]]
 """(topic, group) → queue id → offset."""
+
+SEARCHED_AT_ONCE = 8_192
+"""Pairs of topic and group that are compared in one slice."""
+
+DROPPED_AT_ONCE = 512
+"""Pairs whose offsets are removed in one slice."""
 
 MAX_BYTES = 512 << 20
 _PAIR_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 64
@@ -163,11 +169,11 @@ class ConsumerOffsets:
             self._drop(self._resets, (topic, group))
         return offset
 
-    def topics_of(self, group: str) -> list[str]:
-        return [topic for topic, owner in self._table if owner == group]
+    def topics_of(self, group: str) -> Work[list[str]]:
+        return [topic for topic, _ in (yield from self._search(self._table, lambda key: key[1] == group))]
 
-    def groups_of(self, topic: str) -> list[str]:
-        return [group for name, group in self._table if name == topic]
+    def groups_of(self, topic: str) -> Work[list[str]]:
+        return [group for _, group in (yield from self._search(self._table, lambda key: key[0] == topic))]
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every (topic, group) that has offsets."""
@@ -187,16 +193,30 @@ class ConsumerOffsets:
         self._changed()
         return len(queues)
 
-    def remove_topics(self, topics: Set[str]) -> None:
-        self._remove(lambda key: key[0] in topics)
+    def _search(
+        self, table: Table, is_wanted: Callable[[tuple[str, str]], bool], *, is_essential: bool = False
+    ) -> Work[list[tuple[str, str]]]:
+        """Keys of a table, in slices: peers may have made a million."""
+        keys = list(table)
+        found = list(filter(is_wanted, keys[:SEARCHED_AT_ONCE]))
+        for first in range(SEARCHED_AT_ONCE, len(keys), SEARCHED_AT_ONCE):
+            yield is_essential
+            found += filter(is_wanted, keys[first : first + SEARCHED_AT_ONCE])
+        return found
 
-    def remove_group(self, group: str) -> None:
-        self._remove(lambda key: key[1] == group and not is_brokers_own(*key))
+    def remove_topics(self, topics: Set[str]) -> Work[None]:
+        return self._remove(lambda key: key[0] in topics)
 
-    def _remove(self, doomed: Callable[[tuple[str, str]], bool]) -> None:
+    def remove_group(self, group: str) -> Work[None]:
+        return self._remove(lambda key: key[1] == group and not is_brokers_own(*key))
+
+    def _remove(self, is_doomed: Callable[[tuple[str, str]], bool]) -> Work[None]:
         for table in (self._table, self._pulled, self._resets):
-            for key in [key for key in table if doomed(key)]:
+            doomed = yield from self._search(table, is_doomed, is_essential=True)
+            for number, key in enumerate(doomed, 1):
                 self._drop(table, key)
+                if number % DROPPED_AT_ONCE == 0:
+                    yield ESSENTIAL
         self._changed()
 
     def _drop(self, table: Table, key: tuple[str, str]) -> None:

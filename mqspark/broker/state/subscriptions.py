@@ -181,7 +181,7 @@ class SubscriptionGroups:
     ) -> None:
         """Become a copy of a master's table. Raises TableFull."""
         table = sound_only("groups", table)
-        for name in [name for name in self._table if name not in table]:
+        for name in reversed([name for name in self._in_order if name not in table]):
             self.remove(name)
         for name, config in table.items():
             config.group_name = name

@@ -306,8 +306,10 @@ class Topics:
     def follow(self, version: DataVersion, table: Mapping[str, TopicConfig]) -> None:
         """Become a copy of a master's table. Raises TableFull."""
         table = sound_only("topics", table, accepts=_is_kept)
-        for name in [name for name in self._table if name not in table]:
-            self.remove(name)
+        for name in self._table.keys() - table.keys():
+            self.ledger.free(_topic_bytes(self._table.pop(name).config))
+            self._changed()
+        self._in_order = sorted(self._table)
         for name, config in table.items():
             config.topic_name = name
             self.put(config)
