@@ -17,8 +17,11 @@ from typing import Any
 
 import pytest
 
+from mqspark.broker.state import groups
 from mqspark.broker.state.changes import ANSWERED_AT_ONCE
+from mqspark.broker.state.consumer_offsets import DROPPED_AT_ONCE
 from mqspark.broker.state.groups import MEMBERS_AT_ONCE
+from mqspark.filter.tags import Tags
 from mqspark.message import MessageQueue
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.bodies import (
@@ -161,9 +164,9 @@ def test_large_tables_are_answered_whole(bench: Bench) -> None:
     assert bytes(stats.body).count(b'"queueId":') == QUEUES
     lags = ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG", "topic": "Wide"})
     assert bytes(lags.body).count(b'"queueId":') == QUEUES
-    groups = json.loads(bytes(ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body))
-    assert {f"group-{number:05}" for number in range(NAMES)} <= groups["subscriptionGroupTable"].keys()
-    assert "dataVersion" in groups
+    configs = json.loads(bytes(ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body))
+    assert {f"group-{number:05}" for number in range(NAMES)} <= configs["subscriptionGroupTable"].keys()
+    assert "dataVersion" in configs
     offsets = json.loads(bytes(ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body))["offsetTable"]
     assert len(offsets["Wide@CG"]) == QUEUES
 
@@ -487,3 +490,80 @@ def test_a_whole_table_is_encoded_between_turns(bench: Bench, code: int) -> None
         slices += 1
     assert slices >= NAMES // 512
     assert len(peer.heard()) == 1
+
+
+def test_subscriptions_of_one_heartbeat_are_read_between_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    tags = "||".join(f"tag-{number}" for number in range(100))
+    subscriptions = [{"topic": f"T{number}", "subString": tags} for number in range(1_000)]
+    consumer = {"groupName": "CG", "subscriptionDataSet": subscriptions}
+    body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+    made: list[int] = [0]
+    with pytest.MonkeyPatch.context() as patch:
+        parse = groups.parse_tags
+
+        def count(expression: str) -> Tags:
+            made[-1] += 1
+            return parse(expression)
+
+        patch.setattr(groups, "parse_tags", count)
+        peer.give(RequestCode.HEART_BEAT, {}, body)
+        while bench.broker.work():
+            made.append(0)
+    assert peer.heard()[0].code == 0
+    assert sum(made) == len(subscriptions)
+    assert max(made) <= 50
+    group = bench.broker.state.clients.consumer("CG")
+    assert group is not None
+    assert len(group.subscriptions) == len(subscriptions)
+    bench.broker.validate()
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    "subscription",
+    [
+        {"subString": "x" * (128 * 1024 + 1)},
+        {"subString": "a", "codeSet": [1] * 20_000},
+        {"subString": "a", "tagsSet": ["t"] * 20_000},
+    ],
+)
+def test_a_subscription_that_takes_long_to_read_is_refused(
+    tmp_path: Path, subscription: dict[str, Any]
+) -> None:
+    bench = Bench(tmp_path)
+    consumer = {"groupName": "CG", "subscriptionDataSet": [{"topic": "T", **subscription}]}
+    body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+    answer = bench.peer().ask(RequestCode.HEART_BEAT, {}, body)
+    assert answer.code == 1
+    assert "the limits are" in (answer.remark or "")
+    bench.close()
+
+
+@pytest.mark.parametrize("is_topic", [True, False])
+def test_offsets_of_a_topic_or_group_are_removed_between_turns(tmp_path: Path, is_topic: bool) -> None:
+    bench = Bench(tmp_path)
+    state = bench.broker.state
+    if is_topic:
+        state.topics.put(TopicConfig(topic_name="Gone", read_queue_nums=4, write_queue_nums=4, perm=6))
+    pairs = [
+        ("Gone" if is_topic else f"T{number}", f"G{number}" if is_topic else "Gone")
+        for number in range(CROWD)
+    ]
+    for topic, group in (*pairs, ("Kept", "CG")):
+        state.offsets.commit(group, topic, 0, 1)
+    peer = bench.peer()
+    if is_topic:
+        peer.give(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
+    else:
+        peer.give(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "Gone", "cleanOffset": "true"})
+    before, is_more = CROWD + 1, True
+    while is_more:
+        # What has begun is completed although its peer has gone.
+        peer.session.open = state.topics.get("Gone") is not None
+        after = len(state.offsets.pairs())
+        assert before - after <= DROPPED_AT_ONCE
+        before, is_more = after, bench.broker.work()
+    assert state.offsets.pairs() == [("Kept", "CG")]
+    bench.close()

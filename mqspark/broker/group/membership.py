@@ -21,6 +21,7 @@ from mqspark.protocol.bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
     Queue,
+    SubscriptionData,
     UnlockBatchRequestBody,
     decode_body,
     encode_body,
@@ -35,12 +36,21 @@ from mqspark.protocol.headers import (
     UnregisterClientRequestHeader,
 )
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import ESSENTIAL, Slices
+from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
 __all__ = ["ClientProcessor", "notify_members"]
 
 MAX_HEARTBEAT_OBJECTS = 16_384
 """Groups and subscriptions of one heartbeat."""
+
+MAX_HEARTBEAT_BYTES = 4 << 20
+"""So many groups and subscriptions with tags of usual length. It is decoded in one slice."""
+
+MAX_EXPRESSION = 128 * 1024
+"""Characters of a subscription's expression; its tags are parsed in one slice."""
+
+MAX_CODES = 16_384
+"""Tags, and hashes of tags, that come with one subscription."""
 
 SEEN_AT_ONCE = 256
 """Groups and subscriptions of a heartbeat that are processed in one slice."""
@@ -79,6 +89,11 @@ class ClientProcessor:
         }
 
     def heartbeat(self, session: Session, command: Command) -> Slices:
+        if len(command.body) > MAX_HEARTBEAT_BYTES:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the heartbeat has {len(command.body)} bytes, the limit is {MAX_HEARTBEAT_BYTES}",
+            )
         objects = bytes(command.body).count(b"{")
         if objects > MAX_HEARTBEAT_OBJECTS:
             raise Refusal(
@@ -112,7 +127,7 @@ class ClientProcessor:
                     self._check_new_groups(new_groups)
                 if not self._prepare_group(consumer, session):
                     continue
-                changed |= self._consume(session, command, data, consumer)
+                changed |= yield from self._consume(session, command, data, consumer)
             except TableFull as error:  # the other groups are still joined
                 full = error
         for producer in producers:
@@ -146,7 +161,7 @@ class ClientProcessor:
 
     def _consume(
         self, session: Session, command: Command, data: HeartbeatData, consumer: ConsumerData
-    ) -> bool:
+    ) -> Work[bool]:
         """Returns whether the client has to send its subscriptions. Raises TableFull."""
         clients, client_id, name = self._state.clients, data.client_id, consumer.group_name
         changed = False
@@ -155,6 +170,9 @@ class ClientProcessor:
             changed = clients.fingerprint(name, client_id) != data.heartbeat_fingerprint or not known
             if data.without_sub:
                 return changed
+        for each in consumer.subscription_data_set or ():
+            _check_expression(each)
+        prepared = yield from clients.prepare(consumer)
         config = self._state.subscriptions.configured(name)
         clients.consume(
             consumer,
@@ -164,6 +182,7 @@ class ClientProcessor:
             command.version,
             notify=config is None or config.notify_consumer_ids_changed_enable,
             fingerprint=data.heartbeat_fingerprint or None,
+            prepared=prepared,
         )
         return changed
 
@@ -233,6 +252,16 @@ class ClientProcessor:
             if len(queues) == QUEUES_AT_ONCE:
                 yield ESSENTIAL
         return ok(command)
+
+
+def _check_expression(data: SubscriptionData) -> None:
+    length, codes = len(data.sub_string or ""), max(len(data.tags_set), len(data.code_set))
+    if length > MAX_EXPRESSION or codes > MAX_CODES:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"the subscription of {data.topic} has an expression of {length} characters and {codes} tags,"
+            f" the limits are {MAX_EXPRESSION} and {MAX_CODES}",
+        )
 
 
 def _check_size(command: Command) -> None:

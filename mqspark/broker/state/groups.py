@@ -10,7 +10,8 @@ Facts: docs/rocketmq/broker.md#clients-and-groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
@@ -29,6 +30,9 @@ TAG = "TAG"
 
 MEMBERS_AT_ONCE = 512
 """Members that are looked at in one slice when a connection has ended or the time of some is over."""
+
+PREPARED_AT_ONCE = 8_192
+"""Weight of the subscriptions that are prepared in one slice: some 100 short ones."""
 
 _MEMBER_BYTES = ENTRY_BYTES + 216
 _SESSION_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 32
@@ -109,9 +113,19 @@ class ConsumerGroup:
     def broadcasting(self) -> bool:
         return self.message_model == "BROADCASTING"
 
-    def subscribe(self, subscriptions: Iterable[SubscriptionData], default_version: int) -> bool:
-        """Apply a heartbeat's subscriptions. Returns whether topics were added or removed; a changed expression
-        does not count. Raises TableFull."""
+    def lacks(self, data: SubscriptionData) -> bool:
+        """Whether it has no such subscription, or an older version."""
+        old = self.subscriptions.get(data.topic)
+        return old is None or data.sub_version > old.version
+
+    def subscribe(
+        self,
+        subscriptions: Iterable[SubscriptionData],
+        default_version: int,
+        prepared: Mapping[int, Subscription],
+    ) -> bool:
+        """Apply a heartbeat's subscriptions. ``prepared``: some of them, by the ``id`` of their data. Returns whether
+        topics were added or removed; a changed expression does not count. Raises TableFull."""
         wanted = set()
         changed = False
         for data in subscriptions:
@@ -120,12 +134,12 @@ class ConsumerGroup:
             wanted.add(data.topic)
             old = self.subscriptions.get(data.topic)
             if old is None:
-                new = Subscription(data, default_version)
+                new = prepared.get(id(data)) or Subscription(data, default_version)
                 self._ledger.charge(new.size_bytes)
                 changed = True
                 self.subscriptions[data.topic] = new
             elif data.sub_version > old.version:
-                new = Subscription(data, default_version)
+                new = prepared.get(id(data)) or Subscription(data, default_version)
                 self._ledger.resize(old.size_bytes, new.size_bytes)
                 self.subscriptions[data.topic] = new
         for topic in [topic for topic in self.subscriptions if topic not in wanted]:
@@ -200,6 +214,25 @@ class ClientGroups:
         finally:
             self._end_if_empty(group)
 
+    def prepare(self, data: ConsumerData) -> Work[dict[int, Subscription]]:
+        """The subscriptions that the group lacks, for ``consume``. Made in slices: their expressions take far longer
+        to read than to store. Raises TableFull."""
+        prepared: dict[int, Subscription] = {}
+        size_bytes = weight = 0
+        now_ms = self._clock.now_ms()
+        for each in data.subscription_data_set or ():
+            group = self._consumers.get(data.group_name)
+            if group is None or group.lacks(each):
+                made = prepared[id(each)] = Subscription(each, now_ms)
+                size_bytes += made.size_bytes
+                self.ledger.admit(size_bytes)
+                weight += PREPARED_AT_ONCE // 256 + made.size_bytes // 32
+            weight += 1
+            if weight >= PREPARED_AT_ONCE:
+                weight = 0
+                yield
+        return prepared
+
     def consume(
         self,
         data: ConsumerData,
@@ -210,8 +243,9 @@ class ClientGroups:
         *,
         notify: bool,
         fingerprint: int | None = None,
+        prepared: Mapping[int, Subscription] = MappingProxyType({}),
     ) -> None:
-        """A heartbeat with subscriptions. Raises TableFull."""
+        """A heartbeat with subscriptions; ``prepared``: what ``prepare`` has made of them. Raises TableFull."""
         name = data.group_name
         group = self._consumers.get(name)
         if group is None:
@@ -226,7 +260,7 @@ class ClientGroups:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        changed = group.subscribe(data.subscription_data_set or (), self._clock.now_ms())
+        changed = group.subscribe(data.subscription_data_set or (), self._clock.now_ms(), prepared)
         if (joined or changed) and notify and not group.broadcasting:
             self._on_change(group)
 
