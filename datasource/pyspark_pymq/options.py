@@ -22,6 +22,7 @@ from pyspark_pymq.optiontexts import (
     QueueTexts,
     TopicSelection,
 )
+from pyspark_pymq.schema import COLUMNS, STORE_COLUMNS, default_columns
 
 if TYPE_CHECKING:
     from pyspark_pymq.records.encode import Compression
@@ -37,7 +38,7 @@ __all__ = [
     "StoreOptions",
     "TopicSelection",
     "WriteOptions",
-    "asked_columns",
+    "columns_of",
 ]
 
 _MAX_DELAY_MS = 15 * 60 * 1000
@@ -133,7 +134,7 @@ class ReadOptions:
             retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
             poll_timeout_ms=texts.number("pollTimeoutMs", 250, lowest=0),
         )
-        asked_columns(options, texts)
+        columns_of(options, texts)
         parsed._check(texts, streaming=streaming)
         texts.check_all_known("source")
         return parsed
@@ -159,7 +160,7 @@ class ReadOptions:
                 "sqlFilter: contradicts tags; write TAGS IN ('A', 'B') in the filter", key="sqlFilter"
             )
         if self.payload_is_arrow:
-            for name in ("includeProperties", "includeHeaders", "key"):
+            for name in ("columns", "includeProperties", "includeHeaders", "key"):
                 if texts.is_given(name):
                     raise ConfigError(f"{name}: rows of payloadFormat=arrow have their own columns", key=name)
         if self.keys:
@@ -225,7 +226,7 @@ class StoreOptions:
             fail_on_data_loss=texts.flag("failOnDataLoss", True),
             limits=texts.inflate_limits(),
         )
-        asked_columns(options, texts)
+        columns_of(options, texts)
         texts.check_all_known("source of a store")
         return parsed
 
@@ -264,8 +265,8 @@ def _is_arrow(texts: OptionTexts) -> bool:
     return texts.choice("payloadFormat", ("raw", "arrow"), "raw") == "arrow"
 
 
-def asked_columns(options: Mapping[str, str], texts: OptionTexts | None = None) -> tuple[str, ...]:
-    """The columns that these options add to the plain ones. Raises ConfigError."""
+def columns_of(options: Mapping[str, str], texts: OptionTexts | None = None) -> tuple[str, ...]:
+    """The columns of a read without ``.schema(...)``. Raises ConfigError."""
     texts = texts or OptionTexts(options)
     asked = []
     if texts.flag("includeProperties", False):
@@ -273,8 +274,21 @@ def asked_columns(options: Mapping[str, str], texts: OptionTexts | None = None) 
     if texts.flag("includeHeaders", False):
         asked.append("headers")
     if texts.text("store") is not None:
-        asked += ["physicalOffset", "sysFlag"]
-    return tuple(asked)
+        asked += STORE_COLUMNS
+    columns = default_columns(*asked)
+    chosen = texts.text("columns")
+    if chosen is None:
+        return columns
+    named: list[str] = []
+    for name in (part.strip() for part in chosen.split(",")):
+        if name != "*" and name not in COLUMNS:
+            raise ConfigError(
+                f"columns: names separated by commas, and * for {', '.join(columns)}; {name!r} is none of "
+                f"{', '.join(COLUMNS)}",
+                key="columns",
+            )
+        named += columns if name == "*" else (name,)
+    return tuple(dict.fromkeys((*named, *(name for name in asked if name not in STORE_COLUMNS))))
 
 
 @dataclass(frozen=True, slots=True)

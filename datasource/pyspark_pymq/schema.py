@@ -4,6 +4,10 @@ The first six are the Kafka source's, so that a query can switch by changing the
 queue id, ``offset`` the queue offset, ``timestamp`` the store time. With more than one broker a queue is
 identified by (``broker``, ``partition``).
 
+Spark does not tell a Python source which columns a query needs, and each string column costs about as much as the
+body. So a read without ``.schema(...)`` has only the first seven: Kafka's, and the tags, without which a copied
+topic would lose them.
+
 Spark 4.2 compares Arrow schemas strictly: every field nullable, timestamps in microseconds of "UTC", no large or
 view types. Must not import pyspark or pyarrow at import time.
 """
@@ -22,10 +26,11 @@ __all__ = [
     "COLUMNS",
     "HEADERS",
     "PROPERTIES",
+    "STORE_COLUMNS",
     "arrow_schema",
     "arrow_type",
     "default_columns",
-    "default_schema",
+    "ddl",
     "selected_columns",
 ]
 
@@ -50,20 +55,22 @@ COLUMNS: dict[str, str] = {
     "sysFlag": "int",
     "reconsumeTimes": "int",
 }
-"""Name to Spark type. The columns from ``properties`` on are present only if an option or ``.schema(...)``
-selects them."""
+"""Name to Spark type. The columns from ``broker`` on are present only if an option or ``.schema(...)`` selects
+them."""
 
-_ASKED_FOR = (PROPERTIES, HEADERS, "physicalOffset", "sysFlag", "reconsumeTimes")
+_DEFAULT = ("key", "value", "topic", "partition", "offset", "timestamp", "tags")
+STORE_COLUMNS = ("broker", "bornTimestamp", "msgId", "physicalOffset", "sysFlag")
+"""What a read of a store has in addition."""
 
 
 def default_columns(*asked: str) -> tuple[str, ...]:
-    """The columns if the user gave no ``.schema(...)``: the default ones and those in ``asked``."""
-    return tuple(name for name in COLUMNS if name in asked or name not in _ASKED_FOR)
+    """The columns if the user selected none: the default ones and those in ``asked``."""
+    return tuple(name for name in COLUMNS if name in asked or name in _DEFAULT)
 
 
-def default_schema(*asked: str) -> str:
-    """``default_columns`` as DDL text for Spark."""
-    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in default_columns(*asked))
+def ddl(columns: tuple[str, ...]) -> str:
+    """The columns as DDL text for Spark."""
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
 
 
 def selected_columns(schema: Any) -> tuple[str, ...]:

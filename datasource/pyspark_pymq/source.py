@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from mqspark.errors import ConfigError
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -36,8 +38,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> str | StructType:
         from pyspark_pymq.catalog import options_of_created, with_options
-        from pyspark_pymq.options import ReadOptions, StoreOptions, asked_columns
-        from pyspark_pymq.schema import arrow_schema, default_columns, default_schema
+        from pyspark_pymq.options import ReadOptions, StoreOptions, columns_of
+        from pyspark_pymq.schema import arrow_schema, ddl
 
         saved = options_of_created(self.options)
         options = self.options if saved is None else saved
@@ -47,31 +49,30 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         if _payload_is_arrow(options) and "store" not in options:
             columns = _payload_columns(options)
         elif saved is None:
-            return default_schema(*asked_columns(options))
+            return ddl(columns_of(options))
         else:
             from pyspark_pymq.cluster.payload import spark_schema_of
 
-            columns = spark_schema_of(arrow_schema(default_columns(*asked_columns(options))))
+            columns = spark_schema_of(arrow_schema(columns_of(options)))
         return columns if saved is None else with_options(columns, saved)
 
     def reader(self, schema: StructType) -> BatchReader | StoreBatchReader | KeyReader:
         from pyspark_pymq.catalog import options_of_read
         from pyspark_pymq.options import ReadOptions, StoreOptions
-        from pyspark_pymq.schema import selected_columns
 
         given = options_of_read(self.options, schema)
         if "store" in given:
             from pyspark_pymq.reading.storeread import StoreBatchReader
 
             store = StoreOptions.parse(given, streaming=False)
-            return StoreBatchReader(store, selected_columns(schema))
+            return StoreBatchReader(store, _selected(given, schema))
         if _payload_is_arrow(given):
             from pyspark_pymq.cluster.payload import arrow_schema_of
             from pyspark_pymq.reading.batch import BatchReader
 
             options = ReadOptions.parse(given, streaming=False)
             return BatchReader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
-        columns = selected_columns(schema)
+        columns = _selected(given, schema)
         options = ReadOptions.parse(given, streaming=False)
         if options.keys:
             from pyspark_pymq.reading.keyread import KeyReader
@@ -94,7 +95,6 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from pyspark_pymq.catalog import options_of_read
         from pyspark_pymq.options import ReadOptions, StoreOptions
         from pyspark_pymq.reading.stream import stream_reader
-        from pyspark_pymq.schema import selected_columns
 
         given = options_of_read(self.options, schema)
         if "store" in given:
@@ -104,7 +104,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             from pyspark_pymq.cluster.payload import arrow_schema_of
 
             return stream_reader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
-        return stream_reader(options, selected_columns(schema))
+        return stream_reader(options, _selected(given, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from pyspark_pymq.options import WriteOptions
@@ -119,6 +119,21 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from pyspark_pymq.writing.sink import StreamWriter
 
         return StreamWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+
+def _selected(options: Mapping[str, str], schema: StructType) -> tuple[str, ...]:
+    """The columns to read. Raises ConfigError if ``.schema(...)``, or a table, contradicts the option."""
+    from pyspark_pymq.options import columns_of
+    from pyspark_pymq.schema import selected_columns
+
+    columns = selected_columns(schema)
+    if "columns" in options and columns != (chosen := columns_of(options)):
+        raise ConfigError(
+            f"columns: selects {', '.join(chosen)}, but .schema(...) or the table has {', '.join(columns)}; give one "
+            "of them",
+            key="columns",
+        )
+    return columns
 
 
 def _payload_is_arrow(options: Mapping[str, str]) -> bool:

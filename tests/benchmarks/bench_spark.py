@@ -34,7 +34,8 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2
-from pyspark_pymq.schema import default_schema
+from pyspark_pymq.options import columns_of
+from pyspark_pymq.schema import ddl, default_columns
 from tests.benchmarks.kafka import PARTITIONS, Kafka, kafka_jars
 from tests.benchmarks.nothing import Nothing
 from tests.benchmarks.report import SHORT_S, figure, peer, ratio
@@ -47,6 +48,7 @@ DRAIN_TIMES = 5
 """A drain is of so many times the rows: it takes seconds then, of which the start of a query is about one."""
 NOTHING = "a source that reads nothing"
 """In Python: what Spark itself takes for the rows of any of them."""
+ALL_COLUMNS = "*, broker, bornTimestamp, msgId"
 MICRO_BATCH_ROWS = 1000
 MICRO_BATCHES = 40
 LATENCY_RATES = (10, 100)
@@ -207,8 +209,12 @@ class Bench:
         frames: dict[str, Callable[[], Any]] = {}
         for name, options in ours.items():
             frames[f"{name}, value"] = lambda options=options: value(options)
+            # What everyone writes first: the default columns travel.
+            frames[f"{name}, plain"] = lambda options=options: (
+                self.reader("pymq", topic, **options).load().select("value")
+            )
             frames[f"{name}, all columns"] = lambda options=options: self.reader(
-                "pymq", topic, **options
+                "pymq", topic, columns=ALL_COLUMNS, **options
             ).load()
         for side in self.sides()[1:]:
             frames[f"{side}, value"] = lambda side=side: self.reader(side, topic).load().select("value")
@@ -217,17 +223,24 @@ class Bench:
             self.check(f"read {name}", frame(), expected)
         nothing = self.spark.read.format("nothing").options(rows=str(count), size=str(size))
         frames[f"{NOTHING}, value"] = lambda: nothing.schema("value binary").load()
-        frames[f"{NOTHING}, all columns"] = lambda: nothing.schema(default_schema()).load()
+        frames[f"{NOTHING}, all columns"] = lambda: nothing.schema(
+            ddl(columns_of({"columns": ALL_COLUMNS}))
+        ).load()
+        frames[f"{NOTHING}, plain"] = lambda: nothing.schema(ddl(default_columns())).load().select("value")
         times = alternating({name: noop(frame) for name, frame in frames.items()}, self.rounds)
-        for columns in ("value", "all columns"):
+        for columns in ("value", "plain", "all columns"):
             for name in (each for each in times if each.endswith(f", {columns}")):
                 side = name.removesuffix(f", {columns}")
                 self.report(f"batch read {size} B, {columns}", side, count, times[name])
         for side in self.sides()[1:]:
             for name in ours:
-                for columns in ("value", "all columns"):
+                for columns, theirs in (
+                    ("value", "value"),
+                    ("plain", "value"),
+                    ("all columns", "all columns"),
+                ):
                     self.ratio(
-                        f"{size} B, {name}, {columns}", f"{name}, {columns}", f"{side}, {columns}", times
+                        f"{size} B, {name}, {columns}", f"{name}, {columns}", f"{side}, {theirs}", times
                     )
 
     def drain(self, count: int, size: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from pyspark_pymq.schema import arrow_schema, default_schema, selected_columns
+from pyspark_pymq.schema import arrow_schema, ddl, default_columns, selected_columns
 
 TASKS = 4
 BATCH_BYTES = 1 << 20
@@ -31,7 +31,7 @@ class Nothing(DataSource):
         return "nothing"
 
     def schema(self) -> str:
-        return default_schema()
+        return ddl(default_columns())
 
     def reader(self, schema: Any) -> DataSourceReader:
         return NothingReader(self.options, schema)

@@ -25,8 +25,9 @@ def numbers(frame: DataFrame) -> list[int]:
 
 def test_every_column_of_every_row(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
     cluster.send_numbers(topic, range(100))
-    frame = load(spark, cluster, topic)
-    assert frame.columns == list(COLUMNS)[:10]
+    assert load(spark, cluster, topic).columns == list(COLUMNS)[:7]
+    frame = load(spark, cluster, topic, columns="*, broker, bornTimestamp, msgId, reconsumeTimes")
+    assert frame.columns == [*list(COLUMNS)[:10], "reconsumeTimes"]
     rows = {int(row.value): row for row in frame.collect()}
     assert sorted(rows) == list(range(100))
     for n, row in rows.items():
@@ -55,7 +56,7 @@ def test_in_place_and_over_tcp_give_the_same_rows(
     spark: SparkSession, cluster: DevCluster, topic: str, local_read: str
 ) -> None:
     cluster.send_numbers(topic, range(30_000))
-    frame = load(spark, cluster, topic, localRead=local_read, includeProperties="true")
+    frame = load(spark, cluster, topic, localRead=local_read, columns="*, msgId, properties")
     got = frame.selectExpr(
         "count(*) n", "count(distinct partition, offset) pairs", "sum(cast(string(value) as int)) total",
         "sum(cast(properties['n'] as int)) copies", "count(distinct msgId) ids", "count_if(tags = 'odd') odd",
@@ -73,6 +74,9 @@ def test_selected_columns(spark: SparkSession, cluster: DevCluster, topic: str) 
     assert sorted((row.offset, int(row.value)) for row in frame.collect()) == sorted(
         (n // 4, n) for n in range(10)
     )
+    with pytest.raises(AnalysisException, match="columns: selects key, but"):
+        reader.option("columns", "key").schema("offset bigint, value binary").load().count()
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver).option("topic", topic)
     frame = reader.schema("properties map<string,string>, timestamp timestamp, msgId string").load()
     assert sorted(int(row.properties["n"]) for row in frame.collect()) == list(range(10))
     with pytest.raises(AnalysisException, match="no column 'body'"):

@@ -19,9 +19,8 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue, java_hash
 from pyspark_pymq.cluster.planning import SMALL_TASK_ROWS, plan_tasks
 from pyspark_pymq.cluster.stream_offsets import Positions, QueueRange, batch_ranges, limit_rows
-from pyspark_pymq.options import Position, ReadOptions, WriteOptions
+from pyspark_pymq.options import Position, ReadOptions, WriteOptions, columns_of
 from pyspark_pymq.records.encode import Compression, key_hashes
-from pyspark_pymq.schema import default_schema
 
 BASE = {"nameserver": "127.0.0.1:9876", "topic": "T"}
 
@@ -284,10 +283,23 @@ def test_key_hashes_are_those_of_java(keys: list[str | None]) -> None:
 
 
 def test_the_schema_begins_as_the_kafka_source_does() -> None:
-    names = [column.split()[0].strip("`") for column in default_schema().split(", ")]
-    assert names[:6] == ["key", "value", "topic", "partition", "offset", "timestamp"]
-    assert names[6:] == ["tags", "broker", "bornTimestamp", "msgId"]
-    assert default_schema("properties").endswith("`properties` map<string,string>")
+    plain = ("key", "value", "topic", "partition", "offset", "timestamp", "tags")
+    assert columns_of({}) == plain
+    assert columns_of({"includeProperties": "true"}) == (*plain, "properties")
+    store = ("broker", "bornTimestamp", "msgId", "physicalOffset", "sysFlag")
+    assert columns_of({"store": "/s"}) == (*plain, *store)
+
+
+def test_columns_by_option() -> None:
+    plain = columns_of({})
+    assert columns_of({"columns": "value, msgId"}) == ("value", "msgId")
+    assert columns_of({"columns": "*, broker,key"}) == (*plain, "broker")
+    assert columns_of({"columns": "broker, *"}) == ("broker", *plain)
+    assert columns_of({"columns": "value", "includeHeaders": "true"}) == ("value", "headers")
+    assert columns_of({"columns": "value", "store": "/s"}) == ("value",)
+    for wrong in ("", "value,", "body", "Value"):
+        with pytest.raises(ConfigError, match=r"^columns: "):
+            columns_of({"columns": wrong})
 
 
 def test_filters_are_not_pushed_down() -> None:
