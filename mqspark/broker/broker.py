@@ -280,6 +280,8 @@ class BrokerCore:
         self.pop.before_commit()
         self.acks.end_turn()
         self.progress(self.store.commit())
+        if self.acks.unsafe:
+            self.acks.release_unsafe()
         self.pulls.end_turn()
         self.pop.end_turn()
         self.publication.follow_topics()

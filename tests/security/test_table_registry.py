@@ -61,6 +61,7 @@ SERVERS = {
     "BrokerCore._changed_groups": "groups of the table of groups, emptied with every turn",
     "Acks._turns": "one entry a turn, as long as answers of it wait",
     "Acks.waiting": "sendThreadPoolQueueCapacity answers, each shorter than its message's properties",
+    "Acks.unsafe": "answers of one turn, each shorter than its message's properties",
     "Appender.dirty": "queues that this turn wrote to",
     "BrokerCore.outbox": "connections with answers, emptied every turn",
     "NameServer.outbox": "connections with answers, emptied every turn",

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from mqspark.broker.state.acks import Acks
 from mqspark.clock import SystemClock
-from mqspark.protocol.codes import ResponseCode
+from mqspark.message import TRANSACTION_PREPARED_TYPE, Message
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, send_response_frame
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, MAX_HEADER_BYTES, Connection
 from mqspark.protocol.session import Session
+from mqspark.record import encode_batch
+from tests.unit.broker_kit import Bench, send_ext
 
 
 def answers(session: Session) -> list[Command]:
@@ -41,3 +48,54 @@ def test_a_failure_refuses_every_waiting_send_a_large_batch_included() -> None:
     )
     assert batch.ext["msgId"] == ids
     assert (single.code, single.opaque) == (ResponseCode.SERVICE_NOT_AVAILABLE, 8)
+
+
+@pytest.mark.parametrize("kind", ["plain", "new topic", "delayed", "batch"])
+@pytest.mark.parametrize(("wait", "answered"), [("false", True), ("true", False), (None, False)])
+def test_a_sender_that_does_not_wait_is_answered_when_its_message_is_written(
+    tmp_path: Path, kind: str, wait: str | None, answered: bool
+) -> None:
+    bench = Bench(tmp_path, sync=True)
+    peer = bench.peer()
+    if kind != "new topic":
+        peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"first")
+    properties = "" if wait is None else f"WAIT\x01{wait}\x02"
+    body = b"body"
+    if kind == "delayed":
+        properties += "DELAY\x011\x02"
+    if kind == "batch":
+        body = encode_batch([Message("T", b"1"), Message("T", b"2")])
+    ext = send_ext(
+        "New" if kind == "new topic" else "T", properties=properties, m=str(kind == "batch").lower()
+    )
+    opaque = peer.give(RequestCode.SEND_MESSAGE_V2, ext, body)
+    bench.broker.turn()  # writes, and does not sync
+    assert [(answer.opaque, answer.code) for answer in peer.heard()] == [(opaque, 0)] * answered
+    bench.flush()
+    assert len(peer.heard()) == (not answered)
+    bench.close()
+
+
+def test_a_half_message_is_synced_before_its_sender_is_answered(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    peer = bench.peer()
+    peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"first")
+    properties = "WAIT\x01false\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+    peer.give(
+        RequestCode.SEND_MESSAGE_V2,
+        send_ext(properties=properties, f=str(TRANSACTION_PREPARED_TYPE)),
+        b"half",
+    )
+    bench.broker.turn()
+    assert peer.heard() == []
+    bench.flush()
+    assert [answer.code for answer in peer.heard()] == [0]
+    bench.close()
+
+
+def test_a_write_that_fails_refuses_a_sender_that_does_not_wait() -> None:
+    acks, session = Acks(SystemClock()), Session(1, "127.0.0.1", 1, [])
+    acks.unsafe.append((10, session, send_response_frame(7, "ID", 0, 1)))
+    acks.fail("the store failed: EIO")
+    acks.release_unsafe()
+    assert [answer.code for answer in answers(session)] == [ResponseCode.SERVICE_NOT_AVAILABLE]

@@ -85,6 +85,11 @@ def _value(text: str, mark: str) -> str | None:
     return text[start : text.index("\x02", start)]
 
 
+def _waits(text: str) -> bool:
+    """Whether a sender waits for the disk and slaves (Message.isWaitStoreMsgOK): it does unless it says otherwise."""
+    return (_value(text, "\x02WAIT\x01") or "true").lower() == "true"
+
+
 def _may_name_ours(text: str) -> bool:
     """Whether one of these properties concerns the broker, or a value contains the name of one."""
     return (
@@ -113,7 +118,7 @@ class SendProcessor:
         """``once_known(session)`` returns a receiver that forwards answers once a name server knows the topics as
         they are now."""
         self._state = state
-        self._waiting = acks.waiting
+        self._waiting, self._unsafe = acks.waiting, acks.unsafe
         self._once_known = once_known
         self._id_prefix = store_host.hex().upper()
         self._topic = state.topics.get
@@ -228,17 +233,21 @@ class SendProcessor:
             message_id = f"{self._id_prefix}{physical_offset:016X}"
             answer = send_response_frame if self._plain_answer else self._answer
             frame = answer(command.opaque, message_id, queue_id, queue_offset, unique_id, self._region)
-            self._waiting.append((end_offset, session, frame))
+            if "\x02WAIT\x01true" in text or _waits(text):
+                self._waiting.append((end_offset, session, frame))
+            else:
+                self._unsafe.append((end_offset, session, frame))
 
     def _first_send(self, session: Session, command: Command, header: SendHeader) -> None:
         """The first send to a topic, which creates it. Its producer may ask a name server for it as soon as it is
         answered."""
         self._admit(session, header, None)
-        before = len(self._waiting)
+        before = [len(answers) for answers in (self._waiting, self._unsafe)]
         self.send(session, command)
-        if len(self._waiting) > before:
-            end_offset, _, frame = self._waiting.pop()
-            self._waiting.append((end_offset, self._once_known(session), frame))
+        for answers, count in zip((self._waiting, self._unsafe), before, strict=True):
+            if len(answers) > count:
+                end_offset, _, frame = answers.pop()
+                answers.append((end_offset, self._once_known(session), frame))
 
     def admit(self, session: Session, header: SendHeader) -> tuple[Topic, int]:
         """Topic and queue id of a message that does not come through ``send``, after the same checks."""
@@ -299,9 +308,19 @@ class SendProcessor:
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
         if not command.is_oneway:
-            self._answer_later(
-                session, command, queue_id, stored, unique_id, self._recall_handle(draft, unique_id)
+            message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
+            frame = self._answer(
+                command.opaque,
+                message_id,
+                queue_id,
+                stored.queue_offset,
+                unique_id,
+                self._region,
+                self._recall_handle(draft, unique_id),
             )
+            # Of a transaction, sender and checks rely on the half message.
+            waits = sys_flag & TRANSACTION_MASK or _waits(f"\x02{text}")
+            (self._waiting if waits else self._unsafe).append((stored.end_offset, session, frame))
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
         """The recall handle of a delayed message."""
@@ -338,27 +357,6 @@ class SendProcessor:
         if not command.body:
             raise self._refusal(ResponseCode.SYSTEM_ERROR, "the message has no body")
         return command.body
-
-    def _answer_later(
-        self,
-        session: Session,
-        command: Command,
-        queue_id: int,
-        stored: StoredPosition,
-        unique_id: str,
-        recall_handle: str | None = None,
-    ) -> None:
-        message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
-        frame = self._answer(
-            command.opaque,
-            message_id,
-            queue_id,
-            stored.queue_offset,
-            unique_id,
-            self._region,
-            recall_handle,
-        )
-        self._waiting.append((stored.end_offset, session, frame))
 
     def _send_batch(
         self,
@@ -429,13 +427,8 @@ class SendProcessor:
             prefix = self._id_prefix
             ids = physical_offsets.hex(",", 8).upper()
             ids = prefix + ids.replace(",", f",{prefix}")
-            self._waiting.append(
-                (
-                    end_offset,
-                    session,
-                    self._answer(command.opaque, ids, queue_id, first_offset, unique_id, self._region),
-                )
-            )
+            frame = self._answer(command.opaque, ids, queue_id, first_offset, unique_id, self._region)
+            (self._waiting if _waits(f"\x02{shared}") else self._unsafe).append((end_offset, session, frame))
 
     @staticmethod
     def _batch_members(topic: Topic, body: bytes | memoryview) -> BatchMembers | None:

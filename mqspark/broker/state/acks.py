@@ -33,6 +33,8 @@ class Acks:
         """Waiting times of the released answers."""
         self.waiting: deque[tuple[int, Receiver, bytes]] = deque()
         """(end offset in the log, receiver, the success frame)."""
+        self.unsafe: list[tuple[int, Receiver, bytes]] = []
+        """The same for messages whose senders wait only until they are written, not for the disk or slaves."""
         self._turns: deque[tuple[int, int]] = deque()
         """(end offset, monotonic ms) at the end of each turn that added something; many sends share one clock
         reading."""
@@ -52,6 +54,12 @@ class Acks:
         """Set the time of everything that has been added since the last call."""
         if self.waiting and (not self._turns or self._turns[-1][0] < self.waiting[-1][0]):
             self._turns.append((self.waiting[-1][0], self._clock.monotonic_ms()))
+
+    def release_unsafe(self) -> None:
+        """Send the answers of ``unsafe``, whose messages have been written."""
+        for _, receiver, frame in self.unsafe:
+            receiver.send(frame)
+        self.unsafe.clear()
 
     def release(self, acked: int) -> None:
         """Send the answers whose messages end at or before position ``acked`` of the log."""
@@ -79,6 +87,8 @@ class Acks:
 
     def fail(self, remark: str) -> None:
         """The store accepted messages and could not keep its guarantee: answer all waiting sends with an error."""
+        self.waiting.extend(self.unsafe)
+        self.unsafe.clear()
         self._answer(None, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def expire(self, timeout_ms: int, code: int, remark: str, *, up_to: int | None = None) -> None:
