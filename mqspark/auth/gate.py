@@ -88,7 +88,7 @@ class Gate:
         self._unsigned = config.unsigned_codes
         self._unchecked = config.unchecked_codes
         self._authorizes = config.authorization_enabled
-        self.decisions: Counter[str] = Counter()
+        self.decisions: Counter[str] = Counter(allowed=0, unauthenticated=0, forbidden=0)
         """By their outcome: ``allowed``, ``unauthenticated``, ``forbidden``."""
 
     def guard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:

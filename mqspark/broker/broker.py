@@ -426,6 +426,12 @@ class BrokerCore:
         return table
 
     @property
+    def decisions(self) -> dict[str, int] | None:
+        """How many requests were allowed and refused; None without users."""
+        gate = None if self._authority is None else self._authority.gate
+        return None if gate is None else dict(gate.decisions)
+
+    @property
     def delay_problem(self) -> str | None:
         """Why due delayed or timed messages are not delivered; None if they are."""
         return self.delays.problem or self.timers.problem

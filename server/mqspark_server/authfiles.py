@@ -3,15 +3,19 @@
     DIR/users.auth       users and policies (mqspark.auth.users)
     DIR/users.auth.key   256 bits in hex, readable by the owner alone; MQSPARK_AUTH_KEY takes its place
     DIR/audit.log        decisions (auditlog)
+    DIR/users.auth.lock  locked while a server or a tool uses the users
 
 The key is made with the first user. Who has both files has the secrets; a backup needs only the first one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from mqspark.auth.authority import Authority
@@ -19,13 +23,13 @@ from mqspark.auth.config import AuthConfig
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError, ProtocolError
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.damage import Note
 from mqspark_server.auditlog import AuditLog
 
 __all__ = ["AesGcm", "auth_directory", "open_authority"]
 
 USERS_FILE = "users.auth"
 KEY_FILE = "users.auth.key"
+LOCK_FILE = "users.auth.lock"
 KEY_VARIABLE = "MQSPARK_AUTH_KEY"
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -76,24 +80,37 @@ def open_authority(
     clock: Clock,
     *,
     needs_a_user: bool = True,
-    note: Note = lambda damage: None,
-) -> tuple[Authority, AuditLog]:
-    """Blocks on the disk. Raises ConfigError, StoreCorrupt or OSError. A key is made if there is neither key nor
-    file."""
+) -> tuple[Authority, Callable[[], None]]:
+    """The authority, and what ends it. Blocks on the disk. Raises ConfigError, StoreCorrupt or OSError. A key is made
+    if there is neither key nor file."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    file = ConfigFile(directory / USERS_FILE, note=note)
-    key = _key(directory / KEY_FILE, is_new=file.load(lambda data: True) is None)
-    audit = AuditLog(
-        Path(config.audit_log_path).expanduser() if config.audit_log_path else directory / "audit.log",
-        clock,
-        max_bytes=config.audit_log_max_bytes,
-        files=config.audit_log_files,
-    )
+    file = ConfigFile(directory / USERS_FILE)
+    with ExitStack() as ends:
+        ends.callback(os.close, _lock(directory / LOCK_FILE))
+        key = _key(directory / KEY_FILE, is_new=file.load(lambda data: True) is None)
+        audit = AuditLog(
+            Path(config.audit_log_path).expanduser() if config.audit_log_path else directory / "audit.log",
+            clock,
+            max_bytes=config.audit_log_max_bytes,
+            files=config.audit_log_files,
+        )
+        ends.callback(audit.close)
+        authority = Authority(config, AesGcm(key), file, audit.write, needs_a_user=needs_a_user)
+        return authority, ends.pop_all().close
+
+
+def _lock(path: Path) -> int:
+    """Raises ConfigError while another process has it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        return Authority(config, AesGcm(key), file, audit.write, needs_a_user=needs_a_user), audit
-    except BaseException:
-        audit.close()
-        raise
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise ConfigError(
+            f"{path.parent} is in use: manage the users of a running server by requests (mqadmin createUser)",
+            key="authConfigPath",
+        ) from None
+    return fd
 
 
 def _key(path: Path, *, is_new: bool) -> bytes:

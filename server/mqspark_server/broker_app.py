@@ -201,8 +201,8 @@ class BrokerApp:
         if not config.authentication_enabled:
             return None
         directory = auth_directory(config, self.store_path)
-        authority, audit = await worker.run(partial(open_authority, config, directory, self.clock))
-        self._ends.always(audit.close)
+        authority, close = await worker.run(partial(open_authority, config, directory, self.clock))
+        self._ends.always(close)
         return authority
 
     def _assemble(

@@ -66,6 +66,7 @@ _NOUNS = {
         "local.store_cli:store",
         "Look into a store directory, check it, build it anew.",
     ),
+    "user": ("local.user_cli:user", "Users of a server that is not running: add the first one."),
     "job": ("local.job_cli:job", "Spark jobs that keep a store."),
     "doctor": ("local.job_cli:doctor", "Check an environment."),
 }

@@ -55,8 +55,8 @@ class NameServerApp:
         authority: Authority | None = None
         if self.settings.auth.authentication_enabled:
             directory = auth_directory(self.settings.auth, None)
-            authority, audit = open_authority(self.settings.auth, directory, self.clock)
-            ends.on_stop(audit.close)
+            authority, close = open_authority(self.settings.auth, directory, self.clock)
+            ends.on_stop(close)
         core = self.core = NameServer(
             self.settings.namesrv,
             self.clock,

@@ -75,10 +75,10 @@ def write_conf(path: Path, values: Mapping[str, object]) -> Path:
 
 
 @contextmanager
-def mqspark_namesrv(folder: Path) -> Iterator[str]:
+def mqspark_namesrv(folder: Path, more: Mapping[str, object] | None = None) -> Iterator[str]:
     """`mqspark namesrv run` in a process of its own; its address."""
     log = folder / "namesrv.err"
-    settings = set_options({"listenPort": 0, "bindAddress": HOST})
+    settings = set_options({"listenPort": 0, "bindAddress": HOST, **(more or {})})
     with process([*mqspark_command(), "namesrv", "run", *settings], log, stdout=subprocess.PIPE) as child:
         yield ready_line(child, log)["namesrv"]
 

@@ -46,6 +46,7 @@ SECONDS = {
     "tests/security/test_fuzz.py": 30,
     "tests/integration/test_cli.py": 30,
     "tests/integration/test_store_cli.py": 30,
+    "tests/integration/test_auth.py": 20,
     "tests/integration/test_client_push.py": 25,
     "tests/integration/test_client_pop.py": 20,
     "tests/integration/test_client_chaos.py": 20,

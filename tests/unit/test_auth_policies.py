@@ -262,8 +262,10 @@ def test_the_key_is_private_and_must_not_be_lost(tmp_path: Path, monkeypatch: py
     first = json.dumps({"username": ROOT[0], "password": ROOT[1]})
     config = AuthConfig(authentication_enabled=True, init_authentication_user=first)
     clock = ManualClock()
-    one, audit = open_authority(config, tmp_path / "auth", clock)
-    audit.close()
+    one, close = open_authority(config, tmp_path / "auth", clock)
+    with pytest.raises(ConfigError, match="is in use"):
+        open_authority(config, tmp_path / "auth", clock)
+    close()
     save(tmp_path / "auth", one)
     key = tmp_path / "auth" / "users.auth.key"
     assert key.stat().st_mode & 0o777 == 0o600
@@ -276,8 +278,8 @@ def test_the_key_is_private_and_must_not_be_lost(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match="there are users, but not their key"):
         open_authority(config, tmp_path / "auth", clock)
     monkeypatch.setenv("MQSPARK_AUTH_KEY", text)
-    two, audit = open_authority(config, tmp_path / "auth", clock)
-    audit.close()
+    two, close = open_authority(config, tmp_path / "auth", clock)
+    close()
     assert two.users.find("root") is not None
     monkeypatch.setenv("MQSPARK_AUTH_KEY", "nonsense")
     with pytest.raises(ConfigError, match="not a key of 32 bytes") as caught:

@@ -188,6 +188,14 @@ class _Collector:
         )
         refused.add_metric(self._node, budget.refused)
         yield from (size, bound, refused)
+        decisions = core.decisions
+        if decisions is not None:
+            counted = CounterMetricFamily(
+                "mqspark_auth_decisions", "requests by what was decided", labels=(*_NODE, "decision")
+            )
+            for decision, count in sorted(decisions.items()):
+                counted.add_metric([*self._node, decision], count)
+            yield counted
 
     def _traffic(self, state: BrokerState) -> Iterator[Metric | None]:
         node = self._node

@@ -30,6 +30,8 @@ import java.util.stream.Collectors;
 import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.DefaultParser;
 import org.apache.commons.cli.Options;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.AckCallback;
 import org.apache.rocketmq.client.consumer.AckResult;
@@ -922,7 +924,8 @@ public final class Driver {
                 if (line.hasOption('n')) {
                     System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, line.getOptionValue('n'));
                 }
-                command.execute(line, options, null);
+                command.execute(line, options, with.containsKey("access_key") ? new AclClientRPCHook(
+                        new SessionCredentials(with.getString("access_key"), with.getString("secret_key"))) : null);
             } catch (Exception thrown) {
                 thrown.printStackTrace();
             }

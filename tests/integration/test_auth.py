@@ -1,0 +1,169 @@
+"""Users over real sockets: our clients with and without rights, `mqspark user add`, the audit log, a slave."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark import (
+    AdminClient,
+    ConsumeFromWhere,
+    Credentials,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+)
+from mqspark.errors import BrokerError, MQError
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
+from tests.support.processes import mqspark_command, process, ready_line, set_options
+from tests.support.remoting import ask
+from tests.support.waiting import eventually
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+SUPER = Credentials("root", "root-canary-secret")
+INNER = {"accessKey": "inner", "secretKey": "inner-canary-secret"}
+DENIED = 16
+
+
+def guarded_settings(directory: Path) -> dict[str, object]:
+    return {
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "authConfigPath": directory,
+        "innerClientAuthenticationCredentials": json.dumps(INNER),
+    }
+
+
+def add_user(directory: Path, name: str, secret: str, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*mqspark_command(), "user", "add", name, "--directory", str(directory), *more],
+        input=f"{secret}\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A name server and a broker that know the user SUPER and no other."""
+    folder = tmp_path_factory.mktemp("guarded")
+    for place in ("names", "users"):
+        done = add_user(folder / place, SUPER.access_key, SUPER.secret_key)
+        assert (done.returncode, done.stdout) == (0, "added Super user root\n"), done.stderr
+    with mqspark_namesrv(folder, guarded_settings(folder / "names")) as namesrv:
+        settings = {"brokerName": "b", "brokerClusterName": "C", **guarded_settings(folder / "users")}
+        with mqspark_broker(folder, namesrv, settings) as cluster:
+            with AdminClient(namesrv, credentials=SUPER) as admin:
+                admin.create_topic("Orders", queues=2)
+                admin.create_group("orders")
+            yield cluster
+
+
+def test_clients_that_sign_are_let_in(guarded: Cluster) -> None:
+    with Producer(guarded.namesrv, group="p", credentials=SUPER) as producer:
+        producer.send(Message.of("Orders", b"one", keys="ключ"))
+        producer.send_batch([Message.of("Orders", b"two"), Message.of("Orders", b"three")])
+    got: set[bytes] = set()
+
+    def listen(message: MessageExt) -> None:
+        got.add(message.body)
+
+    push = PushConsumer(
+        guarded.namesrv, group="orders", listener=listen, consume_from=FIRST, credentials=SUPER
+    )
+    push.subscribe("Orders")
+    with push:
+        eventually(lambda: got == {b"one", b"two", b"three"}, "all messages", 60)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [None, Credentials("nobody", "canary-secret"), Credentials("root", "canary-wrong")],
+    ids=["none", "an unknown user", "a wrong key"],
+)
+def test_others_are_not(guarded: Cluster, keys: Credentials | None, caplog: pytest.LogCaptureFixture) -> None:
+    with Producer(guarded.namesrv, group="p", credentials=keys) as producer:
+        with pytest.raises(MQError) as caught:
+            producer.send(Message.of("Orders", b"x"))
+    assert "canary" not in f"{caught.value}{caplog.text}"
+    for address in (guarded.namesrv, guarded.broker):
+        assert ask(address, 105 if address == guarded.namesrv else 26, topic="Orders").code == DENIED
+
+
+def test_an_unsigned_broker_does_not_get_into_a_route(guarded: Cluster, tmp_path: Path) -> None:
+    settings = {
+        "listenPort": 0,
+        "bindAddress": "127.0.0.1",
+        "brokerIP1": "127.0.0.1",
+        "namesrvAddr": guarded.namesrv,
+        "storePathRootDir": tmp_path / "store",
+        "brokerClusterName": "C",
+        "brokerName": "rogue",
+        "httpEnable": False,
+    }
+    log = tmp_path / "rogue.err"
+    command = [*mqspark_command(), "broker", "run", *set_options(settings)]
+    with process(command, log, stdout=subprocess.PIPE) as child:
+        ready_line(child, log)
+        eventually(lambda: "response code 16" in log.read_text(), "the refusal", 30)
+    with AdminClient(guarded.namesrv, credentials=SUPER) as admin:
+        assert {data.broker_name for data in admin.cluster_info().broker_addr_table.values()} == {"b"}
+
+
+def test_no_secret_is_in_a_file_a_log_or_a_metric(guarded: Cluster) -> None:
+    folder = guarded.store.parent
+    found = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "broker.conf" and b"canary-secret" in path.read_bytes()
+    ]
+    assert found == []
+
+
+def test_the_audit_log_tells_what_was_refused(guarded: Cluster) -> None:
+    path = guarded.store.parent / "users" / "audit.log"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with LitePullConsumer(guarded.namesrv, group="orders", credentials=SUPER):
+        pass
+    assert ask(guarded.broker, 26).code == DENIED
+    eventually(lambda: '"request": "GET_BROKER_CONFIG"' in path.read_text(), "the line", 10)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    told = [line for line in lines if line["request"] == "GET_BROKER_CONFIG"][-1]
+    assert (told["decision"], told["user"], told["code"]) == ("denied", "", 26)
+    created = [line for line in lines if line["request"] == "UPDATE_AND_CREATE_TOPIC"]
+    assert created[0]["user"] == "root"
+
+
+def test_tools_do_not_change_the_users_of_a_running_server(guarded: Cluster) -> None:
+    done = add_user(guarded.store.parent / "users", "late", "x")
+    assert done.returncode != 0
+    assert "is in use" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_http_shows_no_topic(guarded: Cluster) -> None:
+    import urllib.error
+    import urllib.request
+
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{guarded.http}/api/v1/topics", timeout=10)  # noqa: S310
+    with caught.value as answer:
+        assert answer.code == 403
+    with urllib.request.urlopen(f"{guarded.http}/metrics", timeout=10) as answer:  # noqa: S310
+        text = answer.read().decode()
+    assert 'decision="unauthenticated"' in text
+    assert "canary" not in text
+
+
+def test_a_broker_error_says_what_is_missing(guarded: Cluster) -> None:
+    with pytest.raises(BrokerError, match="username cannot be null"):
+        with AdminClient(guarded.namesrv) as admin:
+            admin.create_topic("Mine", queues=1)
