@@ -50,7 +50,7 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Damages, Outcome
 from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer, OsFiles, descriptor_limit, disk_full_as_typed
-from mqspark.store.disk.flush import CheckpointJob, FlushJob, Job, StoreProgress
+from mqspark.store.disk.flush import CheckpointJob, FlushJob, Job, StoreProgress, run_here
 from mqspark.store.disk.layout import StorePaths, is_storable_topic
 from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.index.index import MessageIndex
@@ -382,7 +382,7 @@ class MessageStore:
         if self.scrub is not None:
             self.scrub.end = min(self.scrub.end, position)
 
-    def _note_cut_failure(self, error: OSError) -> None:
+    def _note_cut_failure(self, error: Exception) -> None:
         self._poison("taking back the end of the CommitLog failed", error)
 
     def log_bytes(self, position: int, size_bytes: int) -> bytes:
@@ -509,9 +509,7 @@ class MessageStore:
             if self.read_only is None:
                 if self._indexer is not None:
                     self._indexer.close(self._visible_end, self._log.durable)
-                last = self._begin_checkpoint()
-                last.run()
-                last.done()
+                run_here(self._begin_checkpoint())
                 self._save_ends()
             if self.read_only is not None:
                 raise StoreReadOnly(self.read_only)
@@ -1043,9 +1041,7 @@ class MessageStore:
     def _finish_deletions(self) -> None:
         try:
             if self.deletions.behind:
-                job = self.deletions.job()
-                job.run()
-                job.done()
+                run_here(self.deletions.job())
         except OSError as error:
             self._poison("deleting topics failed", error)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from mqspark.broker.broker import BrokerCore
+from mqspark.errors import NotNow
 from mqspark.logs import sparing
 from mqspark.store.config import FlushDiskType
 from mqspark.store.disk.flush import FlushJob, Job
@@ -261,6 +262,13 @@ class Flusher:
             await asyncio.shield(self._idle)
 
 
+def _reported(error: Exception) -> str:
+    if isinstance(error, OSError | NotNow):
+        return str(error)
+    log.error("a housekeeping job failed unexpectedly", exc_info=error)
+    return repr(error)
+
+
 class Housekeeper:
     """A core's blocking jobs, once a second and when the core says that they are due; one round at a time."""
 
@@ -271,6 +279,7 @@ class Housekeeper:
         self._worker = worker
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
         self.error: str | None = None
         """Why the last round failed, if it did; shown by /health."""
 
@@ -289,6 +298,8 @@ class Housekeeper:
                 async with asyncio.timeout(HOUSEKEEPING_S):
                     await self._due.wait()
             self._due.clear()
+            if self._is_stopping:
+                return
             try:
                 jobs = self._core.jobs()
             except Exception as error:
@@ -301,18 +312,19 @@ class Housekeeper:
         """Run all of them, even if some fail; ``error`` holds one failure."""
         failure: str | None = None
         for job in jobs:
+            raised: BaseException | None = None
             try:
                 await self._worker.run(job.run)
+            except Exception as error:
+                raised, failure = error, _reported(error)
+            try:
                 if isinstance(job, SteppedJob):
-                    for _ in job.steps():
+                    for _ in job.steps(raised):
                         await asyncio.sleep(0)
                 else:
-                    job.done()
-            except OSError as error:
-                failure = str(error)
+                    job.done(raised)
             except Exception as error:
-                log.exception("a housekeeping job failed unexpectedly")
-                failure = repr(error)
+                failure = _reported(error)
         if failure is not None and self.error is None:
             log.error("housekeeping failed: %s", failure)
         self.error = failure
@@ -320,9 +332,10 @@ class Housekeeper:
             self._progressed()
 
     async def stop(self) -> None:
-        """Stop after the present round."""
+        """Stop after the present round: the owner of a job that runs learns how it ended."""
         if self._task is None:
             return
-        self._task.cancel()
+        self._is_stopping = True
+        self._due.set()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None

@@ -28,7 +28,7 @@ class Once:
     def run(self) -> None:
         self._run()
 
-    def done(self) -> None:
+    def done(self, error: BaseException | None = None) -> None:
         self._done()
 
 

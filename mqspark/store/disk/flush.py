@@ -1,8 +1,9 @@
 """Blocking disk work as objects: created and finished on the loop thread, run in any thread.
 
-``run`` never raises. It keeps the error, and the store becomes read-only when the loop returns the job.
-Nothing is synced twice: after a failure the kernel may have dropped the pages, and a second sync would
-falsely succeed. A job that only lacked a descriptor or memory has not failed; it is run again.
+An error always reaches the owner of the job: ``done`` is called whatever ``run`` did. After a failed sync of the
+log or of queue files the store becomes read-only. Nothing is synced twice: after a failure the kernel may have
+dropped the pages, and a second sync would falsely succeed. A job that only lacked a descriptor or memory has not
+failed; it is run again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer, failed_sync
 from mqspark.store.disk.layout import StorePaths
 
-__all__ = ["CheckpointJob", "FlushJob", "Job", "StoreProgress", "ReadAheadJob", "joined"]
+__all__ = ["CheckpointJob", "FlushJob", "Job", "StoreProgress", "ReadAheadJob", "joined", "run_here"]
 
 
 def joined(buffers: Sequence[bytes | memoryview]) -> bytes | memoryview:
@@ -28,12 +29,26 @@ def joined(buffers: Sequence[bytes | memoryview]) -> bytes | memoryview:
 
 
 class Job(Protocol):
-    """Blocking work: ``run`` in any thread, then, if that did not raise, ``done`` on the loop's thread. The jobs of
-    this module never raise."""
+    """Blocking work. ``done`` is always called once after ``run``, so that an owner never waits for a job that has
+    failed."""
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """The work, in any thread. An error that the owner expects, such as a full disk, may be kept in the job; every
+        other error is raised."""
 
-    def done(self) -> None: ...
+    def done(self, error: BaseException | None = None) -> None:
+        """On the owner's thread; ``error`` is what ``run`` raised. Afterwards the owner can begin another job, or is
+        visibly failed."""
+
+
+def run_here(job: Job) -> None:
+    """Run a job and finish it on this thread. Raises what ``run`` raises, after ``done``."""
+    try:
+        job.run()
+    except BaseException as error:
+        job.done(error)
+        raise
+    job.done()
 
 
 @dataclass(slots=True)
@@ -155,8 +170,8 @@ class ReadAheadJob:
             finally:
                 self._files.close(fd)
 
-    def done(self) -> None:
-        """Nothing to finish."""
+    def done(self, error: BaseException | None = None) -> None:
+        """Nothing to finish, and nobody waits."""
 
 
 class CheckpointJob:
@@ -179,9 +194,9 @@ class CheckpointJob:
         self.queue_files = list(queue_files)
         self.directories = list(directories)
         self._finish = finish
-        self.error: OSError | NotNow | None = None
+        self.error: BaseException | None = None
         """DiskFull: everything is synced, but the checkpoint could not be written. A shortage
-        (``is_shortage``): possibly nothing is synced."""
+        (``is_shortage``), or any error but OSError: possibly nothing is synced."""
 
     def run(self) -> None:
         files = self._files
@@ -204,5 +219,6 @@ class CheckpointJob:
         except (OSError, NotNow) as error:
             self.error = error
 
-    def done(self) -> None:
+    def done(self, error: BaseException | None = None) -> None:
+        self.error = error or self.error
         self._finish(self)

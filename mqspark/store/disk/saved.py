@@ -17,7 +17,7 @@ __all__ = ["SavedTable", "SteppedJob"]
 class SteppedJob(Job, Protocol):
     """A job whose work on the loop's thread is long. It runs in steps, between which other requests are served."""
 
-    def steps(self) -> Iterator[None]:
+    def steps(self, error: BaseException | None = None) -> Iterator[None]:
         """Called instead of ``done``. May be abandoned before its end; another job then starts it again."""
 
 
@@ -107,5 +107,6 @@ class _SaveTableJob:
             pieces.append(piece)
         self._file.save(b"".join(pieces))
 
-    def done(self) -> None:
-        self._owner.saved(self._generation)
+    def done(self, error: BaseException | None = None) -> None:
+        if error is None:  # otherwise the table stays behind its file's generation, and the next job saves it
+            self._owner.saved(self._generation)

@@ -29,6 +29,7 @@ from mqspark.errors import NotNow, is_shortage
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
+from mqspark.store.disk.flush import run_here
 from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.index.indexfile import (
     DEFAULT_SHAPE,
@@ -76,7 +77,7 @@ def marked_position(data: bytes | None) -> int:
 
 
 class IndexJob:
-    """Syncs what the index has written, then writes the mark. Blocking, in any thread. Keeps its error."""
+    """Syncs what the index has written, then writes the mark. Blocking, in any thread. Keeps an error of the disk."""
 
     __slots__ = ("_directory", "_file", "_files", "_finish", "_mark", "error", "paths")
 
@@ -95,8 +96,9 @@ class IndexJob:
         self._file = file
         self._mark = mark
         self._finish = finish
-        self.error: OSError | NotNow | None = None
-        """DiskFull: everything is synced, but the mark could not be written."""
+        self.error: BaseException | None = None
+        """DiskFull: everything is synced, but the mark could not be written. Any error but NotNow: possibly nothing
+        is synced."""
 
     def run(self) -> None:
         files = self._files
@@ -116,7 +118,8 @@ class IndexJob:
         except (OSError, NotNow) as error:
             self.error = error
 
-    def done(self) -> None:
+    def done(self, error: BaseException | None = None) -> None:
+        self.error = error or self.error
         self._finish(self)
 
 
@@ -307,10 +310,9 @@ class MessageIndex:
             self.position = end
             self._full = next((file for file in reversed(self.index_files) if file.is_full), None)
             job = self._new_job(self._now())
-            job.run()
+            run_here(job)
             if job.error is not None:
                 raise job.error
-            job.done()
         self._kept = self._fresh = self._now()
 
     def disable(self, reason: str) -> None:
@@ -424,8 +426,9 @@ class MessageIndex:
                 self.failed = f"syncing the index failed: {job.error}"
                 return
             self._job = None
-            self.full_disk = str(job.error) if job.error is not None else None
-            if isinstance(job.error, OSError):  # how much is synced is unknown: the next job syncs it again
+            self.full_disk = (str(job.error) or repr(job.error)) if job.error is not None else None
+            if job.error is not None and not isinstance(job.error, NotNow):
+                # How much is synced is unknown: the next job syncs it again.
                 self._dirty = {**dict.fromkeys(paths), **self._dirty}
                 self._full = self._full or full
                 return

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from mqspark.errors import NotNow, is_shortage
 from mqspark.logs import sparing
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, Verdict, check_record
+from mqspark.store.disk.flush import run_here
 from mqspark.store.index.index import IndexJob, MessageIndex
 from mqspark.store.index.keys import run_keys
 from mqspark.store.log.commitlog import CommitLog, Segment
@@ -226,8 +227,7 @@ class Indexer:
         self.follow(end, durable, end)
         job = self._index.begin_sync()
         if job is not None:
-            job.run()
-            job.done()
+            run_here(job)
         self._index.close()
 
     def _slice(self, segment: Segment, end: int) -> None:

@@ -239,10 +239,10 @@ class _SaveDeletionsJob:
     def run(self) -> None:
         self._deletions.save(self._generation, self._positions)
 
-    def done(self) -> None:
-        for _ in self.steps():
+    def done(self, error: BaseException | None = None) -> None:
+        for _ in self.steps(error):
             continue
 
-    def steps(self) -> Iterator[None]:
-        """``done``, in steps."""
-        return self._deletions.removals()
+    def steps(self, error: BaseException | None = None) -> Iterator[None]:
+        """``done``, in steps. After an error the topics wait for the next job."""
+        return self._deletions.removals() if error is None else iter(())

@@ -225,7 +225,7 @@ class Scrub:
         if job.error is not None:
             # Retention has removed the file. Any other error is reported and the segment is skipped.
             if not isinstance(job.error, FileNotFoundError):
-                self.problem = f"reading the log at {job.start} failed: {job.error}"
+                self.problem = f"reading the log at {job.start} failed: {str(job.error) or repr(job.error)}"
             self.position = job.segment.end
             return
         end = job.end
@@ -269,7 +269,7 @@ class Scrub:
 
 
 class ScrubJob:
-    """Reads a slice. Blocking, in any thread. Keeps its error."""
+    """Reads a slice. Blocking, in any thread."""
 
     def __init__(self, owner: Scrub, reader: _Slice, segment: Segment, start: int, limit: int) -> None:
         self._owner = owner
@@ -278,7 +278,7 @@ class ScrubJob:
         self.start = start
         self.limit = limit
         self.end = start
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
@@ -286,5 +286,6 @@ class ScrubJob:
         except (OSError, MQError) as error:
             self.error = error
 
-    def done(self) -> None:
+    def done(self, error: BaseException | None = None) -> None:
+        self.error = error or self.error
         self._owner.finish(self)

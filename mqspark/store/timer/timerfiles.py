@@ -273,7 +273,7 @@ class TimerFiles:
 
 
 class TimerFlush:
-    """Blocking work. ``done`` runs on the owner's thread if ``run`` did not raise."""
+    """Blocking work. After an error the next flush repeats this one."""
 
     def __init__(
         self,
@@ -320,7 +320,9 @@ class TimerFlush:
             files.remove(path)
             files.sync_directory(path.parent)  # one by one: the remaining files must have no gap
 
-    def done(self) -> None:
+    def done(self, error: BaseException | None = None) -> None:
+        if error is not None:
+            return
         self._owner._unfinished = None
         self._owner.checkpoint = self.checkpoint
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from mqspark.errors import MQError
 from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.flush import run_here
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.index.index import MessageIndex
@@ -104,10 +105,9 @@ class _Builder:
             progress(self.index.position)
         job = self.index.begin_sync()
         if job is not None:
-            job.run()
+            run_here(job)
             if job.error is not None:
                 raise job.error
-            job.done()
         built = BuiltIndex(
             len(self.index.index_files),
             sum(file.header.next_number - 1 for file in self.index.index_files),

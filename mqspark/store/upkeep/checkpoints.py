@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mqspark.clock import Clock
-from mqspark.errors import DiskFull, NoResources, is_shortage
+from mqspark.errors import DiskFull, is_shortage
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.files import FileLayer
@@ -155,12 +155,10 @@ class Checkpoints:
             # Nothing is lost: the old checkpoint stays valid, and the next start reads more of the log.
             self.current = self._before
             self.problem = str(job.error)
-        elif isinstance(job.error, NoResources) or (
-            isinstance(job.error, OSError) and is_shortage(job.error)
-        ):
+        elif job.error is not None and (not isinstance(job.error, OSError) or is_shortage(job.error)):
             # What this one did not sync is synced for the next one.
             self.current = self._before
-            self.problem = f"no checkpoint now: {job.error}"
+            self.problem = f"no checkpoint now: {str(job.error) or repr(job.error)}"
             self._tables[0].dirty_files.update(job.queue_files)
             self._tables[0].new_directories.update(job.directories)
         elif job.error is not None:

@@ -196,7 +196,7 @@ class Cleaner:
         self._job = None
         del self._unlinked_next[: job.unlinked]
         if job.error is not None:
-            self.problem = f"deleting a segment of the log failed: {job.error}"
+            self.problem = f"deleting a segment of the log failed: {str(job.error) or repr(job.error)}"
         for queue, offset in job.begins:
             if queue.is_current:
                 queue.raise_min_offset(offset)
@@ -205,8 +205,8 @@ class Cleaner:
 
 
 class CleaningJob:
-    """Unlinks segments that the log has dropped, and finds where queues begin now. In any thread. Keeps its
-    error."""
+    """Unlinks segments that the log has dropped, and finds where queues begin now. In any thread. Keeps an error of
+    the disk."""
 
     __slots__ = (
         "_cleaner",
@@ -234,7 +234,7 @@ class CleaningJob:
         self._looked = looked
         self.unlinked = 0
         self.begins: list[tuple[ConsumeQueue, int]] = []
-        self.error: OSError | None = None
+        self.error: BaseException | None = None
 
     def run(self) -> None:
         files = self._files
@@ -255,5 +255,8 @@ class CleaningJob:
         except OSError as error:
             self.error = error
 
-    def done(self) -> None:
+    def done(self, error: BaseException | None = None) -> None:
+        if error is not None:
+            self.error = error
+            self._cleaner.ask_queues()  # perhaps not all of them were looked at
         self._cleaner.finish(self)

@@ -58,7 +58,7 @@ class CutBackJob:
         is_quiet: Callable[[int], bool],
         before: Callable[[int], None],
         after: Callable[[int], None],
-        failed: Callable[[OSError], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         """``before`` makes a start expect that the log ends at the position that it gets, and distrust what was noted
         about its queues; ``after`` gets the log's new end."""
@@ -105,8 +105,8 @@ class CutBackJob:
         finally:
             self._files.close(fd)
 
-    def done(self) -> None:
-        if not self._saved or not self._is_quiet(self._end):
+    def done(self, error: BaseException | None = None) -> None:
+        if error is not None or not self._saved or not self._is_quiet(self._end):
             return
         position = self._position
         try:
@@ -118,8 +118,8 @@ class CutBackJob:
                 self._indexer.cut(position)
             self._log.cut_back(position)
             self._after(position)
-        except OSError as error:
-            self._failed(error)
+        except Exception as failure:  # log and queues may disagree now
+            self._failed(failure)
             return
         _log.warning(
             "the log differed from the master's: %d bytes from %d on (%d queue entries) were taken back, saved in %s",
