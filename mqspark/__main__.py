@@ -1,6 +1,6 @@
 """``mqspark`` and ``python -m mqspark``: the command line, which comes with the extra ``server``.
 
-``mqspark doctor`` and ``mqspark job run`` need only the extra ``spark``.
+``mqspark doctor`` needs no extra, ``mqspark doctor spark`` and ``mqspark job run`` only the extra ``spark``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ def main() -> None:
     """The console script. A client installation has it without its dependencies; it then exits with the
     install command."""
     if importlib.util.find_spec("click") is None:
+        if sys.argv[1:2] == ["doctor"] and sys.argv[2:3] != ["spark"]:
+            from mqspark_server.commands.local.examination import examine_from
+
+            sys.exit(examine_from(sys.argv[2:]))
         if sys.argv[1:2] == ["doctor"]:
             from pyspark_pymq.doctor import main as examine
 

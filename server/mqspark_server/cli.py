@@ -68,7 +68,9 @@ _NOUNS = {
     ),
     "user": ("local.user_cli:user", "Users of a server that is not running: add the first one."),
     "job": ("local.job_cli:job", "Spark jobs that keep a store."),
-    "doctor": ("local.job_cli:doctor", "Check an environment."),
+    "doctor": ("local.doctor_cli:doctor", "What is in the way between this machine and a cluster, or Spark."),
+    "top": ("administration.top_cli:top", "What a cluster is doing now: rates and lag."),
+    "mqadmin": ("administration.mqadmin_cli:mqadmin", "RocketMQ's own spelling of these commands."),
 }
 
 

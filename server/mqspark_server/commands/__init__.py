@@ -5,5 +5,5 @@
     local/            what runs or looks at this machine: servers, stores, jobs, contexts, the doctor
 
 Every command is loaded when it is called, so that a simple one costs its own imports only. Imported from outside:
-``loading``, ``refusals``. Must not know the insides of a server: servers are only started here.
+``loading``, ``local``, ``refusals``. Must not know the insides of a server: servers are only started here.
 """

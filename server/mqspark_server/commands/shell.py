@@ -21,13 +21,22 @@ if TYPE_CHECKING:
     from mqspark.client.remoting.identity import ClientOptions
     from mqspark_server.commands.contexts import ClusterContext
 
-__all__ = ["ClusterShell", "assume_yes", "clustered", "confirm", "connection_of", "output_option"]
+__all__ = [
+    "ClusterShell",
+    "assume_yes",
+    "clustered",
+    "confirm",
+    "connection_of",
+    "connection_options",
+    "output_option",
+]
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 _TOPIC_NOT_EXIST, _GROUP_NOT_EXIST = 17, 26
 _OPTIONS = (
     "nameserver",
     "context_name",
+    "cluster",
     "credentials_file",
     "tls",
     "tls_ca",
@@ -54,7 +63,7 @@ def _complete_contexts(ctx: click.Context, parameter: click.Parameter, incomplet
     return [name for name in sorted(names) if name.startswith(incomplete)]
 
 
-def _connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option(
@@ -72,6 +81,9 @@ def _connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "credentials_file",
                 metavar="FILE",
                 help="Lines accessKey: and secretKey:, as in RocketMQ's tools.yml.",
+            ),
+            click.option(
+                "--cluster", metavar="NAME", help="Its brokers alone, where the name servers know several."
             ),
             click.option(
                 "--tls/--no-tls", "tls", default=None, help="Speak TLS.  [default: as the context says]"
@@ -117,7 +129,9 @@ class ClusterShell:
             name: dict(sorted(data.broker_addrs.items())) for name, data in info.broker_addr_table.items()
         }
         asked = list(names)
-        for name in asked:
+        for place, name in enumerate(asked):
+            if ":" in name:  # an address
+                asked[place] = name = next((each for each in table if name in table[each].values()), name)
             if name not in table:
                 raise Missing("broker", name, table, f"there are {', '.join(sorted(table)) or 'none'}")
         if not asked and self.cluster is not None:
@@ -157,7 +171,7 @@ def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None
         tls=_tls(given, context),
     )
     addresses = nameserver or (context.nameserver if context else DEFAULT_NAMESRV)
-    return addresses, options, context.cluster if context else None, timeout_ms
+    return addresses, options, given.get("cluster") or (context.cluster if context else None), timeout_ms
 
 
 def _tls(given: dict[str, Any], context: ClusterContext | None) -> Any:
@@ -203,7 +217,7 @@ def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
         asyncio.run(work())
 
-    return output_option(_connection_options(run))
+    return output_option(connection_options(run))
 
 
 async def _explained(shell: ClusterShell, error: Exception, given: dict[str, Any]) -> CommandFailed | None:

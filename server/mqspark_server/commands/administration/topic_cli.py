@@ -52,6 +52,12 @@ _STATS = (
     Column("out_minute", "OUT/MIN"),
     Column("out_day", "OUT TODAY", wide=True),
 )
+_PRODUCERS = (
+    Column("client_id", "CLIENT"),
+    Column("address", "ADDRESS"),
+    Column("language", "LANGUAGE"),
+    Column("version", "VERSION"),
+)
 _attributes = click.option(
     "-a", "--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="RocketMQ's. Repeatable."
 )
@@ -180,6 +186,7 @@ def _settings(config: Any) -> dict[str, Any]:
 @_perm
 @click.option("--type", "message_type", type=click.Choice(_TYPES), help="The attribute message.type.")
 @click.option("--order", is_flag=True, help="The topic keeps its queues while a broker is away.")
+@click.option("--exist-ok", is_flag=True, help="A topic that is there already is left as it is.")
 @_attributes
 @_brokers
 @clustered
@@ -190,20 +197,26 @@ async def topic_create(
     perm: str | None,
     message_type: str | None,
     order: bool,
+    exist_ok: bool,
     attributes: tuple[str, ...],
     brokers: tuple[str, ...],
 ) -> None:
     """Create TOPIC on every master, or on --broker."""
+    names = {name: each for name, each in (await shell.brokers(brokers)).items() if 0 in each}
     if topic in await shell.known_topics():
-        raise CommandFailed(f"topic {topic} is there already; mqspark topic update {topic} changes it")
+        there = names.keys() & (await shell.admin.topic_route(topic)).brokers.keys()
+        if there and not exist_ok:
+            raise CommandFailed(f"topic {topic} is there already; mqspark topic update {topic} changes it")
+        names = {name: each for name, each in names.items() if name not in there}
+        if not names:
+            return
     table = assignments(attributes)
     if message_type is not None:
         table["message.type"] = message_type
-    names = await shell.brokers(brokers)
     await shell.admin.create_topic(
         topic,
         queues=queues,
-        brokers=[name for name, each in names.items() if 0 in each],
+        brokers=list(names),
         perm=_PERMS[perm or "rw"],
         order=order,
         attributes=table,
@@ -244,8 +257,12 @@ async def topic_update(
     if all(each is None for each in (queues, read_queues, write_queues, perm, order)) and not attributes:
         raise click.UsageError("nothing to change: --queues, --perm, --attribute ...")
     route = await shell.admin.topic_route(topic)
-    names = [name for name in (brokers or sorted(route.brokers)) if name]
-    await shell.brokers(names)
+    names = [name for name in await shell.brokers(brokers) if brokers or name in route.brokers]
+    for name in names:
+        if name not in route.brokers:
+            raise CommandFailed(
+                f"topic {topic} is not on {name}; mqspark topic create {topic} --broker {name}"
+            )
     masters = {name: address for name in names if (address := route.master(name)) is not None}
     configs = await _configs(shell, topic, masters)
     for name, config in configs.items():
@@ -325,3 +342,25 @@ def _rates(direction: str, data: Any) -> dict[str, Any]:
         f"{direction}_minute": minute.sum if minute else 0,
         f"{direction}_day": day.sum if day else 0,
     }
+
+
+@topic.command("producers")
+@_topic
+@click.argument("group")
+@clustered
+async def topic_producers(shell: ClusterShell, topic: str, group: str) -> None:
+    """The producers of GROUP at the brokers of TOPIC that are online."""
+    try:
+        found = await shell.admin.topic_producers(topic, group)
+    except BrokerError:
+        raise Missing("producer group online", group, advice="mqspark broker producers BROKER") from None
+    rows = [
+        {
+            "client_id": each.client_id,
+            "address": each.client_addr,
+            "language": each.language,
+            "version": each.version,
+        }
+        for each in found.connection_set
+    ]
+    shell.output.rows(_PRODUCERS, rows, empty="no producer is online")

@@ -14,7 +14,7 @@ import click
 
 from mqspark.errors import ConfigError
 
-__all__ = ["doctor", "job"]
+__all__ = ["doctor_spark", "job"]
 
 
 @click.group()
@@ -34,12 +34,7 @@ def job_run(arguments: Sequence[str]) -> None:
     sys.exit(main(arguments))
 
 
-@click.group()
-def doctor() -> None:
-    """Check an environment."""
-
-
-@doctor.command("spark")
+@click.command("spark")
 @click.option("--nameserver", metavar="HOST:PORT", help="Also ask this name server.")
 def doctor_spark(nameserver: str | None) -> None:
     """Say what keeps format("pymq") from working here. Exit code 1 when something does."""

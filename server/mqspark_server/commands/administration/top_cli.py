@@ -1,0 +1,156 @@
+"""``mqspark top``: what a cluster is doing now."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+import click
+
+from mqspark.errors import MQError
+from mqspark.message import RETRY_PREFIX, is_system_topic
+from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
+from mqspark_server.commands.output import Column
+from mqspark_server.commands.shell import ClusterShell, clustered
+
+__all__ = ["top"]
+
+_AT_ONCE = 16
+_TOPICS = (
+    Column("topic", "TOPIC"),
+    Column("in_tps", "IN/S"),
+    Column("messages", "MESSAGES"),
+    Column("queues", "QUEUES"),
+)
+_GROUPS = (
+    Column("group", "GROUP"),
+    Column("topic", "TOPIC"),
+    Column("out_tps", "OUT/S"),
+    Column("lag", "LAG"),
+    Column("lag_change", "CHANGE/S"),
+)
+Places = dict[str, tuple[int, int, int]]
+Progress = dict[tuple[str, str], tuple[int, int]]
+
+
+@click.command(short_help="What a cluster is doing now: rates and lag.")
+@click.option(
+    "-i", "--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds."
+)
+@click.option("-c", "--count", type=click.IntRange(min=1), help="So many tables.  [default: 1 into a pipe]")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=15, show_default=True, help="Topics and groups."
+)
+@clustered
+async def top(shell: ClusterShell, interval: float, count: int | None, limit: int) -> None:
+    """Brokers, the busiest topics and the groups with the largest lag, again and again; q is Ctrl-C.
+
+    Into a pipe, or with -o json, it is one table over one interval.
+    """
+    live = sys.stdout.isatty() and shell.output.is_table
+    tables = count if count is not None else None if live else 1
+    before = await _sample(shell)
+    began = time.monotonic()
+    shown = 0
+    try:
+        while tables is None or shown < tables:
+            await asyncio.sleep(interval)
+            now = await _sample(shell)
+            elapsed_s = time.monotonic() - began
+            began += elapsed_s
+            brokers = await broker_rows(shell)
+            if live:
+                click.echo("\x1b[H\x1b[2J", nl=False)
+            topics = _topic_rows(before[0], now[0], elapsed_s)
+            groups = _group_rows(before[1], now[1], elapsed_s)
+            _show(shell, brokers, topics[:limit], groups[:limit])
+            before = now
+            shown += 1
+    except asyncio.CancelledError:
+        if not live:
+            raise  # on a terminal, Ctrl-C is how it ends
+
+
+def _show(
+    shell: ClusterShell,
+    brokers: list[dict[str, Any]],
+    topics: list[dict[str, Any]],
+    groups: list[dict[str, Any]],
+) -> None:
+    if not shell.output.is_table:
+        shell.output.record({"brokers": brokers, "topics": topics, "groups": groups})
+        return
+    shell.output.rows(BROKER_COLUMNS, brokers)
+    shell.output.heading("topics")
+    shell.output.rows(_TOPICS, topics, empty="no topic")
+    shell.output.heading("groups")
+    shell.output.rows(_GROUPS, groups, empty="nothing is committed")
+
+
+async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:
+    """End, messages and queues of each topic; end and committed offset of each group and topic."""
+    topics = [
+        name for name in await shell.known_topics() if not is_system_topic(name) and not name.startswith("%")
+    ]
+    groups = list(await shell.admin.groups())
+    places: Places = {}
+    progress: Progress = {}
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def topic(name: str) -> None:
+        async with gate:
+            try:
+                stats = (await shell.admin.topic_stats(name)).values()
+            except MQError:
+                return  # deleted meanwhile, or its broker is away
+            places[name] = (
+                sum(each.max_offset for each in stats),
+                sum(each.max_offset - each.min_offset for each in stats),
+                len(stats),
+            )
+
+    async def group(name: str) -> None:
+        async with gate:
+            try:
+                offsets = await shell.admin.group_offsets(name)
+            except MQError:
+                return  # it has committed nothing
+            for queue, each in offsets.items():
+                if not queue.topic.startswith(RETRY_PREFIX):
+                    end, committed = progress.get((name, queue.topic), (0, 0))
+                    progress[name, queue.topic] = end + each.max_offset, committed + max(0, each.committed)
+
+    await asyncio.gather(*map(topic, topics), *map(group, groups))
+    return places, progress
+
+
+def _topic_rows(before: Places, now: Places, elapsed_s: float) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "topic": name,
+            "in_tps": round((end - before.get(name, (end, 0, 0))[0]) / elapsed_s, 1),
+            "messages": messages,
+            "queues": queues,
+        }
+        for name, (end, messages, queues) in now.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["in_tps"], -row["messages"], row["topic"]))
+
+
+def _group_rows(before: Progress, now: Progress, elapsed_s: float) -> list[dict[str, Any]]:
+    rows = []
+    for (name, topic), (end, committed) in now.items():
+        old_end, old_committed = before.get((name, topic), (end, committed))
+        lag = end - committed
+        rows.append(
+            {
+                "group": name,
+                "topic": topic,
+                "out_tps": round((committed - old_committed) / elapsed_s, 1),
+                "lag": lag,
+                "lag_change": round((lag - (old_end - old_committed)) / elapsed_s, 1),
+            }
+        )
+    return sorted(rows, key=lambda row: (-row["lag"], row["group"], row["topic"]))

@@ -1,0 +1,42 @@
+"""``mqspark doctor``: what is in the way between this machine and a cluster, or Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.output import Output
+from mqspark_server.commands.refusals import MISSING
+from mqspark_server.commands.shell import connection_of, connection_options, output_option
+
+__all__ = ["doctor"]
+
+_LAZY = {"spark": ("local.job_cli:doctor_spark", 'Say what keeps format("pymq") from working here.')}
+
+
+@click.group(cls=LazyCommands, lazy=_LAZY, invoke_without_command=True, context_settings=HELP)
+@connection_options
+@output_option
+def doctor(output: str | None, **given: Any) -> None:
+    """Check this machine, the name servers and every broker, and say what to do. Exit code 3 when something is wrong.
+
+    Addresses that brokers registered with, clocks, disks, versions, ports; mqspark doctor spark checks Spark.
+    """
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is not None:
+        return
+    from mqspark_server.commands.local.examination import FAULT, diagnose, lines_of
+
+    namesrv, options, _, timeout_ms = connection_of(given)
+    found = asyncio.run(diagnose(namesrv, options, timeout_ms))
+    printed = Output(output)
+    if printed.is_table:
+        for line in lines_of(found):
+            click.echo(line)
+    else:
+        printed.rows((), [each._asdict() for each in found])
+    if any(each.level == FAULT for each in found):
+        ctx.exit(MISSING)
