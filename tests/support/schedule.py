@@ -52,6 +52,8 @@ SECONDS = {
     "tests/integration/test_client_chaos.py": 20,
     "tests/integration/test_client_consume.py": 20,
     "tests/integration/test_testing.py": 20,
+    "tests/integration/test_commands_operating.py": 15,
+    "tests/integration/test_commands.py": 10,
     "tests/unit/test_store_tools.py": 20,
     "tests/security/test_interrupted_starts.py": 15,
     "tests/security/test_descriptors.py": 15,

@@ -19,6 +19,9 @@ from mqspark_server.commands.shell import ClusterShell, clustered
 
 __all__ = ["consume", "filter_options", "filter_of"]
 
+_MAX_ROWS = 10_000
+"""Messages that a table or a single JSON document holds in memory."""
+
 
 def filter_options(function: Callable[..., object]) -> Callable[..., object]:
     """--tag and --sql."""
@@ -117,6 +120,10 @@ async def consume(
         async with contextlib.aclosing(stream):
             async for message in stream:
                 rows.append(message_row(message))
-                if len(rows) == count:
+                if len(rows) == (count or _MAX_ROWS):
                     break
+        if count is None and len(rows) == _MAX_ROWS:
+            click.echo(
+                f"these are the first {_MAX_ROWS:,}: --count says how many, -o jsonl prints all", err=True
+            )
         shell.output.rows(MESSAGE_COLUMNS, rows, empty="no message")

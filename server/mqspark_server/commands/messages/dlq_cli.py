@@ -79,7 +79,7 @@ async def _dead(
     origin: str | None,
     begin: str,
     until: str | None,
-    count: int | None,
+    count: int,
 ) -> list[MessageExt]:
     try:
         # Consumers do not read the topic, so its route has no queue to subscribe to where it is write-only.
@@ -137,7 +137,9 @@ async def dlq_show(
 @_origin
 @_since
 @_until
-@click.option("-c", "--count", type=click.IntRange(min=1), help="At most so many.")
+@click.option(
+    "-c", "--count", type=click.IntRange(1, 100_000), default=10_000, show_default=True, help="At most."
+)
 @click.option(
     "--to",
     type=click.Choice(["group", "topic"]),
@@ -157,7 +159,7 @@ async def dlq_resend(
     origin: str | None,
     begin: str,
     until: str | None,
-    count: int | None,
+    count: int,
     to: str,
     dry_run: bool,
     yes: bool,
