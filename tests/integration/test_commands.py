@@ -322,7 +322,7 @@ def test_topics_and_groups_are_completed() -> None:
             return mqspark()
 
     assert completed("mqspark topic describe Compl", 3).lines == ["plain,Completed"]
-    assert completed("mqspark top", 1).lines == ["plain,topic"]
+    assert completed("mqspark topi", 1).lines == ["plain,topic"]
     assert "plain,TOOLS_CONSUMER" in completed("mqspark group members TOOLS", 3).lines
     assert completed(f"mqspark topic describe -n {NOWHERE} Compl", 5).out.strip() == "", "errors are silent"
     for shell in ("bash", "zsh", "fish"):
