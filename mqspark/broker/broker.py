@@ -30,10 +30,12 @@ from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.registration import Publication
+from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower, HaViews
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Metadata
 from mqspark.broker.replication.replicas import Replicas
 from mqspark.broker.replication.slave import refusals
+from mqspark.broker.replication.term import Term
 from mqspark.broker.savedstate import SavedState
 from mqspark.broker.send.fastfail import FastFail
 from mqspark.broker.send.replies import ReplyProcessor
@@ -67,6 +69,7 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import physical_memory_bytes
 from mqspark.store.disk.flush import Job
+from mqspark.store.log.epochs import EpochFile, begin_term
 from mqspark.store.store import MessageStore, StoreProgress
 from mqspark.store.timer.timerfiles import TimerFiles
 
@@ -94,9 +97,12 @@ class BrokerCore:
         memory_bytes: int | None = None,
         foreign_keys: ForeignKeys = no_foreign_keys,
         authority: Authority | None = None,
+        term: Term | None = None,
     ) -> None:
-        """``authority``: None lets everybody do everything."""
+        """``authority``: None lets everybody do everything. ``term``: in controller mode, this broker's part. A changed
+        part needs a new core."""
         self.config = config
+        self.term = term
         self.store = store
         self._authority = authority
         self.outbox: list[Session] = outbox if outbox is not None else []
@@ -173,9 +179,17 @@ class BrokerCore:
         """Set on a slave, which runs no services: its master's messages and progress are all it has."""
         self.metadata: Metadata | None = None
         """Set on a slave."""
+        self.epochs: EpochFile | None = None
+        """Set in controller mode."""
+        if term is not None:
+            self.epochs = EpochFile(store.root_file(store.paths.epochs), store.max_physical_offset)
+            if term.is_master:
+                begin_term(self.epochs, term.epoch, store.max_physical_offset)
         self._services: list[Service] = []
         if config.broker_role is BrokerRole.SLAVE:
             self.follower = Follower(config, store, clock)
+            if term is not None and self.epochs is not None:
+                self.follower = EpochFollower(config, store, clock, term, self.epochs)
             self.metadata = Metadata(state, modes, self.delays, self.timers)
             store.follow()
             self.timers.begin_following()
@@ -189,6 +203,9 @@ class BrokerCore:
                 self._saved.add(service.saved_tables())
 
         self.replicas = Replicas(config, store, clock, self.follower)
+        if term is not None and self.epochs is not None:
+            following = self.follower if isinstance(self.follower, EpochFollower) else None
+            self.replicas = ControlledReplicas(config, store, clock, term, self.epochs, following)
         store.refuse_puts(self.replicas.shortage)
         if self.replicas.gates_readers:
             store.confirm(self.replicas.confirmed)
@@ -221,6 +238,11 @@ class BrokerCore:
             self.replicas.handlers,
             AssignmentProcessor(state, modes, self.routes, self._mode_changed).handlers,
         )
+        if term is not None and self.epochs is not None:
+            if term.is_master:
+                topics.begin_epoch(term.epoch)
+            shown = HaViews(config, store, term, self.epochs)
+            self.handlers.update(shown.handlers)
         if self.follower is not None:
             self.handlers.update(refusals())
         if authority is not None:
@@ -383,6 +405,8 @@ class BrokerCore:
     def jobs(self) -> list[Job]:
         """Due work for a worker thread. Called about once a second, and not again before the previous jobs are
         done."""
+        if self.epochs is not None:
+            self.epochs.forget_before(self.store.min_physical_offset)  # writes when a whole epoch is gone
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
         jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.jobs())

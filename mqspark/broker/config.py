@@ -56,6 +56,24 @@ class BrokerConfig:
     """A slave's: ``host:port`` of its master's HA port; None: the one that the name servers name."""
     sync_from_last_file: bool = False
     """A slave's: whether it begins with its master's newest segment when it has no log, instead of the oldest."""
+    enable_controller_mode: bool = False
+    """Whether controllers decide which broker of this name is the master. brokerRole and brokerId are theirs, then."""
+    controller_addr: str | None = None
+    """The controllers: ``host:port;host:port``."""
+    broker_heartbeat_interval: int = 1_000  # ms; to the controllers
+    send_heartbeat_timeout_millis: int = 1_000
+    controller_heart_beat_timeout_mills: int = 10_000
+    """ms without a heartbeat after which another broker is elected. A master that gets no answer for that long
+    acknowledges nothing more."""
+    broker_election_priority: int = (1 << 31) - 1
+    """The smallest one is elected among equals."""
+    sync_broker_metadata_period: int = 5_000  # ms; a controller is asked who the master is
+    sync_controller_metadata_period: int = 10_000  # ms; and which controller leads
+    check_sync_state_set_period: int = 5_000  # ms
+    ha_max_time_slave_not_catchup: int = 15_000
+    """ms after which a slave that lacks something leaves the SyncStateSet."""
+    async_learner: bool = False
+    """A slave's in controller mode: it copies the log and never belongs to the SyncStateSet, so it is not elected."""
     slave_read_enable: bool = False
     """A slave's: whether it serves pulls. A master's: whether it sends consumers of old messages to a slave."""
     offset_check_in_slave: bool = False
@@ -215,6 +233,10 @@ class BrokerConfig:
         for name, port in (("listenPort", self.listen_port), ("haListenPort", self.ha_listen_port)):
             if port is not None and not 0 <= port <= 65535:
                 raise ConfigError(f"setting {name}={port} is not a port (0 to 65535)", key=name)
+        if self.enable_controller_mode and not parse_addresses(
+            self.controller_addr or "", key="controllerAddr"
+        ):
+            raise ConfigError("setting enableControllerMode needs controllerAddr", key="controllerAddr")
         if self.broker_role is BrokerRole.SLAVE and self.broker_id <= 0:
             raise ConfigError(
                 f"setting brokerId={self.broker_id} is a master's: a slave (brokerRole=SLAVE) needs one above 0",
@@ -260,6 +282,13 @@ class BrokerConfig:
             "ha_housekeeping_interval",
             "ha_transfer_batch_size",
             "ha_max_gap_not_in_sync",
+            "broker_heartbeat_interval",
+            "send_heartbeat_timeout_millis",
+            "controller_heart_beat_timeout_mills",
+            "sync_broker_metadata_period",
+            "sync_controller_metadata_period",
+            "check_sync_state_set_period",
+            "ha_max_time_slave_not_catchup",
             "short_polling_time_mills",
             "revive_queue_num",
             "pop_polling_size",

@@ -980,6 +980,14 @@ class ExchangeHAInfoRequestHeader(Header):
     master_address: str | None = None
 
 
+class ExchangeHAInfoResponseHeader(Header):
+    """Answer to request 906. All absent: the broker is not a master."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: I64 | None = None
+    master_address: str | None = None
+
+
 class ResetMasterFlushOffsetHeader(Header):
     """Request 908."""
 

@@ -72,7 +72,7 @@ from mqspark.store.recovery.recovery import Recovery, RecoveryReport
 from mqspark.store.recovery.scrub import Scrub
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
-from mqspark.store.upkeep.cutback import CutBackJob, last_whole_record
+from mqspark.store.upkeep.cutback import CutBackJob, last_whole_record, walk_records
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "StoreProgress"]
 
@@ -334,10 +334,19 @@ class MessageStore:
         """The end of the last record that lies in [begin, end) of the log and is in a queue."""
         return last_whole_record((self._table, self._batch_table), begin, end)
 
+    def is_record_end(self, position: int) -> bool:
+        """Whether a record of the log, or the padding of a segment, ends at ``position``. Raises OSError."""
+        begin = self.min_physical_offset
+        if position <= begin:
+            return position == begin
+        at = self.last_whole_record(begin, position) or begin
+        return walk_records(self.log_bytes, at, position) == position
+
     def cut_back(self, position: int) -> None:
         """Take the log of a copy back to ``position``, the end of a record, with the next ``maintenance``. The rest is
         saved in ``mqspark.diverged``. ``is_cutting`` until then."""
         self._cut_back_to = position
+        self._unreported_arrivals += self.confirm(INT64_MAX)  # what is cut has its queue entries
 
     @property
     def is_cutting(self) -> bool:
@@ -585,6 +594,10 @@ class MessageStore:
     def config_file(self, name: str) -> ConfigFile:
         """A file of ``config/``. A failed save makes the store read-only; a full disk alone does not."""
         return ConfigFile(self.paths.config / name, self._files, self.distrust, self.damages.note)
+
+    def root_file(self, path: Path) -> ConfigFile:
+        """The same for a file beside the log."""
+        return ConfigFile(path, self._files, self.distrust, self.damages.note)
 
     def distrust(self, path: Path, error: OSError) -> None:
         """Note that a file beside the log could not be written or synced. The owner thread then makes the

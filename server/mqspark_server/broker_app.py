@@ -12,9 +12,11 @@ from typing import Any
 from mqspark.auth.authority import Authority
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.replication.term import Term
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import ConfigError
 from mqspark.message import encode_host
+from mqspark.protocol.dispatch import Handler
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.recovery.recovery import RecoveryReport
@@ -71,6 +73,9 @@ class BrokerApp:
         """Result of the recovery at start."""
         self.parts: BrokerParts | None = None
         """None before the store is recovered."""
+        self.term: Term | None = None
+        """In controller mode: this broker's part."""
+        self.more_handlers: dict[int, Handler] = {}
         self._ends = Ends()
 
     @property
@@ -225,7 +230,9 @@ class BrokerApp:
             outbox=outbox,
             foreign_keys=foreign_keys(BrokerConfig, StoreConfig),
             authority=authority,
+            term=self.term,
         )
+        core.handlers.update(self.more_handlers)
         server = remoting_server(
             self.config.broker_name, core, outbox, self.settings.server, self._after_turn, core.overload
         )
@@ -235,7 +242,7 @@ class BrokerApp:
         registrar = Registrar(core, server.write_outbox, tls, signer)
         following: Following | None = None
         if core.follower is not None and core.metadata is not None:
-            following = Following(core.follower, core.metadata, registrar, server.schedule)
+            following = Following(core.follower, core.metadata, registrar, server.schedule, self.term)
         parts = BrokerParts(
             core=core,
             server=server,

@@ -17,6 +17,7 @@ from typing import Any
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError, StoreReadOnly
 from mqspark_server.broker_app import BrokerApp
+from mqspark_server.controlled_app import broker_app
 from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.settings.settings import (
@@ -119,7 +120,7 @@ class DevCluster:
         if store is None:
             raise RuntimeError("the cluster is not started")
         settings = self._broker_settings(number, self.namesrv.address, store)
-        return BrokerApp(settings, clock=self.clock, chance=self._chance)
+        return broker_app(settings, clock=self.clock, chance=self._chance)
 
     async def kill(self, number: int) -> None:
         """``BrokerApp.kill``; the port stays taken for ``restart``."""

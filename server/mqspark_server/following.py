@@ -15,13 +15,15 @@ from typing import Any, cast
 
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Metadata, Request, log_bounds
+from mqspark.broker.replication.term import Term
 from mqspark.config import INT64_MAX
 from mqspark.errors import MQError, NotNow, ProtocolError
 from mqspark.logs import sparing
-from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.headers import ExchangeHAInfoResponseHeader
 from mqspark_server.net.outbound import Outbound
-from mqspark_server.registrar import Registrar
+from mqspark_server.registrar import Master, Registrar
 
 __all__ = ["Following"]
 
@@ -49,8 +51,15 @@ class Following:
     """``appended`` is called after bytes of the master's log were appended: they have to be written."""
 
     def __init__(
-        self, follower: Follower, metadata: Metadata, registrar: Registrar, appended: Callable[[], None]
+        self,
+        follower: Follower,
+        metadata: Metadata,
+        registrar: Registrar,
+        appended: Callable[[], None],
+        term: Term | None = None,
     ) -> None:
+        """``term``: in controller mode, who the master is."""
+        self._term = term
         self.follower = follower
         self._metadata = metadata
         self._registrar = registrar
@@ -94,7 +103,7 @@ class Following:
 
     async def copy_metadata(self) -> None:
         """Copy the master's tables once."""
-        if not self._registrar.master.address:
+        if not self._master().address:
             return  # ``_follow`` says so
         requests = self._metadata.read()
         with contextlib.suppress(StopIteration):
@@ -104,7 +113,7 @@ class Following:
 
     async def _ask(self, request: Request) -> Command:
         """Ask the master."""
-        address = self._registrar.master.address
+        address = self._master().address
         async with self._connecting:
             connection = self._remoting
             if connection is None or not connection.alive or connection.address != address:
@@ -123,12 +132,29 @@ class Following:
             connection.close()
             raise
 
+    def _master(self) -> Master:
+        """Where the master is; in controller mode as the controller says, and then without its HA address."""
+        term = self._term
+        return self._registrar.master if term is None else Master("", term.master_address)
+
+    async def _controlled_master(self, address: str) -> Master:
+        answer = await self._ask(Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {}))
+        if answer.code != ResponseCode.SUCCESS:
+            raise ProtocolError(f"{address} does not say where its log is: code {answer.code}")
+        return Master(answer.header(ExchangeHAInfoResponseHeader).master_ha_address or "", address)
+
     async def _follow(self) -> None:
         """Copy from one connection until it ends."""
-        master = self._registrar.master
+        master = self._master()
+        if self._term is not None and master.address:
+            master = await self._controlled_master(master.address)
         address = self.follower.ha_master_address or master.ha_address
         if not address:
-            raise ProtocolError("the name servers know no master of this broker")
+            raise ProtocolError(
+                "the name servers know no master of this broker"
+                if self._term is None
+                else "there is no master now, as far as the controller has said"
+            )
         begin, end = 0, INT64_MAX
         if master.address:
             answer = await self._ask(Request(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
@@ -151,14 +177,14 @@ class Following:
         log.info("copying the log of %s from %d on", address, self.follower.begin)
         self.problems.pop("log", None)
         try:
-            await self._watch(connection)
+            await self._watch(connection, master)
         finally:
             self._connection = None
             connection.abort()
             self.follower.disconnected()
         raise ConnectionError(f"{address}: {connection.reason}")
 
-    async def _watch(self, connection: _MasterConnection) -> None:
+    async def _watch(self, connection: _MasterConnection, master: Master) -> None:
         told_s = asyncio.get_running_loop().time()
         while not connection.ended.is_set():
             with contextlib.suppress(TimeoutError):
@@ -170,6 +196,8 @@ class Following:
                 connection.end("it is silent")
             connection.retry()
             connection.turned()
+            if self._term is not None and self._term.master_address != master.address:
+                connection.end("another broker is the master now")
             self._metadata.apply()
             if follower.behind_bytes > MIN_BEHIND_BYTES and now_s - told_s > PROGRESS_S:
                 told_s = now_s

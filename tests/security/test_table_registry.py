@@ -27,6 +27,7 @@ SERVERS = {
     "*.handlers": "one entry a request code",
     "SavedState._timed": "made at the start",
     "BrokerCore._services": "made at the start",
+    "BrokerApp.more_handlers": "one entry a request code",
     "BrokerApp.recovery": "what the last recovery found: numbers by name",
     "BrokerSettings.unused": "keys of the settings",
     "NamesrvSettings.unused": "keys of the settings",

@@ -11,6 +11,7 @@ from mqspark.auth.authority import Authority
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.registration import Registration
+from mqspark.broker.replication.term import Term
 from mqspark.message import MessageExt, encode_host
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
@@ -104,6 +105,7 @@ class Bench:
         *,
         sync: bool = False,
         start: bool = True,
+        term: Term | None = None,
         store_settings: Mapping[str, Any] | None = None,
         new_authority: Callable[[], Authority] | None = None,
         **settings: Any,
@@ -113,6 +115,7 @@ class Bench:
         self.store_settings = dict(store_settings or {})
         self.clock = ManualClock()
         self.settings = settings
+        self.term = term
         self.sync = sync
         self._sessions = 0
         self.outbox: list[Session] = []
@@ -155,6 +158,7 @@ class Bench:
             outbox=self.outbox,
             memory_bytes=1 << 30,
             authority=None if self.new_authority is None else self.new_authority(),
+            term=self.term,
         )
 
     def peer(self, *, fast: bool = False, address: str = "127.0.0.1") -> Peer:

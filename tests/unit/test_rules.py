@@ -214,10 +214,7 @@ CALLED_BY_OTHERS = {
     "operators and the tests of the archive": "archived_mark",
     "tests, which are a peer, a tool or a clock to what they test": """encode_command encode_batch encode_register_body
     decode_register_body FREE_TEXTS MULTI_QUEUE_OFFSET live_brokers mapped_segments""",
-    "brokers in controller mode": "EpochEntryCache",
-    "the controller": """AlterSyncStateSetResponseHeader ElectMasterResponseHeader ElectMasterResponseBody
-    RegisterBrokerToControllerResponseHeader GetReplicaInfoResponseHeader GetMetaDataResponseHeader
-    GetNextBrokerIdResponseHeader ApplyBrokerIdResponseHeader BrokerReplicasInfo SyncStateSet""",
+    "the controller": "AlterSyncStateSetResponseHeader ApplyBrokerIdResponseHeader BrokerReplicasInfo",
     "programs that test with mqspark.testing": """transaction_producer push_consumer pop_consumer lite_pull_consumer
     shut_down add_broker apps""",
 }

@@ -146,8 +146,8 @@ def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
     for changes, says in (
         ({"traceOm": "x"}, r"^unknown setting 'traceOm'; did you mean 'traceOn'\?$"),
         (
-            {"enableControllerMode": "true"},
-            r"^enableControllerMode=true: controller mode is not available in this version$",
+            {"enableDLegerCommitLog": "true"},
+            r"^enableDLegerCommitLog=true: DLedger replication is not available in this version$",
         ),
     ):
         with pytest.raises(ConfigError, match=says):

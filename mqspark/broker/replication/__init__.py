@@ -1,4 +1,5 @@
 """Master and slave: copies of the log.
 
-Imported from outside: ``follower``, ``metadata``, ``replicas``, ``slave``. Must not know the sockets between them.
+Imported from outside: ``epochlink``, ``follower``, ``manager``, ``metadata``, ``replicas``,
+``slave``, ``term``. Must not know the sockets between them.
 """

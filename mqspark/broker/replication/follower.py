@@ -20,6 +20,7 @@ Must not know sockets or what a record is.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
@@ -117,8 +118,7 @@ class Follower:
         self._is_empty = begin == end
         if self._is_empty:
             self._sure = INT64_MAX
-            is_newest = self._config.sync_from_last_file or master_begin == master_end
-            first = 0 if is_newest else master_begin or 1
+            first = self._first_of_empty(master_begin, master_end)
             if first == 1:
                 self._next, self._parts, self._rest_bytes = 1, [b"\0"], 1
         else:
@@ -128,7 +128,12 @@ class Follower:
             self._next = self._compared = self._compare_from = first
         self._compare_end = end
         self._reported = self.begin = first
-        return encode_report(first)
+        return self._encode(first)
+
+    def _first_of_empty(self, master_begin: int, master_end: int) -> int:
+        """The first report without a log."""
+        is_newest = self._config.sync_from_last_file or master_begin == master_end
+        return 0 if is_newest else master_begin or 1
 
     @property
     def ha_master_address(self) -> str | None:
@@ -144,24 +149,30 @@ class Follower:
         takes nothing more."""
         self._heard_ms = self._clock.monotonic_ms()
         self.received_bytes += len(data)
-        for position, part in self._frames.receive_data(data):
-            if self._next is None:
-                if not part:
-                    continue
-                self._next = position
-            if position != self._next:
-                raise ProtocolError(f"it sends its log from {position} on, but {self._next} was next")
-            if self._is_empty and part:
-                self._is_empty = False
-                begin = position - self._rest_bytes
-                if begin != self._store.max_physical_offset:
-                    self._store.begin_at(begin)
-            self._next += len(part)
-            self.master_end = max(self.master_end, self._next)
-            self._parts.append(part)
-            self._rest_bytes += len(part)
+        for position, part in self._parse(data):
+            self._accept(position, part)
         if self._rest_bytes >= self._wanted_bytes:
             self.take_rest()
+
+    def _parse(self, data: bytes) -> Iterable[tuple[int, memoryview]]:
+        return self._frames.receive_data(data)
+
+    def _accept(self, position: int, part: memoryview) -> None:
+        if self._next is None:
+            if not part:
+                return
+            self._next = position
+        if position != self._next:
+            raise ProtocolError(f"it sends its log from {position} on, but {self._next} was next")
+        if self._is_empty and part:
+            self._is_empty = False
+            begin = position - self._rest_bytes
+            if begin != self._store.max_physical_offset:
+                self._store.begin_at(begin)
+        self._next += len(part)
+        self.master_end = max(self.master_end, self._next)
+        self._parts.append(part)
+        self._rest_bytes += len(part)
 
     def take_rest(self) -> None:
         """Append what is complete of the bytes received."""
@@ -235,6 +246,9 @@ class Follower:
             return self._compared
         return min(self._store.acked_offset, self._next or 0)
 
+    def _encode(self, position: int) -> bytes:
+        return encode_report(position)
+
     def report(self) -> bytes:
         """What to send now: the position when it has grown, or nothing was sent for haSendHeartbeatInterval."""
         if self.address is None:
@@ -243,7 +257,7 @@ class Follower:
         if position <= self._reported and now_ms - self._said_ms < self._config.ha_send_heartbeat_interval:
             return b""
         self._reported, self._said_ms = max(position, self._reported), now_ms
-        return encode_report(self._reported)
+        return self._encode(self._reported)
 
     @property
     def is_silent(self) -> bool:

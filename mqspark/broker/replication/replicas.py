@@ -50,11 +50,14 @@ class Replica:
         """Raises ProtocolError if it cannot be a slave of this log."""
         self._heard_ms = self._clock.monotonic_ms()
         for position in self._reports.receive_data(data):
-            if self._next is None:
-                self._next = self._first(position)
-            elif position > self._next:
-                raise ProtocolError(f"it reports {position} bytes of the log but was sent {self._next}")
-            self.acked = position
+            self._reported(position)
+
+    def _reported(self, position: int) -> None:
+        if self._next is None:
+            self._next = self._first(position)
+        elif position > self._next:
+            raise ProtocolError(f"it reports {position} bytes of the log but was sent {self._next}")
+        self.acked = position
 
     def _first(self, position: int) -> int:
         """The start position for a slave at ``position``; an empty slave gets only the newest segment."""
@@ -83,19 +86,26 @@ class Replica:
                 f"it is at {position} of the log, which now starts at {store.min_physical_offset}"
             )
         while position < end:
-            part = store.log_from(position, self._config.ha_transfer_batch_size)
+            part = store.log_from(position, self._most_bytes(position))
             if not part:
                 break
-            out += (data_head(position, len(part)), part)
+            out += (self._head(position, len(part)), part)
             position += len(part)
         now_ms = self._clock.monotonic_ms()
         if not out and now_ms - self._said_ms >= self._config.ha_send_heartbeat_interval:
-            out.append(data_head(position, 0))
+            out.append(self._head(position, 0))
         if out:
             self._said_ms = now_ms
             self._sent_bytes += position - self._next
             self._next = position
         return out
+
+    def _most_bytes(self, position: int) -> int:
+        """The length of the frame that begins at ``position``."""
+        return self._config.ha_transfer_batch_size
+
+    def _head(self, position: int, size: int) -> bytes:
+        return data_head(position, size)
 
     @property
     def is_silent(self) -> bool:
@@ -139,9 +149,12 @@ class Replicas:
         self.handlers: dict[int, Handler] = {RequestCode.GET_BROKER_HA_STATUS: self.status}
 
     def connect(self, address: str) -> Replica:
-        replica = Replica(address, self._config, self._store, self._clock)
+        replica = self._new(address)
         self._all.append(replica)
         return replica
+
+    def _new(self, address: str) -> Replica:
+        return Replica(address, self._config, self._store, self._clock)
 
     def disconnect(self, replica: Replica) -> None:
         self._all.remove(replica)

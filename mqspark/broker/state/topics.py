@@ -299,6 +299,12 @@ class Topics:
         """Something else in the registration has changed (the broker's own permission)."""
         self._changed()
 
+    def begin_epoch(self, epoch: int) -> None:
+        """This broker is the master from now on; name servers take its topics instead of those of an older one."""
+        version = self.data_version
+        self.data_version = DataVersion(epoch, version.timestamp, version.counter)
+        self._changed()
+
     def _changed(self) -> None:
         self.data_version = next_version(self.data_version, self._clock.now_ms())
         self.generation += 1

@@ -53,6 +53,11 @@ class ConfigFile:
             is_there = is_there or data is not None
         return None
 
+    @property
+    def exists(self) -> bool:
+        """Whether the file or its ``.bak`` is there, whatever it contains."""
+        return self._files.read(self.path) is not None or self.backup() is not None
+
     def backup(self) -> bytes | None:
         """The content of ``.bak``, unchecked."""
         return self._files.read(self._sibling(".bak"))

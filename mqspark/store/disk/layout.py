@@ -46,6 +46,7 @@ class StorePaths:
         "deletions",
         "diverged",
         "ends",
+        "epochs",
         "index",
         "index_mark",
         "lock",
@@ -80,6 +81,8 @@ class StorePaths:
         """The deleted topics and the log positions of their deletion. RocketMQ ignores it."""
         self.ends = root / "mqspark.ends"
         """The ends of the queues at the last clean stop. RocketMQ ignores it."""
+        self.epochs = root / "epochFileCheckpoint"
+        """The epochs of the log, in controller mode (``log.epochs``)."""
         self.diverged = root / "mqspark.diverged"
         """Parts of the log that were taken back, because a master's log differs (``upkeep.cutback``)."""
         self.nonce = root / "mqspark.nonce"

@@ -9,10 +9,12 @@ Must not know the master.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 from mqspark.logs import sparing
+from mqspark.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.index.indexer import Indexer
 from mqspark.store.log.commitlog import CommitLog, Segment
@@ -20,11 +22,13 @@ from mqspark.store.queue.batchqueue import BatchTable
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["CutBackJob", "last_whole_record"]
+__all__ = ["CutBackJob", "last_whole_record", "walk_records"]
 
 _log = sparing(__name__)
 
 _COPY_BYTES = 1 << 20
+_SIZE_MAGIC = struct.Struct(">ii")
+MAX_WALK = 100_000
 
 
 def last_whole_record(tables: tuple[QueueTable, ...], begin: int, end: int) -> int | None:
@@ -40,6 +44,23 @@ def last_whole_record(tables: tuple[QueueTable, ...], begin: int, end: int) -> i
                 continue
             best = max(best or 0, entry[0] + entry[1])
     return best
+
+
+def walk_records(read: Callable[[int, int], bytes], begin: int, end: int) -> int | None:
+    """The first end of a record at or after ``end``, from ``begin`` on, where one begins; None if there is none within
+    MAX_WALK records. Few are passed, because ``begin`` is the end of the last record in a queue. Raises OSError."""
+    at = begin
+    for _ in range(MAX_WALK):
+        if at >= end:
+            return at
+        head = read(at, _SIZE_MAGIC.size)
+        if len(head) < _SIZE_MAGIC.size:
+            return None
+        size, magic = _SIZE_MAGIC.unpack(head)
+        if size <= 0 or magic not in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC):
+            return None
+        at += size
+    return None
 
 
 class CutBackJob:

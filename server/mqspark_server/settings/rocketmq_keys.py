@@ -25,6 +25,9 @@ _HONOURED = """
     accessMessageInMemoryMaxRatio allAckInSyncStateSet allowRecallWhenBrokerNotWriteable
     appendTopicForTimerDeleteKey autoCreateSubscriptionGroup autoCreateTopicEnable bindAddress
     brokerClusterName brokerFastFailureEnable brokerId brokerIP1 brokerIP2 brokerName brokerPermission
+    asyncLearner brokerElectionPriority brokerHeartbeatInterval checkSyncStateSetPeriod controllerAddr
+    controllerHeartBeatTimeoutMills enableControllerMode haMaxTimeSlaveNotCatchup sendHeartbeatTimeoutMillis
+    syncBrokerMetadataPeriod syncControllerMetadataPeriod
     brokerRole brokerTopicEnable channelExpiredTimeout checkCRCOnRecover cleanFileForciblyEnable
     cleanResourceInterval clusterTopicEnable compactionCqMappedFileSize compactionMappedFileSize
     configBlackList consumerOffsetUpdateVersionStep defaultMessageRequestMode defaultPopShareQueueNum
@@ -93,14 +96,14 @@ _WITHOUT_EFFECT = {
         tieredStoreIndexFileMaxIndexNum tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit
     """,
     "controllers and DLedger, which are not available": """
-        asyncLearner brokerElectionPriority brokerHeartbeatInterval brokerNotActiveTimeoutMillis
-        checkSyncStateSetPeriod controllerAddr controllerDLegerGroup controllerDLegerPeers
-        controllerDLegerSelfId controllerHeartBeatTimeoutMills controllerRequestThreadPoolQueueCapacity
+        brokerNotActiveTimeoutMillis
+        controllerDLegerGroup controllerDLegerPeers
+        controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity
         controllerStorePath controllerThreadPoolNums controllerType dLegerGroup dLegerPeers dLegerSelfId
-        electMasterMaxRetryCount enableElectUncleanMaster haMaxTimeSlaveNotCatchup heartbeatBrokerInterval
+        electMasterMaxRetryCount enableElectUncleanMaster heartbeatBrokerInterval
         notifyBrokerRoleChanged notifyMinBrokerIdChanged preferredLeaderId scanInactiveMasterInterval
-        sendHeartbeatTimeoutMillis skipPreOnline storePathBrokerIdentity storePathDLedgerCommitLog
-        storePathEpochFile syncBrokerMemberGroupPeriod syncControllerMetadataPeriod totalReplicas
+        skipPreOnline storePathBrokerIdentity storePathDLedgerCommitLog
+        storePathEpochFile syncBrokerMemberGroupPeriod totalReplicas
     """,
     "lite topics, which are not available": """
         enableLiteEventMode enableLitePopLog enableLmqStats liteEventCheckInterval
@@ -209,7 +212,6 @@ _WITHOUT_EFFECT = {
     """,
     "replication: its pace is not limited, and a slave copies its master's tables at a fixed interval": """
         haSlaveFallbehindMax maxHaTransferByteInSecond maxSlaveResendLength readUnCommitted
-        syncBrokerMetadataPeriod
     """,
     "name servers: how brokers and name servers find and refresh each other": """
         clusterName compatibleWithOldNameSrv compressedRegister enableRegisterProducer
@@ -263,7 +265,7 @@ _SWITCHES = {
     "the users of plain_acl.yml are not read": "migrateAuthFromV1Enabled",
     "DLedger replication is not available": "enableDLegerCommitLog",
     "controller mode is not available": """
-        enableControllerInNamesrv enableControllerMode
+        enableControllerInNamesrv
     """,
     "slaves acting as masters are not available": """
         enableRemoteEscape enableSlaveActingMaster supportActingMaster

@@ -66,13 +66,13 @@ def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
 @_set
 def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     """Run a broker until SIGTERM or SIGINT."""
-    from mqspark_server.broker_app import BrokerApp
+    from mqspark_server.controlled_app import broker_app
     from mqspark_server.settings.settings import broker_settings, file_layer, override_layer, production
 
     layers = [file_layer(config)] if config else []
     settings = broker_settings(production(), *layers, override_layer(assignments))
     _log_to_stderr(settings.server.log_level)
-    app = BrokerApp(settings)
+    app = broker_app(settings)
     _serve(
         app,
         lambda: (

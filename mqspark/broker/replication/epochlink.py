@@ -1,0 +1,361 @@
+"""Both halves of replication in controller mode: classic replication, and epochs (AutoSwitchHAConnection,
+AutoSwitchHAClient).
+
+A slave first compares its epochs with its master's, and takes its log back to where the newest common one ends. Then
+it goes on as a classic slave does: it compares its tail with the master's bytes, too, so that logs without epochs, or
+with wrong ones, are noticed.
+
+The master counts a slave as in sync once it has everything that is confirmed, and asks the controller before it relies
+on that; and as out of sync after haMaxTimeSlaveNotCatchup.
+
+Must not know sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.replication.follower import Diverged, Follower
+from mqspark.broker.replication.replicas import Replica, Replicas
+from mqspark.broker.replication.term import Term
+from mqspark.clock import Clock
+from mqspark.errors import ProtocolError, TooFewReplicas
+from mqspark.protocol.autoswitch import (
+    EpochFrames,
+    MasterHello,
+    SlaveHello,
+    SlaveWords,
+    encode_hello,
+    encode_master_hello,
+    encode_position,
+    epoch_data_head,
+)
+from mqspark.protocol.bodies import EpochEntry, EpochEntryCache, encode_body
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, ok
+from mqspark.protocol.headers import ExchangeHAInfoResponseHeader
+from mqspark.protocol.session import Session
+from mqspark.store.log.epochs import Epoch, EpochFile, check_order, last_common
+from mqspark.store.store import MessageStore
+
+__all__ = ["ControlledReplicas", "EpochFollower", "HaViews"]
+
+MAX_LEFT = 1_000
+"""Slaves that are remembered after they left."""
+
+
+class EpochFollower(Follower):
+    """The slave's half."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, clock: Clock, term: Term, epochs: EpochFile
+    ) -> None:
+        self._term = term
+        self._epochs = epochs
+        self.confirmed = -1
+        """What the master has said is confirmed; -1 if nothing."""
+        super().__init__(config, store, clock)
+
+    def _end_connection(self) -> None:
+        super()._end_connection()
+        self._words = EpochFrames()
+        self._agreed = self._first_due = False
+
+    def connect(self, address: str, master_begin: int, master_end: int) -> bytes:
+        super().connect(address, master_begin, master_end)
+        self._epochs.cut_behind(self._store.max_physical_offset)
+        config = self._config
+        return encode_hello(
+            SlaveHello(self._term.broker_id, config.sync_from_last_file, config.async_learner)
+        )
+
+    def _first_of_empty(self, master_begin: int, master_end: int) -> int:
+        return 0  # the handshake says which segment is meant
+
+    def _parse(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
+        for each in self._words.receive_data(data):
+            if isinstance(each, MasterHello):
+                self._agree(each)
+                continue
+            if not self._agreed:
+                raise ProtocolError("it sends its log before its epochs")
+            if each.part:
+                self._note(Epoch(each.epoch, each.epoch_start), each.position)
+            self.confirmed = max(self.confirmed, each.confirmed)
+            if each.part or each.position >= 0:
+                yield each.position, each.part
+
+    def _note(self, epoch: Epoch, position: int) -> None:
+        is_new = epoch.number > self._epochs.last_number and position >= epoch.start
+        if is_new and not self._epochs.append(*epoch):
+            raise ProtocolError(f"its epoch {epoch.number} begins at {epoch.start}, before the last one here")
+
+    def _agree(self, hello: MasterHello) -> None:
+        """Compare the epochs. Raises Diverged when the log has to be taken back, ProtocolError."""
+        theirs = [Epoch(*each) for each in hello.epochs]
+        try:
+            check_order(theirs)
+        except ValueError as error:
+            raise ProtocolError(f"its epochs are impossible: {error}") from None
+        if self._is_empty:
+            self._epochs.cut_after(-1)
+        own, end = self._epochs.entries, self._store.max_physical_offset
+        if theirs and self._term.epoch < theirs[-1].number:
+            raise ProtocolError(f"it is in epoch {theirs[-1].number}, the controller in {self._term.epoch}")
+        last = theirs[-1].number if theirs else -1
+        # A master of RocketMQ does not note its epoch when it begins where the one before did.
+        if own and own[-1].number > last and own[-1].number >= self._term.epoch:
+            raise ProtocolError(f"its epochs end before {own[-1].number}, which is the last one here")
+        if own and end > self._store.min_physical_offset:
+            common = last_common(own, end, theirs, hello.end)
+            if common is None:
+                raise ProtocolError(
+                    "its log has no epoch in common with the one here; move the store directory away to copy that log,"
+                    " or correct brokerName"
+                )
+            epoch, point = common
+            if point < end:
+                if not self._store.is_record_end(point):
+                    raise ProtocolError(f"its epochs end at {point}, which is inside a record here")
+                self._epochs.cut_after(epoch.number)
+                self._store.cut_back(point)
+                raise Diverged(point, f"by epoch {epoch.number}, the log here is taken back to {point}")
+            self._epochs.cut_after(epoch.number)
+        self.master_end = max(self.master_end, hello.end)
+        self._agreed = self._first_due = True
+
+    def _encode(self, position: int) -> bytes:
+        return encode_position(position)
+
+    def report(self) -> bytes:
+        if not self._agreed:
+            return b""
+        if self._first_due:
+            self._first_due, self._said_ms = False, self._clock.monotonic_ms()
+            return encode_position(self.begin)
+        return super().report()
+
+
+class EpochReplica(Replica):
+    """The master's half: one connection of a slave."""
+
+    def __init__(
+        self,
+        address: str,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        epochs: EpochFile,
+        owner: ControlledReplicas,
+    ) -> None:
+        super().__init__(address, config, store, clock)
+        self._epochs = epochs
+        self._owner = owner
+        self._words = SlaveWords()
+        self._greets = False
+        self.hello: SlaveHello | None = None
+        self._sent_end = 0
+        """The end of the log when data was sent last, and the time."""
+        self._sent_ms = self.caught_up_ms = clock.monotonic_ms()
+
+    def received(self, data: bytes) -> None:
+        self._heard_ms = self._clock.monotonic_ms()
+        if not self._owner.is_master:
+            raise ProtocolError("this broker is not the master")
+        for each in self._words.receive_data(data):
+            if isinstance(each, SlaveHello):
+                if self.hello is not None:
+                    raise ProtocolError("it shakes hands twice")
+                self.hello, self._greets = each, True
+            elif self.hello is None:
+                raise ProtocolError("it reports its position before its broker id")
+            else:
+                self._reported(each)
+
+    def _reported(self, position: int) -> None:
+        super()._reported(position)
+        if position >= self._store.acked_offset:
+            self.caught_up_ms = self._clock.monotonic_ms()
+        elif position >= self._sent_end:
+            self.caught_up_ms = max(self.caught_up_ms, self._sent_ms)
+
+    def _first(self, position: int) -> int:
+        if position == 0 and self.hello is not None and not self.hello.newest_segment_only:
+            return self._store.min_physical_offset
+        return super()._first(position)
+
+    def data(self, limit_bytes: int) -> list[bytes | memoryview]:
+        if self._greets:
+            self._greets = False
+            return [encode_master_hello(self._store.acked_offset, self._epochs.entries)]
+        out = super().data(limit_bytes)
+        if out:
+            self._sent_end, self._sent_ms = self._store.acked_offset, self._clock.monotonic_ms()
+        return out
+
+    def _most_bytes(self, position: int) -> int:
+        return min(super()._most_bytes(position), self._epochs.at(position)[1] - position)
+
+    def _head(self, position: int, size: int) -> bytes:
+        epoch, _ = self._epochs.at(position)
+        return epoch_data_head(position, size, epoch, self._owner.confirmed)
+
+
+class ControlledReplicas(Replicas):
+    """All slaves of a broker in controller mode. On a slave it only says what is confirmed."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        term: Term,
+        epochs: EpochFile,
+        follower: EpochFollower | None,
+    ) -> None:
+        super().__init__(config, store, clock, follower)
+        self._term = term
+        self._epochs = epochs
+        self._epoch_follower = follower
+        self._confirmed = -1
+        """The last position that was confirmed."""
+        self._since_ms = clock.monotonic_ms()
+        self._left: set[int] = set()
+        """Slaves whose connection ended."""
+
+    def _new(self, address: str) -> Replica:
+        return EpochReplica(address, self._config, self._store, self._clock, self._epochs, self)
+
+    def disconnect(self, replica: Replica) -> None:
+        super().disconnect(replica)
+        hello = replica.hello if isinstance(replica, EpochReplica) else None
+        if hello is not None and len(self._left) < MAX_LEFT:
+            self._left.add(hello.broker_id)
+
+    @property
+    def is_master(self) -> bool:
+        return self._term.is_master
+
+    def _by_id(self) -> dict[int, EpochReplica]:
+        """The newest connection of each slave that has reported its position."""
+        return {
+            replica.hello.broker_id: replica
+            for replica in self._all
+            if isinstance(replica, EpochReplica) and replica.hello is not None and replica.acked >= 0
+        }
+
+    @property
+    def in_sync(self) -> int:
+        return len(self._term.sync_set) if self._term.is_master else 0
+
+    @property
+    def needed(self) -> int:
+        config = self._config
+        wanted = config.in_sync_replicas
+        if config.enable_auto_in_sync_replicas:
+            wanted = min(wanted, self.in_sync)
+        return max(wanted, config.min_in_sync_replicas)
+
+    @property
+    def confirmed(self) -> int:
+        """The log position that every possible master has; it does not move while this broker may have been replaced,
+        a member is away, or fewer than minInSyncReplicas are in sync."""
+        follower, term = self._epoch_follower, self._term
+        if follower is not None:
+            return min(follower.confirmed, self._store.acked_offset)
+        if not term.holds or self.in_sync < self.needed:
+            return self._confirmed
+        slaves, position = self._by_id(), self._store.acked_offset
+        for member in term.members:
+            if member != term.broker_id:
+                replica = slaves.get(member)
+                if replica is None:
+                    return self._confirmed
+                position = min(position, replica.acked)
+        self._confirmed = max(self._confirmed, position)
+        return self._confirmed
+
+    @property
+    def gates_readers(self) -> bool:
+        return True
+
+    @property
+    def shortage(self) -> TooFewReplicas | None:
+        if self._epoch_follower is not None:
+            return None
+        in_sync = self.in_sync if self._term.holds else 0
+        if in_sync < max(self._config.min_in_sync_replicas, 1):
+            return TooFewReplicas(in_sync, max(self._config.min_in_sync_replicas, 1))
+        if self._store.unconfirmed_bytes > self._config.ha_max_gap_not_in_sync:
+            return TooFewReplicas(in_sync, self.needed)
+        return None
+
+    def wanted_set(self) -> frozenset[int] | None:
+        """The SyncStateSet to ask for, or None if it is right. Called every checkSyncStateSetPeriod, and when a slave
+        has reported."""
+        term, now_ms = self._term, self._clock.monotonic_ms()
+        if not term.is_master or term.is_over:
+            return None
+        slaves, late_ms = self._by_id(), self._config.ha_max_time_slave_not_catchup
+        wanted = {term.broker_id}
+        for member in term.sync_set - {term.broker_id}:
+            replica = slaves.get(member)
+            if replica is None:  # one that has left is not waited for; after a start, all are
+                if member not in self._left and now_ms - self._since_ms < late_ms:
+                    wanted.add(member)
+                continue
+            if replica.acked >= self._store.acked_offset:
+                replica.caught_up_ms = now_ms
+            if now_ms - replica.caught_up_ms < late_ms:
+                wanted.add(member)
+        last = self._epochs.last
+        begin = last.start if last is not None else 0
+        for broker_id, replica in slaves.items():
+            if replica.hello is None or replica.hello.is_learner or broker_id in term.sync_set:
+                continue
+            if replica.acked >= max(self._confirmed, begin):
+                wanted.add(broker_id)
+        return frozenset(wanted) if wanted != term.sync_set else None
+
+
+class HaViews:
+    """What other brokers and tools ask about the log in controller mode."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, term: Term, epochs: EpochFile) -> None:
+        self._config = config
+        self._store = store
+        self._term = term
+        self._epochs = epochs
+        self.handlers: dict[int, Handler] = {
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
+            RequestCode.GET_BROKER_EPOCH_CACHE: self.epoch_cache,
+        }
+
+    def exchange(self, session: Session, command: Command) -> bytes:
+        """Tell a slave where the log can be copied. What it says of itself is ignored: the controller decides who is
+        the master."""
+        if not self._term.is_master:
+            return ok(command, ExchangeHAInfoResponseHeader())
+        header = ExchangeHAInfoResponseHeader(
+            master_ha_address=self._config.ha_address,
+            master_flush_offset=self._store.flushed_offset,
+            master_address=self._config.address,
+        )
+        return ok(command, header)
+
+    def epoch_cache(self, session: Session, command: Command) -> bytes:
+        entries, end = self._epochs.entries, self._store.max_physical_offset
+        ends = [*(epoch.start for epoch in entries[1:]), end]
+        cache = EpochEntryCache(
+            cluster_name=self._config.broker_cluster_name,
+            broker_name=self._config.broker_name,
+            broker_id=self._term.broker_id,
+            epoch_list=[
+                EpochEntry(epoch=each.number, start_offset=each.start, end_offset=after)
+                for each, after in zip(entries, ends, strict=False)
+            ],
+            max_offset=end,
+        )
+        return ok(command, None, encode_body(cache))

@@ -1,0 +1,297 @@
+"""What a broker asks of its controllers (ReplicasManager): a number of its own, to be registered, a master to be
+elected, the SyncStateSet to be changed. Answers in, requests out.
+
+    take_id      once in a broker's life: asks for the next free number and notes it on disk before and after
+    register     at every start: this number now has this address
+    elect        there is no master
+    poll         what the controller knows; also pushed (NOTIFY_BROKER_ROLE_CHANGED)
+    alter        the SyncStateSet that the master wants
+    heartbeat    every brokerHeartbeatInterval, to all controllers; the leader's answer renews the master's lease
+
+Only a newer epoch changes the role. Must not know connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import NamedTuple, TypeVar
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.replication.term import Term
+from mqspark.clock import Clock
+from mqspark.errors import NotNow, ProtocolError
+from mqspark.protocol.bodies import (
+    ElectMasterResponseBody,
+    SyncStateSet,
+    decode_body,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, ok
+from mqspark.protocol.headers import (
+    AlterSyncStateSetRequestHeader,
+    ApplyBrokerIdRequestHeader,
+    BrokerHeartbeatRequestHeader,
+    ElectMasterRequestHeader,
+    ElectMasterResponseHeader,
+    GetMetaDataResponseHeader,
+    GetNextBrokerIdRequestHeader,
+    GetNextBrokerIdResponseHeader,
+    GetReplicaInfoRequestHeader,
+    GetReplicaInfoResponseHeader,
+    Header,
+    NotifyBrokerRoleChangedRequestHeader,
+    RegisterBrokerToControllerRequestHeader,
+    RegisterBrokerToControllerResponseHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.store.disk.brokeridentity import IdentityFiles
+
+__all__ = ["ControllerRequest", "Appointment", "LogState", "ReplicasManager", "leader_of"]
+
+MAX_MEMBERS = 1_000
+"""Replicas in one SyncStateSet."""
+
+R = TypeVar("R")
+
+
+class ControllerRequest(NamedTuple):
+    code: int
+    header: Header | None
+    body: bytes = b""
+
+
+Talk = Generator[ControllerRequest, Command, R]
+
+
+class Appointment(NamedTuple):
+    """Who is the master, from a controller."""
+
+    epoch: int
+    master_id: int
+    master_address: str
+    set_epoch: int
+    members: frozenset[int]
+
+
+class LogState(NamedTuple):
+    """What elections depend on."""
+
+    epoch: int
+    end: int
+    confirmed: int
+
+
+def leader_of(answer: Command) -> str:
+    """The address of the controllers' leader, from the answer to CONTROLLER_GET_METADATA_INFO; empty if there is
+    none."""
+    if answer.code != ResponseCode.SUCCESS:
+        return ""
+    return answer.header(GetMetaDataResponseHeader).controller_leader_address or ""
+
+
+def _refuse(answer: Command, what: str) -> NotNow:
+    return NotNow(f"the controller does not {what}: code {answer.code}, {(answer.remark or '')[:200]}")
+
+
+class ReplicasManager:
+    def __init__(self, config: BrokerConfig, clock: Clock, identity: IdentityFiles) -> None:
+        self._config = config
+        self._clock = clock
+        self._identity = identity
+        self.decision: Appointment | None = None
+        """The newest one."""
+        self.broker_id: int | None = None
+        self.handlers: dict[int, Handler] = {
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
+        }
+
+    # --- identity ---
+
+    def take_id(self, code: str) -> Talk[int]:
+        """This broker's number. ``code`` is unique: whoever knows it may take the number. Raises NotNow if the
+        controller gives none now; StoreCorrupt, OSError."""
+        found = self._identity.load()
+        if found is None:
+            found = self._identity.load_wanted()
+            if found is None:
+                answer = yield self._next_id()
+                broker_id = answer.header(GetNextBrokerIdResponseHeader).next_broker_id
+                if answer.code != ResponseCode.SUCCESS or broker_id is None or broker_id <= 0:
+                    raise _refuse(answer, "offer a broker id")
+                found = self._identity.want(broker_id, code)
+            header = ApplyBrokerIdRequestHeader(
+                cluster_name=found.cluster,
+                broker_name=found.name,
+                applied_broker_id=found.broker_id,
+                register_check_code=found.code,
+            )
+            answer = yield ControllerRequest(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
+            if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:  # somebody else has it
+                self._identity.forget_wanted()
+            if answer.code != ResponseCode.SUCCESS:
+                raise _refuse(answer, f"grant broker id {found.broker_id}")
+            self._identity.save(found.broker_id)
+        self.broker_id = found.broker_id
+        return found.broker_id
+
+    def _next_id(self) -> ControllerRequest:
+        config = self._config
+        header = GetNextBrokerIdRequestHeader(
+            cluster_name=config.broker_cluster_name, broker_name=config.broker_name
+        )
+        return ControllerRequest(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
+
+    # --- the master ---
+
+    def register(self, address: str) -> Talk[None]:
+        """Raises NotNow."""
+        header = RegisterBrokerToControllerRequestHeader(
+            cluster_name=self._config.broker_cluster_name,
+            broker_name=self._config.broker_name,
+            broker_id=self.broker_id,
+            broker_address=address,
+            invoke_time=self._clock.now_ms(),
+        )
+        answer = yield ControllerRequest(RequestCode.CONTROLLER_REGISTER_BROKER, header)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _refuse(answer, "register this broker")
+        found = answer.header(RegisterBrokerToControllerResponseHeader)
+        members = _members(answer)
+        self._decide(
+            found.master_epoch,
+            found.master_broker_id,
+            found.master_address,
+            found.sync_state_set_epoch,
+            members,
+        )
+
+    def elect(self) -> Talk[None]:
+        """Raises NotNow."""
+        header = ElectMasterRequestHeader(
+            cluster_name=self._config.broker_cluster_name,
+            broker_name=self._config.broker_name,
+            broker_id=-1 if self.broker_id is None else self.broker_id,
+            invoke_time=self._clock.now_ms(),
+        )
+        answer = yield ControllerRequest(RequestCode.CONTROLLER_ELECT_MASTER, header)
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
+            raise _refuse(answer, "elect a master")
+        found = answer.header(ElectMasterResponseHeader)
+        body = bytes(answer.body)
+        members = decode_body(ElectMasterResponseBody, body).sync_state_set if body else []
+        self._decide(
+            found.master_epoch,
+            found.master_broker_id,
+            found.master_address,
+            found.sync_state_set_epoch,
+            members,
+        )
+
+    def poll(self, term: Term | None) -> Talk[bool]:
+        """Whether there is a master. Raises NotNow."""
+        header = GetReplicaInfoRequestHeader(broker_name=self._config.broker_name)
+        sent_ms = self._clock.monotonic_ms()
+        answer = yield ControllerRequest(RequestCode.CONTROLLER_GET_REPLICA_INFO, header)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _refuse(answer, "know this broker")
+        found = answer.header(GetReplicaInfoResponseHeader)
+        now = decode_body(SyncStateSet, bytes(answer.body)) if answer.body else SyncStateSet()
+        self._decide(
+            found.master_epoch,
+            found.master_broker_id,
+            found.master_address,
+            now.sync_state_set_epoch,
+            now.sync_state_set,
+        )
+        if term is not None and found.master_epoch is not None:
+            if found.master_epoch > term.epoch:
+                term.is_over = True  # also when there is no master now
+            elif found.master_epoch == term.epoch:
+                term.decided(_checked(now.sync_state_set), now.sync_state_set_epoch)
+                if found.master_broker_id == term.broker_id:
+                    term.renewed(sent_ms)
+        return bool(found.master_address) and found.master_broker_id is not None
+
+    def role_changed(self, session: Session, command: Command) -> bytes:
+        """A controller tells who is the master (one-way). Anybody could send this, so it only makes the broker ask its
+        controllers."""
+        command.header(NotifyBrokerRoleChangedRequestHeader)
+        self.is_told = True
+        return ok(command)
+
+    is_told = False
+    """Whether a controller has said that something changed."""
+
+    def _decide(
+        self,
+        epoch: int | None,
+        master_id: int | None,
+        address: str | None,
+        set_epoch: int | None,
+        members: Iterable[int],
+    ) -> None:
+        if epoch is None or master_id is None or not address:
+            return
+        if epoch < 0 or master_id < 0:
+            raise ProtocolError(f"a controller names master {master_id} of epoch {epoch}")
+        if self.decision is None or epoch > self.decision.epoch:
+            self.decision = Appointment(epoch, master_id, address, set_epoch or 0, _checked(members))
+
+    # --- the SyncStateSet ---
+
+    def alter(self, term: Term, wanted: frozenset[int]) -> Talk[None]:
+        """Raises NotNow."""
+        header = AlterSyncStateSetRequestHeader(
+            broker_name=self._config.broker_name,
+            master_broker_id=term.broker_id,
+            master_epoch=term.epoch,
+            invoke_time=self._clock.now_ms(),
+        )
+        body = encode_body(SyncStateSet(sync_state_set=sorted(wanted), sync_state_set_epoch=term.set_epoch))
+        is_first = term.members == term.sync_set
+        term.ask(wanted)
+        answer = yield ControllerRequest(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)
+        if answer.code == ResponseCode.SUCCESS:
+            now = decode_body(SyncStateSet, bytes(answer.body))
+            term.decided(_checked(now.sync_state_set), now.sync_state_set_epoch)
+            return
+        if answer.code in (
+            ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+            ResponseCode.CONTROLLER_INVALID_MASTER,
+        ):
+            term.is_over = True
+        elif is_first:
+            term.refused()
+        raise _refuse(answer, f"accept the SyncStateSet {sorted(wanted)}")
+
+    # --- life ---
+
+    def heartbeat(self, address: str, log: LogState) -> ControllerRequest:
+        config = self._config
+        header = BrokerHeartbeatRequestHeader(
+            cluster_name=config.broker_cluster_name,
+            broker_addr=address,
+            broker_name=config.broker_name,
+            broker_id=self.broker_id,
+            epoch=log.epoch,
+            max_offset=log.end,
+            confirm_offset=log.confirmed,
+            heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
+            election_priority=config.broker_election_priority,
+        )
+        return ControllerRequest(RequestCode.BROKER_HEARTBEAT, header)
+
+
+def _members(answer: Command) -> list[int]:
+    body = bytes(answer.body)
+    return decode_body(SyncStateSet, body).sync_state_set if body else []
+
+
+def _checked(members: Iterable[int]) -> frozenset[int]:
+    """Raises ProtocolError."""
+    found = frozenset(members)
+    if len(found) > MAX_MEMBERS or any(member < 0 for member in found):
+        raise ProtocolError(f"a controller sent a SyncStateSet of {len(found)} members")
+    return found

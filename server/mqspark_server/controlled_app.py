@@ -1,0 +1,374 @@
+"""A broker as a process in controller mode: a broker whose part a controller decides (ReplicasManager).
+
+It starts as a slave without a master. Whenever the controller gives it another part, its inner parts end and start anew
+on the same files and ports: a change of the role is a clean restart inside the process. A master that is replaced, or
+that no controller has answered for too long, stops acknowledging at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from mqspark.broker.config import BrokerRole
+from mqspark.broker.replication.epochlink import ControlledReplicas
+from mqspark.broker.replication.manager import (
+    ControllerRequest,
+    LogState,
+    ReplicasManager,
+    Talk,
+    leader_of,
+)
+from mqspark.broker.replication.term import Term
+from mqspark.clock import Clock
+from mqspark.config import parse_addresses
+from mqspark.errors import MQError, NotNow, StoreError
+from mqspark.logs import sparing
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.store.disk.brokeridentity import IdentityFiles
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.log.epochs import begin_term
+from mqspark_server.broker_app import BrokerApp
+from mqspark_server.net.addresses import BrokerSockets
+from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.servertls import client_context
+from mqspark_server.phases import Phase, ProcessLifecycle
+from mqspark_server.settings.settings import BrokerSettings
+from mqspark_server.startup import Ends
+
+__all__ = ["ControlledApp", "broker_app"]
+
+log = logging.getLogger("mqspark.app")
+_troubles = sparing("mqspark.controlled", lines=10)
+
+ROLE_WAIT_S = 5.0
+"""How long a start waits for a master to be known; then it goes on without, and answers that it is a slave."""
+
+REQUEST_TIMEOUT_S = 3.0
+RETRY_S = 0.5
+STEP_S = 0.1
+"""Interval of the checks of what is due."""
+
+_FAILURES = (OSError, ValueError, MQError)
+R = TypeVar("R")
+
+
+def broker_app(
+    settings: BrokerSettings, *, clock: Clock | None = None, chance: random.Random | None = None
+) -> BrokerApp:
+    """A broker, in controller mode if enableControllerMode is set."""
+    kind = ControlledApp if settings.broker.enable_controller_mode else BrokerApp
+    return kind(settings, clock=clock, chance=chance)
+
+
+class ControlledApp(BrokerApp):
+    def __init__(
+        self, settings: BrokerSettings, *, clock: Clock | None = None, chance: random.Random | None = None
+    ) -> None:
+        super().__init__(settings, clock=clock, chance=chance)
+        config = settings.broker
+        self._addresses = parse_addresses(config.controller_addr or "", key="controllerAddr")
+        files = OsFiles()
+        files.make_directory(self.store_path, durable=True)
+        identity = IdentityFiles(self.store_path, files, config.broker_cluster_name, config.broker_name)
+        self._manager = ReplicasManager(self.config, self.clock, identity)
+        self.more_handlers = self._manager.handlers
+        self._connections: dict[str, Outbound] = {}
+        self._leader = ""
+        self._changing = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_ending = False
+        self._placed = asyncio.Event()
+        """Set when a master was known for the first time, and this broker has its part."""
+
+    # --- life ---
+
+    async def _start(self) -> None:
+        async with self._changing:
+            self._choose_ports()
+            broker_id = await self._take_id()
+            self.term = Term(self.clock, broker_id, self.settings.broker.controller_heart_beat_timeout_mills)
+            await self._start_parts()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep_heartbeats(), name="mqspark-controller-heartbeats"),
+            loop.create_task(self._keep_part(), name="mqspark-controller-part"),
+        ]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ROLE_WAIT_S):
+                await self._placed.wait()
+
+    def _choose_ports(self) -> None:
+        """A controller has to know the address before there are sockets."""
+        broker = self.settings.broker
+        if broker.listen_port:
+            return
+        sockets = BrokerSockets.bind(self.settings.server.bind_address, 0, 0, with_fast=False)
+        broker = dataclasses.replace(broker, listen_port=sockets.port, ha_listen_port=sockets.slave_port)
+        sockets.close()
+        server = self.settings.server
+        if server.http_port is None:
+            server = dataclasses.replace(server, http_port=0)
+        self.settings = dataclasses.replace(self.settings, broker=broker, server=server)
+
+    async def _take_id(self) -> int:
+        code = f"{self.settings.broker.address};{self.clock.now_ms()}"
+        while True:
+            try:
+                return await self._talk(self._manager.take_id(code))
+            except NotNow as error:
+                _troubles.warning("no broker id yet: %s", error)
+            except StoreError:
+                raise  # about the files here, which no waiting mends
+            except _FAILURES as error:
+                _troubles.warning("no broker id yet: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _start_parts(self) -> None:
+        """Start everything inside for the part that ``term`` says."""
+        term = self.term
+        if term is None:
+            raise RuntimeError("the broker id is not known")
+        role = BrokerRole.SYNC_MASTER if term.is_master else BrokerRole.SLAVE
+        self.config = dataclasses.replace(
+            self.settings.broker,
+            broker_role=role,
+            broker_id=0 if term.is_master else term.broker_id,
+        )
+        self.store_config = dataclasses.replace(self.settings.store)
+        await super()._start()
+        # The next parts take the same ports.
+        server = self.settings.server
+        if self.http_url is not None:
+            server = dataclasses.replace(server, http_port=int(self.http_url.rpartition(":")[2]))
+        broker = dataclasses.replace(
+            self.settings.broker,
+            listen_port=self.config.listen_port,
+            ha_listen_port=self.config.ha_listen_port,
+        )
+        self.settings = dataclasses.replace(self.settings, server=server, broker=broker)
+
+    async def _change_part(self, change: Term) -> None:
+        """End the parts inside, and start them anew."""
+        if self.lifecycle.phase < Phase.STOPPING:
+            self.lifecycle.advance(Phase.STOPPING)
+        try:
+            await self._ends.stop()
+        except StoreError as error:  # the next start recovers
+            log.error("the store was not closed cleanly: %s", error)
+        self.term = change
+        while True:
+            self._ends = Ends()
+            self.parts = self.store = None
+            self.lifecycle = ProcessLifecycle(self.clock)
+            try:
+                await self._start_parts()
+                return
+            except (OSError, MQError) as error:
+                log.error("this broker cannot take its part: %s; it is tried again", error)
+                with contextlib.suppress(MQError):
+                    await self._ends.stop()
+            await asyncio.sleep(RETRY_S)
+
+    async def stop(self) -> None:
+        await self._end_tasks()
+        await super().stop()
+
+    async def kill(self) -> None:
+        await self._end_tasks()
+        await super().kill()
+
+    async def _end_tasks(self) -> None:
+        self._is_ending = True
+        own = asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not own]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # --- controllers ---
+
+    async def _connected(self, address: str) -> Outbound:
+        connection = self._connections.get(address)
+        if connection is None or not connection.alive:
+            client_tls = self.settings.server.client_tls
+            tls = None if client_tls is None else client_context(client_tls)
+            connection = await Outbound.connect(
+                address, lambda: None, tls=tls, signer=self.settings.auth.inner_signer
+            )
+            self._connections[address] = connection
+        return connection
+
+    async def _ask(self, address: str, request: ControllerRequest, timeout_s: float) -> Command:
+        connection = await self._connected(address)
+        return await connection.request(request.code, request.header, request.body, timeout_s=timeout_s)
+
+    async def _find_leader(self) -> str:
+        failure = "no controller knows a leader"
+        for address in self._addresses:
+            try:
+                request = ControllerRequest(RequestCode.CONTROLLER_GET_METADATA_INFO, None)
+                leader = leader_of(await self._ask(address, request, REQUEST_TIMEOUT_S))
+            except _FAILURES as error:
+                failure = str(error)
+                continue
+            if leader:
+                return leader
+        raise NotNow(f"no leader of the controllers {';'.join(self._addresses)}: {failure}")
+
+    async def _talk(self, talk: Talk[R]) -> R:
+        """Carry requests to the leader. Raises what the talk raises, and NotNow without a leader."""
+        try:
+            request = next(talk)
+            while True:
+                if not self._leader:
+                    self._leader = await self._find_leader()
+                try:
+                    answer = await self._ask(self._leader, request, REQUEST_TIMEOUT_S)
+                except _FAILURES:
+                    self._leader = ""
+                    raise
+                if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                    self._leader = ""
+                request = talk.send(answer)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+    async def _keep_heartbeats(self) -> None:
+        """To all controllers, because each may become the leader, and to the leader under the name that it gives."""
+        async with asyncio.TaskGroup() as group:
+            for address in self._addresses:
+                group.create_task(self._keep_heartbeat(partial(str, address)))
+            group.create_task(
+                self._keep_heartbeat(lambda: "" if self._leader in self._addresses else self._leader)
+            )
+
+    async def _keep_heartbeat(self, receiver: Callable[[], str]) -> None:
+        config = self.settings.broker
+        timeout_s = config.send_heartbeat_timeout_millis / 1000
+        while True:
+            await asyncio.sleep(config.broker_heartbeat_interval / 1000)
+            address = receiver()
+            if not address:
+                continue
+            sent_ms = self.clock.monotonic_ms()
+            try:
+                answer = await self._ask(
+                    address, self._manager.heartbeat(self.address, self._log()), timeout_s
+                )
+                if answer.code == ResponseCode.SUCCESS and address == self._leader and self.term is not None:
+                    self.term.answered(sent_ms)
+            except _FAILURES as error:
+                _troubles.warning("controller %s has no heartbeat: %s", address, error)
+
+    def _log(self) -> LogState:
+        core = self.parts.core if self.parts is not None else None
+        if core is None or core.epochs is None:
+            return self._last_log
+        self._last_log = LogState(
+            core.epochs.last_number, core.store.max_physical_offset, max(0, core.replicas.confirmed)
+        )
+        return self._last_log
+
+    _last_log = LogState(-1, 0, 0)
+
+    # --- the part ---
+
+    async def _keep_part(self) -> None:
+        registered = False
+        polled_s = led_s = checked_s = -1e9
+        loop, config = asyncio.get_running_loop(), self.settings.broker
+        while not self._is_ending:
+            try:
+                if not registered:
+                    await self._talk(self._manager.register(self.address))
+                    registered = True
+                now_s = loop.time()
+                if now_s - led_s >= config.sync_controller_metadata_period / 1000:
+                    led_s = now_s
+                    self._leader = await self._find_leader()
+                if (
+                    self._manager.is_told
+                    or now_s - polled_s >= config.sync_broker_metadata_period / 1000
+                    or self.term is None
+                    or self.term.master_id is None
+                    or self.term.is_over
+                    or (self.term.is_master and not self.term.holds)
+                ):
+                    polled_s = now_s
+                    self._manager.is_told = False
+                    if not await self._talk(self._manager.poll(self.term)) and not config.async_learner:
+                        await self._talk(self._manager.elect())
+                await self._follow_decision()
+                if now_s - checked_s >= config.check_sync_state_set_period / 1000 or self._set_is_wrong():
+                    checked_s = now_s
+                    await self._alter()
+            except NotNow as error:
+                if "know this broker" in str(error):
+                    registered = False
+                _troubles.warning("%s; it is tried again", error)
+                await asyncio.sleep(RETRY_S)
+            except _FAILURES as error:
+                _troubles.warning("controllers: %s; it is tried again", error)
+                await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(STEP_S)
+
+    async def _follow_decision(self) -> None:
+        decision, term = self._manager.decision, self.term
+        if decision is None or term is None or decision.epoch <= term.epoch:
+            return
+        change = Term(self.clock, term.broker_id, self.settings.broker.controller_heart_beat_timeout_mills)
+        change.begin(decision.epoch, decision.master_id, decision.master_address)
+        change.decided(decision.members, decision.set_epoch)
+        if term.is_master and change.is_master and self.parts is not None:
+            self._begin_again(term, change)
+            return
+        if term.is_master:
+            term.is_over = True
+        if not term.is_master and not change.is_master:
+            term.begin(decision.epoch, decision.master_id, decision.master_address)
+            self._placed.set()
+            log.info("follows %s in epoch %d", decision.master_address, decision.epoch)
+            return
+        log.info("becomes %s in epoch %d", "the master" if change.is_master else "a slave", decision.epoch)
+        async with self._changing:
+            sent_ms = self.clock.monotonic_ms()
+            await self._change_part(change)
+        change.renewed(sent_ms)
+        self._replicated()
+        self._placed.set()
+
+    def _begin_again(self, term: Term, change: Term) -> None:
+        """This broker is elected a second time: only the epoch is new."""
+        parts = self.parts
+        if parts is None or parts.core.epochs is None:
+            return
+        begin_term(parts.core.epochs, change.epoch, parts.core.store.max_physical_offset)
+        term.begin(change.epoch, term.broker_id, change.master_address)
+        term.decided(change.sync_set, change.set_epoch)
+        log.info("stays the master in epoch %d", change.epoch)
+
+    def _set_is_wrong(self) -> bool:
+        replicas = self.parts.core.replicas if self.parts is not None else None
+        return isinstance(replicas, ControlledReplicas) and replicas.wanted_set() is not None
+
+    async def _alter(self) -> None:
+        parts, term = self.parts, self.term
+        if parts is None or term is None or not isinstance(parts.core.replicas, ControlledReplicas):
+            return
+        wanted = parts.core.replicas.wanted_set()
+        if wanted is not None:
+            await self._talk(self._manager.alter(term, wanted))
+            log.info("the SyncStateSet is %s", sorted(term.sync_set))
+            self._replicated()

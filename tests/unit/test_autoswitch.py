@@ -1,0 +1,471 @@
+"""Replication in controller mode without sockets: the bytes, and how a slave joins a master."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqspark.broker.config import BrokerRole
+from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
+from mqspark.broker.replication.follower import Diverged
+from mqspark.broker.replication.term import Term
+from mqspark.errors import ProtocolError
+from mqspark.protocol.autoswitch import (
+    EpochData,
+    EpochFrames,
+    MasterHello,
+    SlaveHello,
+    SlaveWords,
+    encode_hello,
+    encode_master_hello,
+    encode_position,
+    epoch_data_head,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from tests.unit.broker_kit import SEND, Bench, ManualClock, send_ext
+
+STORE = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "allocation_step_commit_log": 1 << 12,
+    "mapped_file_size_consume_queue": 2_000,
+}
+LEASE_MS = 10_000
+
+
+# --- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_bytes_are_rocketmqs() -> None:
+    assert encode_hello(SlaveHello(3, True, False)) == bytes.fromhex("00000001 0001 0000 0000000000000003")
+    assert encode_hello(SlaveHello(3, False, True)) == bytes.fromhex("00000001 0000 0001 0000000000000003")
+    assert encode_position(258) == bytes.fromhex("00000002 0000000000000102")
+    assert encode_master_hello(512, [(1, 0), (2, 256)]) == bytes.fromhex(
+        "00000001 00000018 0000000000000200 00000002  00000001 0000000000000000  00000002 0000000000000100"
+    )
+    assert epoch_data_head(256, 5, (2, 256), 255) == bytes.fromhex(
+        "00000002 00000005 0000000000000100 00000002 0000000000000100 00000000000000ff"
+    )
+
+
+def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for begin, end in itertools.pairwise(edges):
+        yield data[begin:end]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 200), max_size=10))
+def test_they_come_in_any_pieces(cuts: list[int]) -> None:
+    sent = encode_master_hello(9, [(1, 0), (2, 4)]) + epoch_data_head(4, 0, (2, 4), 3)
+    sent += epoch_data_head(4, 5, (2, 4), 4) + b"abcde"
+    frames, found, body = EpochFrames(), [], b""
+    for piece in pieces(sent, cuts):
+        for each in frames.receive_data(piece):
+            if isinstance(each, EpochData) and each.part:
+                assert each.position == 4 + len(body)
+                body += each.part
+                each = each._replace(part=memoryview(b""), position=0)
+            found.append(each)
+    assert body == b"abcde"
+    empty = memoryview(b"")
+    assert found[:2] == [MasterHello(9, ((1, 0), (2, 4))), EpochData(4, empty, 2, 4, 3)]
+    assert set(found[2:]) == {EpochData(0, empty, 2, 4, 4)}
+    words = SlaveWords()
+    sent = encode_hello(SlaveHello(7)) + encode_position(0) + encode_position(1 << 40)
+    assert [each for piece in pieces(sent, cuts) for each in words.receive_data(piece)] == [
+        SlaveHello(7),
+        0,
+        1 << 40,
+    ]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        struct.pack(">i", 9),
+        struct.pack(">qi", 0, 0),  # a classic master
+        struct.pack(">iiqi", 1, 13, 0, 0),
+        struct.pack(">iiqi", 1, 1 << 30, 0, 0),
+        struct.pack(">iiqi", 1, 0, -1, 0),
+        struct.pack(">iiqiqq", 2, -1, 0, 0, 0, 0),
+        struct.pack(">iiqiqq", 2, 1 << 30, 0, 0, 0, 0),
+        struct.pack(">iiqiqq", 2, 1, -1, 0, 0, 0),
+        struct.pack(">iiqiqq", 2, 9, (1 << 63) - 2, 0, 0, 0),
+        struct.pack(">iiqiqq", 2, 1, 0, 0, -5, 0),
+    ],
+)
+def test_what_no_master_sends_is_refused(sent: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        EpochFrames().receive_data(sent)
+
+
+@pytest.mark.parametrize(
+    "sent", [struct.pack(">q", 5), struct.pack(">ihhq", 1, 0, 0, -1), struct.pack(">iq", 2, -1)]
+)
+def test_what_no_slave_sends_is_refused(sent: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        SlaveWords().receive_data(sent)
+
+
+# --- brokers -------------------------------------------------------------------------------------------------------
+
+
+def make(directory: Path, broker_id: int, master_id: int, epoch: int = 1, **more: Any) -> Bench:
+    """A broker of a set, in a term that has just begun."""
+    bench = Bench(directory, store_settings=STORE, start=False, **more)
+    take_part(bench, broker_id, master_id, epoch)
+    bench.open()
+    return bench
+
+
+def take_part(bench: Bench, broker_id: int, master_id: int, epoch: int) -> None:
+    bench.term = term = Term(bench.clock, broker_id, LEASE_MS)
+    term.begin(epoch, master_id, "m:1")
+    term.decided({master_id}, epoch)
+    term.renewed(bench.clock.monotonic_ms())
+    is_master = broker_id == master_id
+    bench.settings |= {
+        "broker_role": BrokerRole.SYNC_MASTER if is_master else BrokerRole.SLAVE,
+        "broker_id": 0 if is_master else broker_id,
+    }
+
+
+def change_part(bench: Bench, broker_id: int, master_id: int, epoch: int) -> None:
+    """What the shell does when a controller decides."""
+    bench.close()
+    take_part(bench, broker_id, master_id, epoch)
+    bench.open()
+
+
+def replicas_of(bench: Bench) -> ControlledReplicas:
+    assert isinstance(bench.broker.replicas, ControlledReplicas)
+    return bench.broker.replicas
+
+
+class Pair:
+    """A connection of a slave to a master."""
+
+    def __init__(self, master: Bench, slave: Bench) -> None:
+        self.master, self.slave = master, slave
+        assert isinstance(slave.broker.follower, EpochFollower)
+        self.follower = slave.broker.follower
+        self.replica = master.broker.replicas.connect("s:1")
+        store = master.store
+        self.replica.received(
+            self.follower.connect("m:1", store.min_physical_offset, store.max_physical_offset)
+        )
+
+    def carry(self) -> None:
+        while out := self.replica.data(1 << 20):
+            self.follower.received(b"".join(out))
+            self.tick()
+
+    def tick(self) -> None:
+        for _ in range(2):
+            self.slave.broker.turn()
+            self.slave.housekeeping()
+            if report := self.follower.report():
+                self.replica.received(report)
+                self.master.broker.replicated()
+
+    def close(self) -> None:
+        self.master.broker.replicas.disconnect(self.replica)
+        self.follower.disconnected()
+
+
+@contextmanager
+def joined(master: Bench, slave: Bench) -> Iterator[Pair]:
+    """A slave that has followed until it has everything, also when its log has to be taken back first."""
+    for _ in range(10):
+        pair = Pair(master, slave)
+        try:
+            pair.carry()
+        except Diverged:
+            pair.close()
+            slave.broker.turn()
+            slave.housekeeping()
+            for _ in range(3):
+                slave.flush()
+                slave.run_jobs()
+            continue
+        yield pair
+        pair.close()
+        return
+    raise AssertionError("it does not come to an end")
+
+
+def agree_on_set(master: Bench, members: set[int]) -> None:
+    """What a controller answers to the set that the master wants."""
+    assert master.term is not None
+    assert replicas_of(master).wanted_set() == frozenset(members)
+    master.term.ask(frozenset(members))
+    master.term.decided(members, master.term.set_epoch + 1)
+    master.broker.replicated()
+
+
+def log_of(bench: Bench) -> bytes:
+    store, at, out = bench.store, bench.store.min_physical_offset, b""
+    while part := store.log_bytes(at, 1 << 20):
+        out += part
+        at += len(part)
+    return out
+
+
+def send(bench: Bench, count: int, size: int = 500) -> None:
+    peer = bench.peer()
+    for number in range(count):
+        peer.give(SEND, send_ext("T", 0), b"%06d" % number + b"x" * size)
+        bench.broker.turn()
+    bench.flush()
+    bench.broker.turn()
+
+
+@pytest.fixture
+def benches(tmp_path: Path) -> Iterator[list[Bench]]:
+    found: list[Bench] = []
+    yield found
+    for bench in found:
+        bench.close()
+
+
+def test_a_slave_without_a_log_copies_log_and_epochs(tmp_path: Path, benches: list[Bench]) -> None:
+    master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    benches += [master, slave]
+    send(master, 300)
+    with joined(master, slave):
+        assert log_of(slave) == log_of(master)
+        assert slave.broker.epochs is not None
+        assert slave.broker.epochs.entries == ((1, 0),)
+
+
+def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path, benches: list[Bench]) -> None:
+    one, two = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    benches += [one, two]
+    send(one, 50)
+    with joined(one, two):
+        pass
+    send(one, 30)  # only the first master has these
+    common = two.store.max_physical_offset
+    lost = log_of(one)[common:]
+    change_part(two, 2, 2, 2)
+    send(two, 80)  # more than what is cut
+    change_part(one, 1, 2, 2)
+    with joined(two, one):
+        assert log_of(one) == log_of(two)
+        assert one.broker.epochs is not None
+        assert one.broker.epochs.entries == ((1, 0), (2, common))
+    (saved,) = (tmp_path / "a" / "mqspark.diverged").iterdir()
+    assert saved.read_bytes() == lost
+
+
+def test_epochs_from_the_same_place_keep_logs_apart(tmp_path: Path, benches: list[Bench]) -> None:
+    """Two masters after each other that begin at the same position: RocketMQ gives both the first one's epoch."""
+    one, two = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    benches += [one, two]
+    send(one, 50)
+    with joined(one, two):
+        pass
+    change_part(one, 1, 1, 2)
+    send(one, 10)
+    change_part(two, 2, 2, 3)
+    send(two, 20)
+    change_part(one, 1, 2, 3)
+    with joined(two, one):
+        assert log_of(one) == log_of(two)
+
+
+def test_logs_without_a_common_epoch_are_left_alone(tmp_path: Path, benches: list[Bench]) -> None:
+    one, two = make(tmp_path / "a", 1, 1, 4), make(tmp_path / "b", 2, 2, 5)
+    benches += [one, two]
+    send(one, 5)
+    send(two, 9)
+    before = log_of(one)
+    change_part(one, 1, 2, 6)
+    change_part(two, 2, 2, 6)
+    pair = Pair(two, one)
+    with pytest.raises(ProtocolError, match="no epoch in common"):
+        pair.carry()
+    pair.close()
+    assert log_of(one) == before
+
+
+def test_the_end_of_an_epoch_inside_a_record_is_refused(tmp_path: Path, benches: list[Bench]) -> None:
+    slave = make(tmp_path / "b", 2, 2, 1)
+    benches.append(slave)
+    send(slave, 9)
+    end = slave.store.max_physical_offset
+    change_part(slave, 2, 1, 2)
+    follower = slave.broker.follower
+    assert isinstance(follower, EpochFollower)
+    follower.connect("m:1", 0, end)
+    with pytest.raises(ProtocolError, match="inside a record"):
+        follower.received(encode_master_hello(end, [(1, 0), (2, end - 10)]))
+    assert slave.store.max_physical_offset == end
+
+
+def test_a_slave_follows_no_older_master(tmp_path: Path, benches: list[Bench]) -> None:
+    slave = make(tmp_path / "b", 2, 2, 5)
+    benches.append(slave)
+    send(slave, 9)
+    change_part(slave, 2, 1, 5)
+    assert isinstance(slave.broker.follower, EpochFollower)
+    for epochs, problem in (([(4, 0)], "end before 5"), ([(6, 0)], "in epoch 6, the controller in 5")):
+        slave.broker.follower.connect("m:1", 0, 1 << 40)
+        with pytest.raises(ProtocolError, match=problem):
+            slave.broker.follower.received(encode_master_hello(1 << 20, epochs))
+        slave.broker.follower.disconnected()
+
+
+# --- acknowledgements ----------------------------------------------------------------------------------------------
+
+
+def ack_of(bench: Bench, peer: Any) -> list[int]:
+    bench.flush()
+    bench.broker.turn()
+    return [answer.code for answer in peer.heard() if answer.is_response]
+
+
+def shown_by(bench: Bench) -> int:
+    return bench.store.max_offset("T", 0)
+
+
+def give(peer: Any) -> None:
+    peer.give(SEND, send_ext("T", 0), b"hello")
+    peer.core.turn()
+
+
+def test_everybody_who_may_become_the_master_must_have_a_message(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    benches += [master, slave]
+    peer = master.peer()
+    give(peer)
+    assert ack_of(master, peer) == [ResponseCode.SUCCESS]  # alone in the set
+    with joined(master, slave) as pair:
+        agree_on_set(master, {1, 2})
+        give(peer)
+        assert ack_of(master, peer) == []
+        pair.carry()
+        assert ack_of(master, peer) == [ResponseCode.SUCCESS]
+
+
+def test_a_set_counts_from_when_it_is_asked_for(tmp_path: Path, benches: list[Bench]) -> None:
+    """The controller may have put the new set in force before its answer arrives, or never answers."""
+    master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    benches += [master, slave]
+    peer = master.peer()
+    with joined(master, slave) as pair:
+        assert master.term is not None
+        master.term.ask(frozenset({1, 2}))
+        give(peer)
+        assert ack_of(master, peer) == []
+        pair.carry()
+        assert ack_of(master, peer) == [ResponseCode.SUCCESS]
+        master.term.decided({1, 2}, 9)
+        master.term.ask(frozenset({1}))  # to remove a slave takes an answer, too
+        give(peer)
+        assert ack_of(master, peer) == []
+        master.term.decided({1}, 10)
+        master.broker.replicated()
+        assert ack_of(master, peer) == [ResponseCode.SUCCESS]
+
+
+def test_a_wanted_member_does_not_count_for_min_in_sync_replicas(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    master = make(tmp_path / "a", 1, 1, min_in_sync_replicas=2)
+    slave = make(tmp_path / "b", 2, 1)
+    benches += [master, slave]
+    peer = master.peer()
+    with joined(master, slave) as pair:
+        assert master.term is not None
+        master.term.ask(frozenset({1, 2}))
+        answer = peer.ask(RequestCode.SEND_MESSAGE, send_ext("T", 0), b"x")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        master.term.decided({1, 2}, 9)
+        master.broker.replicated()
+        give(peer)
+        pair.carry()
+        assert ack_of(master, peer) == [ResponseCode.SUCCESS]
+
+
+@pytest.mark.parametrize("how", ["lease", "epoch"])
+def test_a_master_that_may_be_replaced_acknowledges_and_shows_nothing(
+    tmp_path: Path, benches: list[Bench], how: str
+) -> None:
+    master = make(tmp_path / "a", 1, 1)
+    benches.append(master)
+    peer = master.peer()
+    give(peer)
+    assert ack_of(master, peer) == [ResponseCode.SUCCESS]
+    shown = shown_by(master)
+    peer.give(SEND, send_ext("T", 0), b"late")  # stored, and not answered yet
+    assert master.term is not None
+    if how == "lease":
+        master.clock.advance(LEASE_MS)
+    else:
+        master.term.is_over = True
+    master.broker.turn()
+    assert ResponseCode.SUCCESS not in ack_of(master, peer)
+    master.term.answered(master.clock.monotonic_ms())  # of a heartbeat: it does not say who is the master
+    master.broker.replicated()
+    assert ResponseCode.SUCCESS not in ack_of(master, peer)
+    assert shown_by(master) == shown
+    if how == "lease":
+        master.term.renewed(master.clock.monotonic_ms())
+        master.broker.replicated()
+        assert ack_of(master, peer) == [ResponseCode.SUCCESS]
+
+
+def test_who_belongs_to_the_set(tmp_path: Path, benches: list[Bench]) -> None:
+    master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    learner = make(tmp_path / "c", 3, 1, async_learner=True)
+    benches += [master, slave, learner]
+    send(master, 20)
+    with joined(master, learner):
+        assert replicas_of(master).wanted_set() is None
+    with joined(master, slave):
+        agree_on_set(master, {1, 2})
+        send(master, 1)
+        master.clock.advance(LEASE_MS)  # less than haMaxTimeSlaveNotCatchup
+        assert replicas_of(master).wanted_set() is None
+        master.clock.advance(6_000)
+        assert replicas_of(master).wanted_set() == frozenset({1})  # it lacks the last message
+    assert replicas_of(master).wanted_set() == frozenset({1})  # it has left
+
+
+def test_a_slave_is_told_what_is_confirmed(tmp_path: Path, benches: list[Bench]) -> None:
+    master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    benches += [master, slave]
+    send(master, 5)
+    with joined(master, slave) as pair:
+        agree_on_set(master, {1, 2})
+        send(master, 1)
+        pair.carry()
+        assert shown_by(slave) == 5
+        send(master, 1)
+        pair.carry()
+        pair.tick()
+        assert shown_by(slave) == 6
+
+
+def test_the_monotonic_clock_decides(tmp_path: Path) -> None:
+    clock = ManualClock()
+    term = Term(clock, 1, LEASE_MS)
+    term.begin(1, 1, "m:1")
+    found = [term.holds]  # no controller has answered yet
+    term.renewed(clock.monotonic_ms())
+    for wall_ms, mono_ms in ((10 * LEASE_MS, 0), (0, LEASE_MS)):
+        clock.wall_ms += wall_ms
+        clock.mono_ms += mono_ms
+        found.append(term.holds)
+    assert found == [False, True, False]
