@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.support import web
 from tests.support.processes import mqspark_command, process, ready_line, set_options, stop
 from tests.support.remoting import (
     GET_MAX_OFFSET,
@@ -126,7 +126,7 @@ def fill(disk: Path) -> Path:
 
 
 def health(ready: dict[str, str]) -> dict[str, object]:
-    body: dict[str, object] = httpx.get(f"{ready['http']}/health/ready", timeout=60).json()
+    body: dict[str, object] = web.get(f"{ready['http']}/health/ready").json()
     return body
 
 

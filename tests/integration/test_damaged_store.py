@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import httpx
-
+from tests.support import web
 from tests.support.processes import mqspark_command, process, ready_line
 from tests.support.remoting import PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.store_tools import QuickFiles, flush, opened, put
@@ -26,7 +25,7 @@ def test_health_and_metrics_name_the_place_once_a_read_met_it(tmp_path: Path) ->
     command = [*mqspark_command(), "dev", "--store", str(tmp_path / "store"), *ports]
     with process(command, tmp_path / "log", stdout=subprocess.PIPE) as child:
         ready = ready_line(child, tmp_path / "log")
-        assert httpx.get(f"{ready['http']}/health/ready", timeout=60).json()["store"]["damagedOffsets"] == []
+        assert web.get(f"{ready['http']}/health/ready").json()["store"]["damagedOffsets"] == []
         count = offset = 0
         with RawConnection(ready["broker"], 60) as connection:
             connection.request(
@@ -43,9 +42,9 @@ def test_health_and_metrics_name_the_place_once_a_read_met_it(tmp_path: Path) ->
                 count += reply.body.count(b"message ") // 9
                 offset = int(reply.ext["nextBeginOffset"])
         assert count == 59
-        health = httpx.get(f"{ready['http']}/health/ready", timeout=60)
+        health = web.get(f"{ready['http']}/health/ready")
         assert health.status_code == 200
         assert health.json()["store"]["damagedOffsets"] == [hit]
-        lines = httpx.get(f"{ready['http']}/metrics", timeout=60).text.splitlines()
+        lines = web.get(f"{ready['http']}/metrics").text.splitlines()
         (line,) = [line for line in lines if line.startswith("rocketmq_storage_damaged_places{")]
         assert float(line.split()[-1]) == 1

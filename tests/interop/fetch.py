@@ -16,6 +16,7 @@ from tests.interop.other_clients import cpp_binding, go_program, js_program
 from tests.interop.proxy import fetch_grpc_client, fetch_proxy
 from tests.spark.delta_jars import delta_jars
 from tests.support.maven import ToolMissing
+from tests.support.pyspark_versions import NEWEST, pyspark_of
 
 WANTED: dict[str, Callable[[], object]] = {
     "RocketMQ": jars.fetch,
@@ -26,6 +27,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "the C++ client": cpp_binding,
     "the JavaScript client": js_program,
     "Delta for Spark": delta_jars,
+    f"Spark {NEWEST}": partial(pyspark_of, NEWEST),
 }
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 from click.testing import CliRunner
 
 from mqspark.message import encode_properties
@@ -18,6 +17,8 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.testing import Broker, FakeClock
 from mqspark_server.commands.local.store_cli import store
 from tests.security.damage_table import MESSAGES, SETTINGS
+from tests.support import web
+from tests.support.processes import set_options
 from tests.support.remoting import RawConnection
 from tests.support.store_tools import drain
 
@@ -86,9 +87,9 @@ def look(root: Path, settings: Mapping[str, Any] = SETTINGS, *, wait_ms: int = 0
     with Broker(store=root, settings=settings, clock=clock, http=True) as broker:
         app = broker.apps[0]
         clock.advance(wait_ms)
-        answer = httpx.get(f"{broker.http_url}/health/ready", timeout=60)
+        answer = web.get(f"{broker.http_url}/health/ready")
         metrics: dict[tuple[str, str], int] = {}
-        for line in httpx.get(f"{broker.http_url}/metrics", timeout=60).text.splitlines():
+        for line in web.get(f"{broker.http_url}/metrics").text.splitlines():
             if line.startswith("rocketmq_storage_damage{"):
                 labels = dict(
                     part.split("=") for part in line[line.index("{") + 1 : line.index("}")].split(",")
@@ -121,7 +122,7 @@ def look(root: Path, settings: Mapping[str, Any] = SETTINGS, *, wait_ms: int = 0
 
 def run_fsck(root: Path, *options: str) -> tuple[int, tuple[str, ...]]:
     """Exit code; severity and kind of what it finds, or why it could not."""
-    sets = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
+    sets = set_options(SETTINGS)
     done = CliRunner().invoke(store, ["fsck", str(root), "-o", "json", *sets, *options])
     if done.exit_code == 1:
         return 1, (str(done.exception).replace(f"{root}/", ""),)

@@ -6,7 +6,6 @@ Production defaults, but for the sizes of the files: damage to a segment of 1 Gi
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from mqspark.errors import StoreCorrupt
 from tests.security.damage_table import DAMAGE, MESSAGES, expected, markdown
 from tests.security.damaged_store import look, make_store, run_fsck
+from tests.support.store_tools import copy_store
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def sound_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def damaged(sound_store: Path, tmp_path: Path, name: str) -> Path:
     root = tmp_path / "store"
-    shutil.copytree(sound_store, root)
+    copy_store(sound_store, root)
     DAMAGE[name](root)
     return root
 

@@ -18,7 +18,8 @@ import pytest
 
 from tests.security.damage_table import DAMAGE, MESSAGES, QUEUE_FILE_BYTES, SETTINGS, expected
 from tests.security.damaged_store import make_store
-from tests.support.store_tools import QuickFiles, crash, drain, flush, opened, put
+from tests.support.processes import set_options
+from tests.support.store_tools import QuickFiles, copy_store, crash, drain, flush, opened, put
 
 MOST_POINTS = 12
 POINTS = [4, pytest.param(MOST_POINTS, marks=pytest.mark.slow("more kills; four are the fast twin"))]
@@ -71,8 +72,7 @@ def start_killed_at(root: Path, limit: int, count_to: Path | None = None) -> int
 
 def copied(source: Path, target: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target)
-    return target
+    return copy_store(source, target)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -110,9 +110,8 @@ def test_a_store_that_cannot_be_opened_ends_the_broker_with_one_line(
     root = copied(sound_store, tmp_path / "store")
     DAMAGE[name](root)
     settings = {**SETTINGS, "storePathRootDir": root, "listenPort": 0, "bindAddress": "127.0.0.1"}
-    sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     done = subprocess.run(
-        [sys.executable, "-m", "mqspark_server.cli", "broker", "run", *sets],
+        [sys.executable, "-m", "mqspark_server.cli", "broker", "run", *set_options(settings)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, ""), done.stderr

@@ -48,6 +48,11 @@ def cost_s(work: Callable[[], object]) -> float:
     return time.thread_time() - began
 
 
+def costs_at_most(limit_s: float, work: Callable[[], object]) -> bool:
+    """In one of three tries: the garbage of other tests and the other half of a core only add."""
+    return any(cost_s(work) < limit_s for _ in range(3))
+
+
 def references(bytes_: int) -> bytes:
     """A document whose every reference misses late: each path leads to a tree with a reference at its end."""
     tree = b'{"a":[' + b"0," * 20_000 + b'{"$ref":"$.x"}],"r":['
@@ -55,14 +60,14 @@ def references(bytes_: int) -> bytes:
 
 
 def test_references_cost_what_their_bytes_cost_in_a_body() -> None:
-    assert cost_s(lambda: decode_body(HeartbeatData, references(2_000_000))) < 1.0
+    assert costs_at_most(1.0, lambda: decode_body(HeartbeatData, references(2_000_000)))
 
 
 def test_references_to_every_level_of_a_deep_tree() -> None:
     paths = b",".join(b'{"$ref":"$.a%b"}' % (b"[0]" * level) for level in range(58)) * 1
     body = b'{"a":' + b"[" * 58 + (paths + b",") * 600 + b"0" + b"]" * 58 + b"}"
     assert len(body) > 2_000_000
-    assert cost_s(lambda: decode_body(HeartbeatData, body)) < 1.0
+    assert costs_at_most(1.0, lambda: decode_body(HeartbeatData, body))
 
 
 def test_references_of_a_broker_are_still_resolved() -> None:
@@ -72,9 +77,9 @@ def test_references_of_a_broker_are_still_resolved() -> None:
 
 def test_references_in_a_header() -> None:
     header = b'{"code":"x","extFields":' + references(58_000) + b"}"
-    assert cost_s(lambda: decode_header(JSON, header, b"").ext) < 0.1
+    assert costs_at_most(0.1, lambda: decode_header(JSON, header, b"").ext)
     header = b"{'code':1,'extFields':" + references(58_000) + b"}"
-    assert cost_s(lambda: decode_header(JSON, header, b"").ext) < 0.1
+    assert costs_at_most(0.1, lambda: decode_header(JSON, header, b"").ext)
 
 
 def test_a_heartbeat_of_references_is_answered_and_the_broker_goes_on(tmp_path: Path) -> None:
@@ -138,7 +143,7 @@ def test_real_tables_are_not_too_crowded() -> None:
 )
 def test_a_whole_frame_costs_some_seconds_at_most_whatever_is_in_it(body: bytes) -> None:
     # About 1 s on an idle core; each of the slow ones took 5 s and more.
-    assert cost_s(lambda: decode_body(HeartbeatData, body)) < 3.0
+    assert costs_at_most(3.0, lambda: decode_body(HeartbeatData, body))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,7 @@ def test_a_whole_frame_costs_some_seconds_at_most_whatever_is_in_it(body: bytes)
 )
 def test_odd_text_costs_milliseconds(text: bytes) -> None:
     assert len(text) < fastjson.PEER.odd_bytes
-    assert cost_s(lambda: fastjson.loads(text)) < 0.25
+    assert costs_at_most(0.25, lambda: fastjson.loads(text))
 
 
 def test_objects_as_keys_of_objects_as_keys_do_not_double_with_each_level() -> None:
@@ -204,9 +209,9 @@ def test_deep_nesting_is_refused_as_such(levels: int) -> None:
 def test_a_header_as_long_as_may_be(ext: bytes) -> None:
     header = b'{"code":1,"extFields":' + ext + b"}"
     assert len(header) < MAX_KNOWN_HEADER_BYTES
-    assert cost_s(lambda: decode_header(JSON, header, b"").ext) < 0.25
+    assert costs_at_most(0.25, lambda: decode_header(JSON, header, b"").ext)
     odd = b"{'code':1,'extFields':" + ext + b"}"
-    assert cost_s(lambda: decode_header(JSON, odd, b"").ext) < 0.25
+    assert costs_at_most(0.25, lambda: decode_header(JSON, odd, b"").ext)
 
 
 def test_a_binary_header_of_many_fields_is_read_once_and_not_remembered() -> None:
@@ -215,7 +220,7 @@ def test_a_binary_header_of_many_fields_is_read_once_and_not_remembered() -> Non
         return struct.pack(">hbhiiii", 10, 0, 0, 1, 0, 0, len(ext)) + ext
 
     longest = header(9_999)
-    assert cost_s(lambda: decode_header(BINARY, longest, b"")) < 0.5
+    assert costs_at_most(0.5, lambda: decode_header(BINARY, longest, b""))
     tracemalloc.start()
     try:
         for length in range(300):
@@ -238,7 +243,7 @@ def test_settings_of_a_whole_frame_are_not_taken_apart() -> None:
 def test_text_of_peers_that_looks_like_keys_costs_what_it_weighs_when_it_is_written(unit: str) -> None:
     text = unit * (60_000 // len(unit))
     body = KVTable(table={"k": text, "{" + text[:1_000]: "v"})
-    assert cost_s(lambda: encode_body(body)) < 0.5
+    assert costs_at_most(0.5, lambda: encode_body(body))
     assert decode_body(KVTable, encode_body(body)) == body
 
 

@@ -5,19 +5,18 @@ and nobody is told. The broker finds it in the background, within a bandwidth.
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from mqspark.store import MessageStore
 from mqspark.testing import Broker
 from tests.security.damage_table import DAMAGE, MESSAGES, SETTINGS
 from tests.security.damaged_store import make_store
-from tests.support.store_tools import QuickFiles, TestClock, drain, flush, opened, put
+from tests.support import web
+from tests.support.store_tools import QuickFiles, TestClock, copy_store, drain, flush, opened, put
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def sound_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scrubbed_health(url: str | None) -> dict[str, Any]:
     deadline = time.monotonic() + 30
     while True:
-        health: dict[str, Any] = httpx.get(f"{url}/health/ready", timeout=60).json()["store"]
+        health: dict[str, Any] = web.get(f"{url}/health/ready").json()["store"]
         if health["scrub"]["done"]:
             return health
         assert time.monotonic() < deadline, health["scrub"]
@@ -51,7 +50,7 @@ def test_the_background_finds_what_a_start_cannot(
     sound_store: Path, tmp_path: Path, name: str, said: list[tuple[str, str]], lost: tuple[int, int]
 ) -> None:
     root = tmp_path / "store"
-    shutil.copytree(sound_store, root)
+    copy_store(sound_store, root)
     DAMAGE[name](root)
     settings = {key: value for key, value in SETTINGS.items() if key != "scrubBytesPerSecond"}
     with Broker(store=root, settings=settings, http=True) as broker:

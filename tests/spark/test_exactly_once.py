@@ -19,11 +19,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConfigError, MQError
-from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers import PullMessageResponseHeader
-from mqspark.record import decode_records
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from pyspark_pymq.writing import exactlyonce
@@ -58,24 +55,7 @@ def rows(values: Iterable[int]) -> list[pa.RecordBatch]:
 
 def bodies(cluster: DevCluster, topic: str) -> dict[int, list[int]]:
     """What consumers see of each queue, in order."""
-    found: dict[int, list[int]] = {}
-    client = cluster.client
-    for queue in client.route(topic).subscribe_queues:
-        values: list[int] = []
-        (end,) = client.max_offsets(cluster.address, [queue])
-        position = 0
-        while position < end:
-            answer = client.request(
-                cluster.address,
-                RequestCode.PULL_MESSAGE,
-                pull_header("check", queue, position, max_messages=32),
-                accept=tuple(ResponseCode),
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                values += [int(message.body) for message in decode_records(answer.body)]
-            position = answer.header(PullMessageResponseHeader).next_begin_offset
-        found[queue.queue_id] = values
-    return found
+    return {queue: list(map(int, values)) for queue, values in cluster.queue_bodies(topic).items()}
 
 
 def everything(cluster: DevCluster, topic: str) -> list[int]:

@@ -22,6 +22,7 @@ from tests.support.processes import start, stop, tail
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
+KILLS = 5
 ROWS_A_KILL = 3_000
 WAIT_S = 90
 
@@ -120,21 +121,22 @@ def killed_and_restarted(
     assert cluster.group_offsets(f"g-{topic}", topic) == cluster.max_offsets(topic)
 
 
-@pytest.mark.parametrize(
-    "kills", [1, pytest.param(5, marks=pytest.mark.slow("five kills; one is the fast twin"))]
+@pytest.mark.slow(
+    "six drivers start; the replayed batches of test_stream and the killed driver of test_work_kills are"
+    " the fast twins"
 )
-def test_file_sink(spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, kills: int) -> None:
-    killed_and_restarted(cluster, topic, tmp_path, "parquet", {}, kills)
+def test_file_sink(spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path) -> None:
+    killed_and_restarted(cluster, topic, tmp_path, "parquet", {}, KILLS)
     rows = (
         spark.read.parquet(str(tmp_path / "out")).selectExpr("int(value) n", "partition", "offset").collect()
     )
-    assert sorted(row.n for row in rows) == list(range(kills * ROWS_A_KILL))
-    assert len({(row.partition, row.offset) for row in rows}) == kills * ROWS_A_KILL
+    assert sorted(row.n for row in rows) == list(range(KILLS * ROWS_A_KILL))
+    assert len({(row.partition, row.offset) for row in rows}) == KILLS * ROWS_A_KILL
 
 
 @pytest.mark.slow("five drivers start; the file sink is the fast twin")
 def test_delta_sink(cluster: DevCluster, topic: str, tmp_path: Path, delta_settings: dict[str, str]) -> None:
-    killed_and_restarted(cluster, topic, tmp_path, "delta", delta_settings, 5)
+    killed_and_restarted(cluster, topic, tmp_path, "delta", delta_settings, KILLS)
     # Read without Spark's Delta: the files that the log says are live.
     live: set[str] = set()
     for entry in sorted((tmp_path / "out/_delta_log").glob("*.json")):
@@ -147,4 +149,4 @@ def test_delta_sink(cluster: DevCluster, topic: str, tmp_path: Path, delta_setti
     import pyarrow.parquet as pq
 
     values = [n for path in live for n in pq.read_table(tmp_path / "out" / path)["value"].to_pylist()]
-    assert sorted(map(int, values)) == list(range(5 * ROWS_A_KILL))
+    assert sorted(map(int, values)) == list(range(KILLS * ROWS_A_KILL))

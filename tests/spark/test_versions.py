@@ -11,18 +11,25 @@ from pathlib import Path
 import pytest
 
 from tests.support.dev import DevCluster
-from tests.support.pyspark_versions import pyspark_of
+from tests.support.maven import ToolMissing
+from tests.support.pyspark_versions import NEWEST, OLDEST, pyspark_of
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.mark.timeout(1200)  # with an empty cache, pip fetches 450 MB
-@pytest.mark.slow("pip fetches 450 MB for each version, and each starts Spark")
-@pytest.mark.parametrize("version", ["4.3.0", "4.1.4"])
+@pytest.mark.parametrize(
+    "version",
+    [
+        NEWEST,
+        pytest.param(OLDEST, marks=pytest.mark.slow("a third Spark; the newest one is the fast twin")),
+    ],
+)
 def test_batch_stream_and_sink(cluster: DevCluster, topic: str, tmp_path: Path, version: str) -> None:
-    folder = pyspark_of(version)
-    if folder is None:
-        pytest.skip(f"pip cannot get pyspark {version}")
+    try:
+        folder = pyspark_of(version)
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
     target = cluster.create_topic(f"{topic}-out", 2)
     settings = {
         "nameserver": cluster.nameserver,

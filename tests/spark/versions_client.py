@@ -21,6 +21,8 @@ def main() -> None:
 
     builder = SparkSession.builder.master("local[2]").config(map=pyspark_pymq.tuned_settings())
     builder = builder.config("spark.ui.enabled", "false").config("spark.driver.memory", "1g")
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.sql.warehouse.dir", settings["warehouse"]).getOrCreate()
     source = {"nameserver": settings["nameserver"], "topic": settings["topic"]}
     target = {"nameserver": settings["nameserver"], "topic": settings["target"]}

@@ -8,11 +8,15 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from mqspark.client.blocking import BlockingClient
+from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.message import DEFAULT_TOPIC, Message
-from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers import CreateTopicRequestHeader, SendMessageRequestHeaderV2
-from mqspark.record import encode_batch
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import (
+    CreateTopicRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+)
+from mqspark.record import decode_records, encode_batch
 from tests.support.processes import mqspark_command, ready_line, start, stop
 from tests.support.waiting import eventually
 
@@ -110,6 +114,25 @@ class DevCluster:
             ]
             for first in range(0, len(messages), 2000):
                 self.send(topic, queue_id, messages[first : first + 2000])
+
+    def queue_bodies(self, topic: str) -> dict[int, list[bytes]]:
+        """What consumers see of each queue, in order."""
+        found: dict[int, list[bytes]] = {}
+        for queue in self.client.route(topic).subscribe_queues:
+            values = found.setdefault(queue.queue_id, [])
+            (end,) = self.client.max_offsets(self.address, [queue])
+            position = 0
+            while position < end:
+                answer = self.client.request(
+                    self.address,
+                    RequestCode.PULL_MESSAGE,
+                    pull_header("check", queue, position, max_messages=32),
+                    accept=tuple(ResponseCode),
+                )
+                if answer.code == ResponseCode.SUCCESS:
+                    values += [message.body for message in decode_records(answer.body)]
+                position = answer.header(PullMessageResponseHeader).next_begin_offset
+        return found
 
     def group_offsets(self, group: str, topic: str) -> dict[int, int | None]:
         queues = list(self.client.route(topic).subscribe_queues)

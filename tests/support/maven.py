@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["ToolMissing", "cached", "copy_dependencies", "digest", "require_tools", "run"]
+__all__ = ["FETCH_TIMEOUT_S", "ToolMissing", "cached", "copy_dependencies", "digest", "require_tools", "run"]
 
 FETCH_TIMEOUT_S = 900
 

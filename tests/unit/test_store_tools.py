@@ -88,7 +88,14 @@ def test_a_sound_store_has_no_findings_and_is_not_changed(tmp_path: Path) -> Non
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("which", [0, 20, 31, 59])
+@pytest.mark.parametrize(
+    "which",
+    [
+        0,
+        59,
+        *(pytest.param(which, marks=pytest.mark.slow("0 and 59 are the fast twins")) for which in (20, 31)),
+    ],
+)
 def test_every_flipped_bit_that_something_covers_is_reported_with_its_offset(
     tmp_path: Path, which: int
 ) -> None:

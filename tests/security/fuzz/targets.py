@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 
 from mqspark.compression import LZ4, ZLIB, ZSTD, decompress
@@ -36,7 +35,9 @@ from mqspark.testing import Broker, FakeClock
 from tests.security.fuzz import cases
 from tests.security.fuzz.cases import Chance
 from tests.security.fuzz.victims import FREEZE_S, GROWTH_BYTES, Probe, Victim, http_get, running
+from tests.support import web
 from tests.support.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
+from tests.support.store_tools import copy_store
 
 __all__ = ["TARGETS", "Target"]
 
@@ -441,9 +442,9 @@ class Stores(Target):
             store = broker.store_paths[0]
             if kind == "killed":
                 broker.kill()
-                shutil.copytree(store, self._root / kind)
+                copy_store(store, self._root / kind)
         if kind == "closed":
-            shutil.copytree(store, self._root / kind)
+            copy_store(store, self._root / kind)
         shutil.rmtree(self._root / "live")
 
     def make(self, chance: Chance) -> bytes:
@@ -453,7 +454,7 @@ class Stores(Target):
     def run(self, case: bytes) -> Finding:
         spec = json.loads(case)
         work = self._root / "case"
-        shutil.copytree(self._root / spec["directory"], work / "store")
+        copy_store(self._root / spec["directory"], work / "store")
         done = _damage(Chance(spec["seed"]), work / "store")
         report, write_end = os.pipe()
         pid = os.fork()
@@ -501,7 +502,7 @@ class Stores(Target):
             return f"refused\n{type(error).__name__}: {error}"
         url = f"{broker.http_urls[0]}/health/ready"
         deadline = time.monotonic() + SCRUB_S
-        while not _is_scrubbed(health := httpx.get(url, timeout=60, trust_env=False).json()):
+        while not _is_scrubbed(health := web.get(url).json()):
             if time.monotonic() > deadline:
                 return f"not scrubbed\nafter {SCRUB_S} s: {json.dumps(health['store'])[:3_000]}"
             clock.advance(40_000)
@@ -515,7 +516,7 @@ class Stores(Target):
                     if body != b"later" and expected[offset : offset + 1] != [body]:
                         wrong.append((topic, queue, offset, body[:40]))
                 missing += [(topic, queue, offset) for offset in range(len(expected)) if offset not in served]
-        health = httpx.get(url, timeout=60, trust_env=False).json()
+        health = web.get(url).json()
         broker.stop()
         if wrong:
             return f"wrong content\n{wrong[:5]}"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.support import web
 from tests.support.processes import mqspark_command, process, ready_line
 from tests.support.remoting import request_frame
 
@@ -136,4 +137,4 @@ class Probe(threading.Thread):
 
 
 def http_get(victim: Victim, path: str) -> httpx.Response:
-    return httpx.get(victim.http + path, timeout=60)
+    return web.get(victim.http + path)
