@@ -23,7 +23,7 @@ from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.admin.runtime import runtime_table
 from mqspark.broker.admin.views import groups_view, topics_view
 from mqspark.broker.config import BrokerConfig, BrokerRole
-from mqspark.broker.group.membership import ClientProcessor, notify_members
+from mqspark.broker.group.membership import NOTIFIED_AT_ONCE, ClientProcessor, notify_members
 from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
 from mqspark.broker.pop.pop_service import PopService
@@ -65,6 +65,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, dispatch, merged
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import physical_memory_bytes
@@ -269,6 +270,7 @@ class BrokerCore:
         )
         self._changed_groups: dict[str, ConsumerGroup] = {}
         """Groups whose members are notified at the end of the turn, once however many members joined or left."""
+        self._is_notifying = False
         self._is_quiet = False
         now_ms = clock.monotonic_ms()
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
@@ -295,10 +297,9 @@ class BrokerCore:
 
     def turn(self) -> None:
         """Write what this turn appended, and send the answers that this completes."""
-        if self._changed_groups:
-            changed, self._changed_groups = self._changed_groups, {}
-            for group in changed.values():
-                notify_members(group)
+        if self._changed_groups and not self._is_notifying:
+            self._is_notifying = True
+            self.state.long_work.begin(None, self._notify_changed())
         self.pop.before_commit()
         self.acks.end_turn()
         self.progress(self.store.commit())
@@ -380,6 +381,15 @@ class BrokerCore:
     def _members_changed(self, group: ConsumerGroup) -> None:
         if self.config.notify_consumer_ids_changed_enable:
             self._changed_groups[group.name] = group
+
+    def _notify_changed(self) -> Work[None]:
+        notified = 0
+        while self._changed_groups:
+            yield from notify_members(self._changed_groups.pop(next(iter(self._changed_groups))))
+            notified += 1
+            if notified % NOTIFIED_AT_ONCE == 0:
+                yield
+        self._is_notifying = False
 
     def _change(self, session: Session, command: Command, *, topics: bool) -> None:
         """Answer a change of the topics (or else of the groups) once it is on disk and, if a topic, known to a

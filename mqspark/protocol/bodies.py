@@ -83,6 +83,9 @@ def encode_body(body: object) -> bytes:
 AT_ONCE = 256
 """Table entries encoded in one slice, including nested ones."""
 
+JOINED_AT_ONCE = 1 << 20
+"""Bytes of a body that is joined and made a frame in one slice."""
+
 MAX_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
 """Limit of a body: clients accept no longer frame."""
 
@@ -126,6 +129,12 @@ def encode_in_slices(body: Body, members: Mapping[str, bytes] | None = None) -> 
             yield
         add(b"]" if is_list else b"}")
     add(b"}")
+    if size_bytes > JOINED_AT_ONCE:
+        yield  # the caller makes the frame, another copy
+        text = b"".join(parts)
+        parts.clear()
+        yield
+        return text
     return b"".join(parts)
 
 

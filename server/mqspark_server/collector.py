@@ -18,6 +18,9 @@ __all__ = ["Collector"]
 
 CHECK_S = 10.0
 
+OLD_EVERY = 3
+"""Middle collections before a full one. Few, because a full one visits what has survived them: some 20,000 objects."""
+
 MORE_BLOCKS = 1_000_000
 """Blocks of memory, some 60 MB, that the process may always have more than at the last visit of all objects."""
 
@@ -28,9 +31,11 @@ class Collector:
     def __init__(self) -> None:
         self._due_blocks = 0
         self._handle: asyncio.TimerHandle | None = None
+        self._usual = gc.get_threshold()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         gc.callbacks.append(self._collected)
+        gc.set_threshold(*self._usual[:2], OLD_EVERY)
         self.visit_all()
         self._handle = loop.call_later(CHECK_S, self._check, loop)
 
@@ -38,11 +43,14 @@ class Collector:
         if self._handle is not None:
             self._handle.cancel()
             gc.callbacks.remove(self._collected)
+            gc.set_threshold(*self._usual)
             gc.unfreeze()
 
     def visit_all(self) -> None:
         """Collect the garbage among all objects."""
         gc.unfreeze()
+        gc.collect()
+        # Python waits with a full collection for a quarter of the survivors of the last: let those be none.
         gc.collect()
         self._due_blocks = 2 * sys.getallocatedblocks() + MORE_BLOCKS
 

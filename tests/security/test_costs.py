@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.broker.group.membership import NOTIFIED_AT_ONCE
 from mqspark.broker.state import groups
 from mqspark.broker.state.changes import ANSWERED_AT_ONCE
 from mqspark.broker.state.consumer_offsets import DROPPED_AT_ONCE
@@ -566,4 +567,33 @@ def test_offsets_of_a_topic_or_group_are_removed_between_turns(tmp_path: Path, i
         assert before - after <= DROPPED_AT_ONCE
         before, is_more = after, bench.broker.work()
     assert state.offsets.pairs() == [("Kept", "CG")]
+    bench.close()
+
+
+def test_members_of_a_large_group_are_told_between_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    consumer = {"groupName": "CG", "subscriptionDataSet": [{"topic": "T", "subString": "*"}],
+                "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING"}  # fmt: skip
+
+    def join(number: int) -> Peer:
+        peer = bench.peer()
+        body = json.dumps({"clientID": f"c{number}", "consumerDataSet": [consumer]}).encode()
+        peer.give(RequestCode.HEART_BEAT, {}, body)
+        return peer
+
+    peers = [join(number) for number in range(2 * NOTIFIED_AT_ONCE + 100)]
+    bench.broker.turn()
+    while bench.broker.work():
+        pass
+    heard(peers)
+    peers.append(join(len(peers)))
+    peers[-1].heard()
+    bench.broker.turn()
+    told = heard(peers)
+    assert 0 < told <= NOTIFIED_AT_ONCE
+    while bench.broker.work():
+        more = heard(peers)
+        assert more <= NOTIFIED_AT_ONCE
+        told += more
+    assert told + heard(peers) == len(peers)
     bench.close()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -41,12 +43,34 @@ def visited() -> int:
 
 def test_what_a_full_collection_has_visited_it_does_not_visit_again() -> None:
     with collecting():
+        gc.disable()
         table = {number: [number] for number in range(OBJECTS)}
         assert visited() >= OBJECTS
+        gc.enable()
         gc.collect()
         assert visited() < OBJECTS // 2
         del table
     assert gc.get_freeze_count() == 0
+
+
+def test_a_full_collection_visits_a_few_ten_thousand_objects_at_most() -> None:
+    most = 0
+
+    def note(phase: str, info: dict[str, Any]) -> None:
+        nonlocal most
+        if phase == "start" and info["generation"] == 2:
+            most = max(most, visited())
+
+    with collecting():
+        gc.callbacks.append(note)
+        try:
+            table = {number: [number] for number in range(4 * OBJECTS)}
+        finally:
+            gc.callbacks.remove(note)
+        assert len(table) == 4 * OBJECTS
+    if sys.version_info < (3, 14):  # from there on it is incremental
+        assert most > 0
+    assert most < OBJECTS
 
 
 def test_garbage_among_what_was_set_aside_is_found_by_a_visit_of_all() -> None:

@@ -199,5 +199,12 @@ class TopicAdminProcessor:
         body = TopicConfigAndMappingSerializeWrapper(topic_config_table=table, data_version=version)
         return ok(command, {"totalTopicNum": str(count)}, (yield from encode_in_slices(body)))
 
-    def system_topics(self, session: Session, command: Command) -> bytes:
-        return ok(command, None, encode_body(TopicList(topic_list=self._state.topics.system_names())))
+    def system_topics(self, session: Session, command: Command) -> Slices:
+        topics = self._state.topics
+        names: list[str] = []
+        for number, name in enumerate(topics.names(), 1):
+            if topics.is_system(name):
+                names.append(name)
+            if number % LISTED_AT_ONCE == 0:
+                yield
+        return ok(command, None, (yield from encode_in_slices(TopicList(topic_list=names))))

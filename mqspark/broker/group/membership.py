@@ -24,7 +24,6 @@ from mqspark.protocol.bodies import (
     SubscriptionData,
     UnlockBatchRequestBody,
     decode_body,
-    encode_body,
     encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -38,7 +37,7 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
-__all__ = ["ClientProcessor", "notify_members"]
+__all__ = ["NOTIFIED_AT_ONCE", "ClientProcessor", "notify_members"]
 
 MAX_HEARTBEAT_OBJECTS = 16_384
 """Groups and subscriptions of one heartbeat."""
@@ -55,6 +54,9 @@ MAX_CODES = 16_384
 SEEN_AT_ONCE = 256
 """Groups and subscriptions of a heartbeat that are processed in one slice."""
 
+NOTIFIED_AT_ONCE = 512
+"""Members of a group that are told of a change in one slice."""
+
 QUEUES_AT_ONCE = 512
 """Queues locked or unlocked in one slice."""
 
@@ -62,18 +64,23 @@ MAX_LOCKED = 16_384
 """Queues that one request may lock or unlock."""
 
 
-def notify_members(group: ConsumerGroup) -> None:
+def notify_members(group: ConsumerGroup) -> Work[None]:
     """Tell every member to rebalance now (40, one-way), once per connection. Connections with too much unread
     data are skipped."""
     header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name)
-    for session in {member.session.id: member.session for member in group.members.values()}.values():
-        if session.room <= 0:
-            continue
-        session.send(
-            encode_request(
-                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, session.next_opaque(), header, oneway=True
-            )
-        )
+    told: set[int] = set()
+    for number, member in enumerate(list(group.members.values()), 1):
+        session = member.session
+        if session.id not in told:
+            told.add(session.id)
+            if session.room > 0:
+                session.send(
+                    encode_request(
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, session.next_opaque(), header, oneway=True
+                    )
+                )
+        if number % NOTIFIED_AT_ONCE == 0:
+            yield
 
 
 class ClientProcessor:
@@ -210,14 +217,13 @@ class ClientProcessor:
         self._state.clients.unregister(header.client_id, header.producer_group, header.consumer_group)
         return ok(command, {})
 
-    def consumer_list(self, session: Session, command: Command) -> bytes:
+    def consumer_list(self, session: Session, command: Command) -> Slices:
         header = command.header(GetConsumerListByGroupRequestHeader)
         group = self._state.clients.consumer(header.consumer_group)
         if group is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
-        return ok(
-            command, {}, encode_body(GetConsumerListByGroupResponseBody(consumer_id_list=list(group.members)))
-        )
+        body = GetConsumerListByGroupResponseBody(consumer_id_list=list(group.members))
+        return ok(command, {}, (yield from encode_in_slices(body)))
 
     def check_config(self, session: Session, command: Command) -> bytes:
         body = decode_body(CheckClientRequestBody, command.body)

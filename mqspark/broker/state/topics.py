@@ -203,9 +203,6 @@ class Topics:
         """Some of the names, in ascending order."""
         return self._in_order[first:end]
 
-    def system_names(self) -> list[str]:
-        return [name for name in self._table if self.is_system(name)]
-
     def put(self, config: TopicConfig, *, needed: bool = False) -> Topic:
         """Create or replace a topic. An equal configuration changes nothing; neither does the configuration of a
         light message queue.
