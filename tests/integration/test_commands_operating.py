@@ -234,7 +234,7 @@ def test_every_verb_of_mqadmin_does_what_it_says(cluster: Cluster) -> None:
     assert admin("skipAccumulatedMessage", "-g", "olds", "-t", "Old").code == 2, "it asks, as everywhere here"
     run("skipAccumulatedMessage", "-g", "olds", "-t", "Old", "-f", "true", "--yes")
     run("resetOffsetByTime", "-g", "olds", "-t", "Old", "-s", "2020-01-01#00:00:00:000", "-y")
-    run("resetOffsetByTime", "-g", "olds", "-t", "Old", "-s", "now", "-b", name, "-q", "0", "-o", "1", "-y")
+    run("resetOffsetByTime", "-g", "olds", "-t", "Old", "-s", "-1", "-b", name, "-q", "0", "-o", "1", "-y")
     run("cloneGroupOffset", "-s", "olds", "-d", "news", "-t", "Old", "-y")
     assert "Old" in run("consumerProgress", "-g", "olds")
     assert "olds" in run("consumerProgress")

@@ -300,13 +300,10 @@ def _command(name: str, verb: Verb) -> click.Command:
     ]
     for text in verb.options.split():
         letter, _, long = text.rstrip("!*").partition("/")
-        options.append(
-            click.Option(
-                [f"-{letter}", f"--{long}", f"option_{letter}"],
-                is_flag=text.endswith("!"),
-                required=text.endswith("*"),
-            )
-        )
+        # is_flag=False would make click take "-1" for an option instead of a value.
+        more: dict[str, Any] = {"is_flag": True} if text.endswith("!") else {}
+        names = [f"-{letter}", f"--{long}", f"option_{letter}"]
+        options.append(click.Option(names, required=text.endswith("*"), **more))
 
     def run(namesrv: str | None, yes: bool, **given: Any) -> None:
         root = click.get_current_context().find_root().command
