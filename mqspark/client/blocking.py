@@ -9,8 +9,10 @@ process.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import logging
 import math
+import operator
 import select
 import socket
 import ssl
@@ -42,7 +44,18 @@ from mqspark.message import (
     MessageQueue,
     QueueOffset,
 )
-from mqspark.protocol.bodies import ClusterInfo, KVTable, TopicList, TopicRouteData, decode_body
+from mqspark.protocol.bodies import (
+    MAX_QUEUES_ASKED,
+    ClusterInfo,
+    KVTable,
+    OffsetsOfQueues,
+    QueuesOfTopic,
+    QueuesOfTopics,
+    TopicList,
+    TopicRouteData,
+    decode_body,
+    encode_body,
+)
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_request_head
 from mqspark.protocol.connection import Connection
@@ -309,6 +322,8 @@ class BlockingClient:
         """None once a name server has answered."""
         self._sleep = sleep
         self._connections: dict[str, BlockingConnection] = {}
+        self._one_by_one: set[str] = set()
+        """Brokers that give the offset of one queue a request."""
         self._known_routes: dict[str, tuple[bytes, TopicRoute]] = {}
         """The answers to the last call of ``routes``."""
 
@@ -333,6 +348,7 @@ class BlockingClient:
 
     def forget(self, address: str) -> None:
         """Close the cached connection to ``address``."""
+        self._one_by_one.discard(address)
         connection = self._connections.pop(address, None)
         if connection is not None:
             connection.close()
@@ -547,6 +563,9 @@ class BlockingClient:
 
     def max_offsets(self, address: str, queues: Sequence[MessageQueue]) -> list[QueueOffset]:
         """The next offset to be written in each queue."""
+        many = self._offsets_of_many(address, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader, queues)
+        if many is not None:
+            return [QueueOffset(offset) for offset in many]
         headers = [GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
         answers = self.request_all(address, RequestCode.GET_MAX_OFFSET, headers)
         return [QueueOffset(answer.header(GetMaxOffsetResponseHeader).offset) for answer in answers]
@@ -554,9 +573,40 @@ class BlockingClient:
     def min_offsets(self, address: str, queues: Sequence[MessageQueue]) -> list[QueueOffset]:
         """The smallest readable offset of each queue; 0 where brokers return -1, for BatchCQ queues that never
         had a message (BatchConsumeQueue)."""
+        many = self._offsets_of_many(address, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader, queues)
+        if many is not None:
+            return [QueueOffset(max(0, offset)) for offset in many]
         headers = [GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
         answers = self.request_all(address, RequestCode.GET_MIN_OFFSET, headers)
         return [QueueOffset(max(0, answer.header(GetMinOffsetResponseHeader).offset)) for answer in answers]
+
+    def _offsets_of_many(
+        self,
+        address: str,
+        code: int,
+        header_type: type[GetMaxOffsetRequestHeader | GetMinOffsetRequestHeader],
+        queues: Sequence[MessageQueue],
+    ) -> list[int] | None:
+        """By one request for many queues; None from a broker that answers it for one."""
+        if len(queues) < 2 or address in self._one_by_one:
+            return None
+        offsets: list[int] = []
+        for first in range(0, len(queues), MAX_QUEUES_ASKED):
+            part = queues[first : first + MAX_QUEUES_ASKED]
+            by_topic = itertools.groupby(part, operator.attrgetter("topic"))
+            body = QueuesOfTopics(
+                [QueuesOfTopic(topic, [each.queue_id for each in of]) for topic, of in by_topic]
+            )
+            header = header_type(topic=part[0].topic, queue_id=part[0].queue_id, mqspark_queues=True)
+            answer = self.request(address, code, header, encode_body(body))
+            if not len(answer.body):
+                self._one_by_one.add(address)
+                return None
+            found = decode_body(OffsetsOfQueues, answer.body).offsets
+            if len(found) != len(part):
+                raise ProtocolError(f"{address} gives {len(found)} offsets of {len(part)} queues")
+            offsets += found
+        return offsets
 
     def offsets_by_timestamp(
         self, address: str, queues: Sequence[MessageQueue], timestamps_ms: Sequence[int]

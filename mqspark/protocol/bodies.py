@@ -655,6 +655,27 @@ class QueryCorrectionOffsetBody(Body):
     correction_offsets: dict[int, int] = {}
 
 
+MAX_QUEUES_ASKED = 1024
+"""Queues of one request for the offsets of many."""
+
+
+class QueuesOfTopic(Body):
+    topic: str = ""
+    queue_ids: list[I32] = []
+
+
+class QueuesOfTopics(Body):
+    """Requests 30 and 31 with ``mqsparkQueues``: at most MAX_QUEUES_ASKED queues."""
+
+    topics: list[QueuesOfTopic] = []
+
+
+class OffsetsOfQueues(Body):
+    """In the order of the request."""
+
+    offsets: list[I64] = []
+
+
 class TopicOffset(Body):
     min_offset: I64 = 0
     max_offset: I64 = 0

@@ -388,6 +388,9 @@ class GetMaxOffsetRequestHeader(TopicHeader):
     topic: str
     queue_id: I32
     committed: bool = True
+    mqspark_queues: bool | None = None
+    """Extension of this project, ignored by RocketMQ's brokers: the body names queues (``QueuesOfTopics``), and the
+    answer's body has the offset of each (``OffsetsOfQueues``)."""
 
 
 class GetMaxOffsetResponseHeader(Header):
@@ -399,6 +402,8 @@ class GetMinOffsetRequestHeader(TopicHeader):
 
     topic: str
     queue_id: I32
+    mqspark_queues: bool | None = None
+    """As in ``GetMaxOffsetRequestHeader``."""
 
 
 class GetMinOffsetResponseHeader(Header):

@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.protocol.bodies import queue_of
+from mqspark.protocol.bodies import (
+    MAX_QUEUES_ASKED,
+    OffsetsOfQueues,
+    QueuesOfTopic,
+    QueuesOfTopics,
+    decode_body,
+    encode_body,
+    queue_of,
+)
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
 from mqspark.record import decode_record
 from tests.unit.admin_kit import body_of, commit, group
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
@@ -54,6 +63,32 @@ def test_offsets(bench: Bench) -> None:
     assert query(peer) == (0, "1")
     assert commit(peer, "CG", "T", 0, 0) == 0  # back is allowed
     assert query(peer) == (0, "0")
+
+
+def test_offsets_of_many_queues(bench: Bench) -> None:
+    peer = bench.peer()
+    for body in (b"a", b"b"):
+        peer.ask(SEND, send_ext(), body)
+    first = {"topic": "T", "queueId": "0", "mqsparkQueues": "true"}
+
+    def ask(code: int, *topics: tuple[str, list[int]]) -> Command:
+        body = QueuesOfTopics([QueuesOfTopic(topic, queue_ids) for topic, queue_ids in topics])
+        return peer.ask(code, first, encode_body(body))
+
+    answer = ask(RequestCode.GET_MAX_OFFSET, ("T", [1, 0]), ("NoSuch", [0]), ("T", [0, -1, 1 << 30]))
+    assert (answer.code, answer.ext["offset"]) == (0, "0")
+    assert decode_body(OffsetsOfQueues, answer.body).offsets == [0, 2, 0, 2, 0, 0]
+    answer = ask(RequestCode.GET_MIN_OFFSET, ("T", [0, 1]), ("NoSuch", [0]))
+    assert decode_body(OffsetsOfQueues, answer.body).offsets == [0, 0, 0]
+    most = list(range(MAX_QUEUES_ASKED))
+    assert len(
+        decode_body(OffsetsOfQueues, ask(RequestCode.GET_MAX_OFFSET, ("T", most)).body).offsets
+    ) == len(most)
+    for wrong in ([("T", [*most, 0])], [("T", most), ("U", [0])], [("T", [])], []):
+        assert ask(RequestCode.GET_MAX_OFFSET, *wrong).code == ResponseCode.INVALID_PARAMETER
+    assert ask(RequestCode.GET_MAX_OFFSET, ("../T", [0])).code != 0
+    for body in (b"", b"{}", b"[", b'{"topics":[{"topic":"T","queueIds":[9999999999]}]}'):
+        assert peer.ask(RequestCode.GET_MIN_OFFSET, first, body).code != 0
 
 
 def test_an_old_queue_is_not_consumed_from_its_start(tmp_path: Path) -> None:

@@ -4,10 +4,18 @@ QueryMessageProcessor)."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from mqspark.broker.state.consumer_offsets import NOT_FOUND, is_brokers_own
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import PhysicalOffset
+from mqspark.protocol.bodies import (
+    MAX_QUEUES_ASKED,
+    OffsetsOfQueues,
+    QueuesOfTopics,
+    decode_body,
+    encode_body,
+)
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
@@ -113,15 +121,33 @@ class LookupProcessor:
 
     def max_offset(self, session: Session, command: Command) -> bytes:
         header = command.header(GetMaxOffsetRequestHeader)
+        if header.mqspark_queues:
+            return self._offset_of_each(command, self._state.store.max_offset)
         return ok(command, {"offset": str(self._state.store.max_offset(header.topic, header.queue_id))})
 
     def min_offset(self, session: Session, command: Command) -> bytes:
         """-1 for a BatchCQ queue that never had a message (BatchConsumeQueue), 0 for any other."""
         header = command.header(GetMinOffsetRequestHeader)
-        store, topic = self._state.store, self._state.topics.get(header.topic)
-        if topic is not None and topic.inner_batch and not store.max_offset(header.topic, header.queue_id):
-            return ok(command, {"offset": "-1"})
-        return ok(command, {"offset": str(max(0, store.min_offset(header.topic, header.queue_id)))})
+        if header.mqspark_queues:
+            return self._offset_of_each(command, self._min_offset)
+        return ok(command, {"offset": str(self._min_offset(header.topic, header.queue_id))})
+
+    def _min_offset(self, topic: str, queue_id: int) -> int:
+        store, config = self._state.store, self._state.topics.get(topic)
+        if config is not None and config.inner_batch and not store.max_offset(topic, queue_id):
+            return -1
+        return max(0, store.min_offset(topic, queue_id))
+
+    @staticmethod
+    def _offset_of_each(command: Command, offset_of: Callable[[str, int], int]) -> bytes:
+        """The answer for the queues in the body; its header has the offset of the first."""
+        asked = decode_body(QueuesOfTopics, command.body).topics
+        count = sum(len(each.queue_ids) for each in asked)
+        if not 0 < count <= MAX_QUEUES_ASKED:
+            remark = f"{count} queues are asked for, between 1 and {MAX_QUEUES_ASKED} are allowed"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark, {})
+        offsets = [offset_of(each.topic, queue_id) for each in asked for queue_id in each.queue_ids]
+        return ok(command, {"offset": str(offsets[0])}, encode_body(OffsetsOfQueues(offsets)))
 
     def earliest_store_time(self, session: Session, command: Command) -> bytes:
         """Store time of the queue's first message; -1 if there is none."""
