@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from mqspark.auth.access import Facts
 from mqspark.auth.authadmin import AuthAdmin
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.gate import Audited, Gate
+from mqspark.auth.plainacl import PlainAccount, migrate
 from mqspark.auth.policies import Action, Kind
 from mqspark.auth.users import Cipher, Users, UserType
 from mqspark.bounded import Ledger
@@ -41,13 +42,16 @@ class Authority:
         file: ConfigFile,
         audit: Callable[[Audited], None] = lambda audited: None,
         *,
+        accounts: Sequence[PlainAccount] = (),
         needs_a_user: bool = True,
     ) -> None:
+        """``accounts``: of RocketMQ 4; those that are no users yet become some."""
         self.config = config
         self._audit = audit
         self.users = Users(cipher, lambda: config.max_auth_table_bytes)
         self._saved = SavedTable(self.users, file, self._answer_saved)
         self._load(file)
+        migrate(self.users, accounts)
         if needs_a_user:
             self._make_first_users()
         self._waiting: list[tuple[Session, bytes, int]] = []

@@ -34,6 +34,10 @@ class AuthConfig:
     """``code,code``: requests that need no signature."""
     authorization_whitelist: str = ""
     """``code,code``: requests that need no policy."""
+    migrate_auth_from_v1_enabled: bool = False
+    """Whether the accounts of ``plainAclPath`` become users at the start, unless they are there."""
+    plain_acl_path: str = ""
+    """RocketMQ 4's ``plain_acl.yml``."""
     allow_anonymous: bool = False
     """Consent to serve an address that others reach without authentication."""
     max_auth_table_bytes: int = 16 << 20
@@ -51,6 +55,11 @@ class AuthConfig:
             raise ConfigError(
                 "authorizationEnabled needs authenticationEnabled: a name that nobody proves gives no rights",
                 key="authorizationEnabled",
+            )
+        if self.migrate_auth_from_v1_enabled and not (self.authentication_enabled and self.plain_acl_path):
+            raise ConfigError(
+                "migrateAuthFromV1Enabled needs authenticationEnabled and plainAclPath",
+                key="migrateAuthFromV1Enabled",
             )
         self.unsigned_codes  # noqa: B018 - raises for what is no code
         self.unchecked_codes  # noqa: B018

@@ -126,7 +126,10 @@ class Gate:
         signer = _NOBODY if known is None else known.user.signer
         if UNIQUE_KEY_QUERY in ext and command.version <= UNSIGNED_UNTIL:
             ext = {field: value for field, value in ext.items() if field != UNIQUE_KEY_QUERY}
-        expected = signer.signature(content_of(ext), command.body)
+        try:
+            expected = signer.signature(content_of(ext), command.body)
+        except UnicodeEncodeError:  # unpaired surrogates, which no client can have signed
+            raise self._refused(session, command, "unauthenticated", _FAILED, name) from None
         is_right = hmac.compare_digest(
             expected.encode(), given[:MAX_SIGNATURE_LENGTH].encode("utf-8", "replace")
         )

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from mqspark.auth.authority import Authority
 from mqspark.auth.config import AuthConfig
+from mqspark.auth.plainacl import MAX_FILE_BYTES, PlainAccount, read_accounts
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError, ProtocolError
 from mqspark.store.disk.configfile import ConfigFile
@@ -95,8 +96,16 @@ def open_authority(
             files=config.audit_log_files,
         )
         ends.callback(audit.close)
-        authority = Authority(config, AesGcm(key), file, audit.write, needs_a_user=needs_a_user)
+        accounts = _old_accounts(config.plain_acl_path) if config.migrate_auth_from_v1_enabled else []
+        authority = Authority(
+            config, AesGcm(key), file, audit.write, accounts=accounts, needs_a_user=needs_a_user
+        )
         return authority, ends.pop_all().close
+
+
+def _old_accounts(path: str) -> list[PlainAccount]:
+    with open(Path(path).expanduser(), "rb") as file:
+        return read_accounts(file.read(MAX_FILE_BYTES + 1), path)
 
 
 def _lock(path: Path) -> int:

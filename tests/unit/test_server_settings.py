@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.auth.config import AuthConfig
 from mqspark.broker.config import BrokerConfig
 from mqspark.config import known_keys, rocketmq_key
 from mqspark.errors import ConfigError
@@ -18,6 +19,7 @@ from mqspark_server.settings.settings import (
     Layer,
     ServerConfig,
     broker_settings,
+    consent_to_anonymous,
     file_layer,
     foreign_keys,
     namesrv_settings,
@@ -82,6 +84,35 @@ def test_profiles() -> None:
     assert not careful.broker.auto_create_topic_enable
     assert handy.broker.auto_create_topic_enable
     assert (handy.server.bind_address, handy.broker.broker_ip1) == ("127.0.0.1", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "outcome"),
+    [
+        ([], "consent with allowAnonymous=true"),
+        (["bindAddress=10.0.0.1"], "consent with allowAnonymous=true"),
+        (["bindAddress=::"], "consent with allowAnonymous=true"),
+        (["authorizationWhitelist=105"], "consent with allowAnonymous=true"),
+        (["allowAnonymous=true"], "NO AUTHENTICATION: whoever reaches 0.0.0.0:10911"),
+        (["authenticationEnabled=false"], "NO AUTHENTICATION: whoever reaches 0.0.0.0:10911"),
+        (["authentication_enabled=false"], "NO AUTHENTICATION: whoever reaches 0.0.0.0:10911"),
+        (["authenticationEnabled=true"], None),
+        (["bindAddress=127.0.0.1"], None),
+        (["bindAddress=::1"], None),
+        (["bindAddress=localhost"], None),
+    ],
+)
+def test_a_server_that_others_reach_has_users_or_an_operators_consent(
+    assignments: list[str], outcome: str | None
+) -> None:
+    layer = override_layer(assignments)
+    settings = broker_settings(production(), layer)
+    if outcome is not None and outcome.startswith("consent"):
+        with pytest.raises(ConfigError, match=outcome):
+            consent_to_anonymous(settings.server, settings.auth, layer)
+    else:
+        said = consent_to_anonymous(settings.server, settings.auth, layer)
+        assert (said is None) if outcome is None else (said or "").startswith(outcome)
 
 
 def test_the_environment_is_below_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,8 +291,8 @@ def test_the_shipped_broker_conf_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("name", "classes"),
     [
-        ("broker.toml", (ServerConfig, BrokerConfig, StoreConfig)),
-        ("namesrv.toml", (ServerConfig, NamesrvConfig)),
+        ("broker.toml", (ServerConfig, BrokerConfig, StoreConfig, AuthConfig)),
+        ("namesrv.toml", (ServerConfig, NamesrvConfig, AuthConfig)),
     ],
 )
 def test_the_shipped_toml_documents_every_key_and_nothing_else(name: str, classes: tuple[type, ...]) -> None:

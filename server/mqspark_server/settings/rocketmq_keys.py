@@ -18,7 +18,7 @@ __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
 _HONOURED = """
     authConfigPath authenticationEnabled authenticationWhitelist authorizationEnabled authorizationWhitelist
-    initAuthenticationUser innerClientAuthenticationCredentials
+    initAuthenticationUser innerClientAuthenticationCredentials migrateAuthFromV1Enabled
     tls.client.authServer tls.client.certPath tls.client.keyPassword tls.client.keyPath tls.client.trustCertPath
     tls.server.certPath tls.server.keyPassword tls.server.keyPath tls.server.mode
     tls.server.need.client.auth tls.server.trustCertPath useTLS
@@ -262,7 +262,6 @@ _OFF = frozenset({"false"})
 _SWITCHES = {
     "self-signed certificates are not made: give tls.server.certPath": "tls.test.mode.enable",
     "RocketMQ 4's access control is not available (authenticationEnabled is)": "aclEnable",
-    "the users of plain_acl.yml are not read": "migrateAuthFromV1Enabled",
     "DLedger replication is not available": "enableDLegerCommitLog",
     "controller mode is not available": """
         enableControllerInNamesrv

@@ -14,6 +14,7 @@ the log. Unknown keys are a ConfigError, and so are values that promise what thi
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import socket
 import tomllib
@@ -48,6 +49,7 @@ __all__ = [
     "production",
     "Layer",
     "broker_settings",
+    "consent_to_anonymous",
     "file_layer",
     "foreign_keys",
     "local_address",
@@ -310,6 +312,31 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
     with _from(*layers):
         server.check()
     return NamesrvSettings(server, namesrv, auth, unused)
+
+
+def consent_to_anonymous(server: ServerConfig, auth: AuthConfig, *layers: Layer) -> str | None:
+    """What to say loudly before a server is reached from other hosts without authentication; None if it is not, or
+    has users. Raises ConfigError unless an operator has consented."""
+    if auth.authentication_enabled or _is_loopback(server.bind_address):
+        return None
+    text = f"whoever reaches {server.bind_address}:{server.listen_port} may read, write and delete everything"
+    spellings = {"authenticationEnabled", "authentication_enabled"}
+    if not auth.allow_anonymous and not any(spellings & layer.values.keys() for layer in layers):
+        raise ConfigError(
+            f"{text}: set authenticationEnabled=true (first user: `mqspark user add`), or bindAddress=127.0.0.1,"
+            " or consent with allowAnonymous=true",
+            key="allowAnonymous",
+        )
+    return f"NO AUTHENTICATION: {text} (authenticationEnabled=false)"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def foreign_keys(*own: type[Any]) -> ForeignKeys:

@@ -52,11 +52,17 @@ _set = click.option(
 def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
     """Run a name server until SIGTERM or SIGINT."""
     from mqspark_server.namesrv_app import NameServerApp
-    from mqspark_server.settings.settings import file_layer, namesrv_settings, override_layer
+    from mqspark_server.settings.settings import (
+        consent_to_anonymous,
+        file_layer,
+        namesrv_settings,
+        override_layer,
+    )
 
-    layers = [file_layer(config)] if config else []
-    settings = namesrv_settings({}, *layers, override_layer(assignments))
-    _log_to_stderr(settings.server.log_level)
+    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
+    settings = namesrv_settings({}, *layers)
+    warning = consent_to_anonymous(settings.server, settings.auth, *layers)
+    _log_to_stderr(settings.server.log_level, warning)
     app = NameServerApp(settings)
     _serve(app, lambda: f"READY namesrv={app.address}")
 
@@ -67,11 +73,18 @@ def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
 def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     """Run a broker until SIGTERM or SIGINT."""
     from mqspark_server.controlled_app import broker_app
-    from mqspark_server.settings.settings import broker_settings, file_layer, override_layer, production
+    from mqspark_server.settings.settings import (
+        broker_settings,
+        consent_to_anonymous,
+        file_layer,
+        override_layer,
+        production,
+    )
 
-    layers = [file_layer(config)] if config else []
-    settings = broker_settings(production(), *layers, override_layer(assignments))
-    _log_to_stderr(settings.server.log_level)
+    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
+    settings = broker_settings(production(), *layers)
+    warning = consent_to_anonymous(settings.server, settings.auth, *layers)
+    _log_to_stderr(settings.server.log_level, warning)
     app = broker_app(settings)
     _serve(
         app,
@@ -129,11 +142,13 @@ def _to_try(namesrv: str) -> str:
     )
 
 
-def _log_to_stderr(level: str) -> None:
+def _log_to_stderr(level: str, warning: str | None = None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     sparing("asyncio")  # it reports each failed accept, for example
+    if warning is not None:
+        logging.getLogger("mqspark.app").warning("%s", warning)
 
 
 def _serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:
