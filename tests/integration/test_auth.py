@@ -167,3 +167,19 @@ def test_a_broker_error_says_what_is_missing(guarded: Cluster) -> None:
     with pytest.raises(BrokerError, match="username cannot be null"):
         with AdminClient(guarded.namesrv) as admin:
             admin.create_topic("Mine", queues=1)
+
+
+def test_a_slave_signs_to_name_server_and_master(guarded: Cluster, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    assert add_user(users, SUPER.access_key, SUPER.secret_key).returncode == 0
+    settings = {
+        "brokerName": "b",
+        "brokerClusterName": "C",
+        "brokerRole": "SLAVE",
+        "brokerId": 1,
+        **guarded_settings(users),
+    }
+    with mqspark_broker(tmp_path, guarded.namesrv, settings) as slave:
+        topics = slave.store / "config" / "topics.json"
+        eventually(lambda: topics.exists() and "Orders" in topics.read_text(), "the master's topics", 60)
+    assert "response code 16" not in (tmp_path / "broker.err").read_text()
