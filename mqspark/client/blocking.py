@@ -61,6 +61,7 @@ from mqspark.protocol.command import Command, Fields, encode_request, encode_req
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import (
     CreateTopicRequestHeader,
+    GetKVConfigRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
@@ -68,6 +69,7 @@ from mqspark.protocol.headers import (
     GetRouteInfoRequestHeader,
     Header,
     PullMessageRequestHeader,
+    PutKVConfigRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     QueryMessageRequestHeader,
@@ -433,6 +435,33 @@ class BlockingClient:
             yield
         finally:
             self._retry_ms = retry_ms
+
+    # --- notes at name servers ---
+
+    def note(self, namespace: str, key: str, value: str) -> None:
+        """Note a value at every name server that answers (PUT_KV_CONFIG). Raises the last failure if none did."""
+        header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
+        self._ask_every_nameserver(RequestCode.PUT_KV_CONFIG, header, (ResponseCode.SUCCESS,))
+
+    def has_note(self, namespace: str, key: str) -> bool:
+        """Whether a name server that answers has such a note. Raises the last failure if none answered."""
+        header = GetKVConfigRequestHeader(namespace=namespace, key=key)
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        answers = self._ask_every_nameserver(RequestCode.GET_KV_CONFIG, header, accept)
+        return any(answer.code == ResponseCode.SUCCESS for answer in answers)
+
+    def _ask_every_nameserver(self, code: int, header: Header, accept: Sequence[int]) -> list[Command]:
+        answers: list[Command] = []
+        failure: ClientError | None = None
+        with self.without_retries():
+            for address in list(self._nameservers):
+                try:
+                    answers.append(self.request(address, code, header, accept=accept))
+                except ClientError as error:
+                    failure = error
+        if not answers and failure is not None:
+            raise failure
+        return answers
 
     # --- name servers -----------------------------------------------------------------------------------------
 

@@ -24,6 +24,11 @@ identity itself: the query's id (122 random bits in its checkpoint) or the optio
 only a hash of it. Forged, damaged and foreign decisions are skipped; the code is checked before anything is
 decompressed. The group's offset is a hint: it is used only if a decision of an earlier batch lies there.
 
+A log whose broker is away is not taken for a missing one. Name servers forget the route of a topic while its broker is
+away, so the log is noted at the name servers before its first decision (in their table of settings, which they keep on
+disk). A
+log without a route that is noted is waited for, for ``retryTimeout``; then the batch fails.
+
 Remaining risks without authentication: a client that guesses a ``transactionId`` can decide in its name, so choose an
 unguessable one. A client that reads the half messages can end them in the name of their producer group, and so hide
 rows or show them early. Any client can delete topics, or slow a search down with many messages under a query's hash.
@@ -105,6 +110,8 @@ _READ_MESSAGES = 1024
 _COMMITTED_AT_ONCE_BYTES = 16 << 20
 """Approximate bytes of commits that a broker has to store before it gets more."""
 _WAIT_S = 30.0
+_NOTES = "MQSPARK_SINK"
+"""The namespace of the note at name servers that the log was made."""
 
 
 class _HalfMessages:
@@ -284,7 +291,7 @@ class DecisionLog:
 
     def decide(self, batch: int, halves: Sequence[Halves]) -> list[Halves]:
         """Write a decision. Returns the valid one, which may be another driver's."""
-        queue, address = self._queue(make=True)
+        queue, address = self._queue()
         token = secrets.token_hex(8)
         parts = list(_parts(halves))
         for number, part in enumerate(parts):
@@ -299,7 +306,7 @@ class DecisionLog:
     def show(self) -> None:
         """Let the next search start at the last decision found. Best effort: a longer search finds it, too."""
         if self._found_at >= 0:
-            queue, address = self._queue(make=False)
+            queue, address = self._queue()
             self._client.commit_group_offsets(address, self._group, {queue: self._found_at})
 
     def _code_of(self, packed: bytes) -> bytes:
@@ -345,10 +352,10 @@ class DecisionLog:
         self._client.request(address, RequestCode.END_TRANSACTION, end)
 
     def _find(self, batch: int) -> tuple[int, list[Halves]] | None:
-        try:
-            queue, address = self._queue(make=False)
-        except NoRoute:
+        place = self._existing_queue()
+        if place is None:
             return None
+        queue, address = place
         decisions: dict[str, dict[int, Any]] = {}
         firsts: dict[str, int] = {}
         begin, end = self._bounds(queue, address, batch)
@@ -429,24 +436,57 @@ class DecisionLog:
         log.error("offset %d of %s is skipped: %s", message.queue_offset, DECISIONS, why)
         return None
 
-    def _queue(self, *, make: bool) -> tuple[MessageQueue, str]:
+    def _place(self) -> tuple[MessageQueue, str]:
         """The single queue of the log, at the first broker by name that has it. Raises NoRoute."""
+        route = self._client.route(DECISIONS)
+        queue = min(route.subscribe_queues, default=None)
+        address = route.master(queue.broker_name) if queue is not None else None
+        if queue is None or address is None:
+            raise NoRoute(DECISIONS, "the broker with the decision log has no address")
+        return queue, address
+
+    def _existing_queue(self) -> tuple[MessageQueue, str] | None:
+        """None only if no log was ever made. Raises NoRoute when its broker stays away for ``retryTimeout``."""
+        try:
+            return self._place()
+        except NoRoute:
+            if not self._was_made():
+                return None
+        try:
+            return self._client.bridged(self._place)
+        except NoRoute as error:
+            raise NoRoute(
+                DECISIONS,
+                "the broker with the decision log is away, so it is unknown whether the batch is decided; start that"
+                " broker again, or create the topic if it was deleted on purpose",
+            ) from error
+
+    def _was_made(self) -> bool:
+        try:
+            self._client.route(DECISIONS)
+        except NoRoute:
+            return self._client.has_note(_NOTES, DECISIONS)
+        return True
+
+    def _queue(self) -> tuple[MessageQueue, str]:
+        """As ``_existing_queue``, but makes the log if none was ever made."""
+        place = self._existing_queue() or self._made_queue()
+        if not self._client.has_note(_NOTES, DECISIONS):
+            # Before the first decision is written. Not before the topic is made: a driver that died between the two
+            # would leave a note of a log that does not exist.
+            self._client.note(_NOTES, DECISIONS, place[0].broker_name)
+        return place
+
+    def _made_queue(self) -> tuple[MessageQueue, str]:
         deadline = time.monotonic() + _WAIT_S
         while True:
-            try:
-                route = self._client.route(DECISIONS)
-            except NoRoute:
-                if not make:
-                    raise
-            else:
-                queue = min(route.subscribe_queues)
-                address = route.master(queue.broker_name)
-                if address is not None:
-                    return queue, address
-            if not make or time.monotonic() > deadline:
-                raise NoRoute(DECISIONS, "the topic of the decision log cannot be made")
             self._make()
             time.sleep(0.1)
+            try:
+                return self._place()
+            except NoRoute as error:
+                if time.monotonic() > deadline:
+                    raise NoRoute(DECISIONS, "the topic of the decision log cannot be made") from error
 
     def _make(self) -> None:
         route = self._client.publish_route(self._topic)
