@@ -218,7 +218,14 @@ class BrokerCore:
             machine_bytes,
             None if follower is None else lambda: follower.address is not None,
         )
-        self._sends = SendProcessor(state, self.acks, store_host, self._once_known)
+        self._sends = SendProcessor(
+            state,
+            self.acks,
+            store_host,
+            self._once_known,
+            # A master that has been replaced must not acknowledge anything.
+            all_wait=term is not None,
+        )
         self.routes = ClusterRoutes(state)
         admin = admin_handlers(state, self.runtime_info, self._settings_changed, self._change, foreign_keys)
         self.overload = FastFail(config, admin)

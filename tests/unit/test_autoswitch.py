@@ -398,9 +398,10 @@ def test_a_wanted_member_does_not_count_for_min_in_sync_replicas(
         assert ack_of(master, peer) == [ResponseCode.SUCCESS]
 
 
+@pytest.mark.parametrize("properties", ["", "WAIT\x01false\x02"])
 @pytest.mark.parametrize("how", ["lease", "epoch"])
 def test_a_master_that_may_be_replaced_acknowledges_and_shows_nothing(
-    tmp_path: Path, benches: list[Bench], how: str
+    tmp_path: Path, benches: list[Bench], how: str, properties: str
 ) -> None:
     master = make(tmp_path / "a", 1, 1)
     benches.append(master)
@@ -408,7 +409,7 @@ def test_a_master_that_may_be_replaced_acknowledges_and_shows_nothing(
     give(peer)
     assert ack_of(master, peer) == [ResponseCode.SUCCESS]
     shown = shown_by(master)
-    peer.give(SEND, send_ext("T", 0), b"late")  # stored, and not answered yet
+    peer.give(SEND, send_ext("T", 0, properties), b"late")  # stored, and not answered yet
     assert master.term is not None
     if how == "lease":
         master.clock.advance(LEASE_MS)

@@ -85,11 +85,6 @@ def _value(text: str, mark: str) -> str | None:
     return text[start : text.index("\x02", start)]
 
 
-def _waits(text: str) -> bool:
-    """Whether a sender waits for the disk and slaves (Message.isWaitStoreMsgOK): it does unless it says otherwise."""
-    return (_value(text, "\x02WAIT\x01") or "true").lower() == "true"
-
-
 def _may_name_ours(text: str) -> bool:
     """Whether one of these properties concerns the broker, or a value contains the name of one."""
     return (
@@ -114,12 +109,15 @@ class SendProcessor:
         acks: Acks,
         store_host: bytes,
         once_known: Callable[[Session], Receiver],
+        *,
+        all_wait: bool = False,
     ) -> None:
         """``once_known(session)`` returns a receiver that forwards answers once a name server knows the topics as
-        they are now."""
+        they are now. ``all_wait``: a message is stored only when its guarantee is met, whatever its sender says."""
         self._state = state
         self._waiting, self._unsafe = acks.waiting, acks.unsafe
         self._once_known = once_known
+        self._all_wait = all_wait
         self._id_prefix = store_host.hex().upper()
         self._topic = state.topics.get
         self._put = state.store.put
@@ -233,7 +231,7 @@ class SendProcessor:
             message_id = f"{self._id_prefix}{physical_offset:016X}"
             answer = send_response_frame if self._plain_answer else self._answer
             frame = answer(command.opaque, message_id, queue_id, queue_offset, unique_id, self._region)
-            if "\x02WAIT\x01true" in text or _waits(text):
+            if "\x02WAIT\x01true" in text or self._waits(text):
                 self._waiting.append((end_offset, session, frame))
             else:
                 self._unsafe.append((end_offset, session, frame))
@@ -248,6 +246,10 @@ class SendProcessor:
             if len(answers) > count:
                 end_offset, _, frame = answers.pop()
                 answers.append((end_offset, self._once_known(session), frame))
+
+    def _waits(self, text: str) -> bool:
+        """Whether a sender waits for disk and slaves (Message.isWaitStoreMsgOK): it does unless it says otherwise."""
+        return self._all_wait or (_value(text, "\x02WAIT\x01") or "true").lower() == "true"
 
     def admit(self, session: Session, header: SendHeader) -> tuple[Topic, int]:
         """Topic and queue id of a message that does not come through ``send``, after the same checks."""
@@ -319,7 +321,7 @@ class SendProcessor:
                 self._recall_handle(draft, unique_id),
             )
             # Of a transaction, sender and checks rely on the half message.
-            waits = sys_flag & TRANSACTION_MASK or _waits(f"\x02{text}")
+            waits = sys_flag & TRANSACTION_MASK or self._waits(f"\x02{text}")
             (self._waiting if waits else self._unsafe).append((stored.end_offset, session, frame))
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
@@ -428,7 +430,9 @@ class SendProcessor:
             ids = physical_offsets.hex(",", 8).upper()
             ids = prefix + ids.replace(",", f",{prefix}")
             frame = self._answer(command.opaque, ids, queue_id, first_offset, unique_id, self._region)
-            (self._waiting if _waits(f"\x02{shared}") else self._unsafe).append((end_offset, session, frame))
+            (self._waiting if self._waits(f"\x02{shared}") else self._unsafe).append(
+                (end_offset, session, frame)
+            )
 
     @staticmethod
     def _batch_members(topic: Topic, body: bytes | memoryview) -> BatchMembers | None:
