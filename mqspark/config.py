@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from mqspark.errors import ConfigError
 
 __all__ = [
+    "INT32_MAX",
     "INT64_MAX",
     "ForeignKeys",
     "camel_case",

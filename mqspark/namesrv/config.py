@@ -41,6 +41,8 @@ class NamesrvConfig:
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
+    enable_controller_in_namesrv: bool = False
+    """Whether the process is also a controller, on the port of controllerDLegerPeers."""
     max_kv_table_bytes: int = 32 << 20
     """Limit of the key-value table; a full table refuses new keys. Like the next one not in RocketMQ."""
     max_route_cache_bytes: int = 64 << 20

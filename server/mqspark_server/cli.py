@@ -36,6 +36,10 @@ _NOUNS = {
         "administration.namesrv_cli:namesrv",
         "Name servers: run, list, settings.",
     ),
+    "controller": (
+        "local.controller_cli:controller",
+        "Controllers: run.",
+    ),
     "topic": (
         "administration.topic_cli:topic",
         "Topics: list, create, describe, update, delete, stats.",

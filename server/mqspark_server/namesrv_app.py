@@ -10,17 +10,16 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
 from mqspark_server.authfiles import auth_directory, open_authority
+from mqspark_server.controller_app import ControllerApp
 from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, cannot_listen
 from mqspark_server.phases import Phase, ProcessLifecycle
-from mqspark_server.settings.settings import NamesrvSettings, foreign_keys, local_address
+from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
 from mqspark_server.startup import Ends, remoting_server
 
 __all__ = ["NameServerApp"]
 
 log = logging.getLogger("mqspark.app")
-
-_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 
 
 class NameServerApp:
@@ -31,6 +30,8 @@ class NameServerApp:
         self.address = ""
         """``host:port`` for clients on this host, once started."""
         self.core: NameServer | None = None
+        self.controller: ControllerApp | None = None
+        """With enableControllerInNamesrv: a core and a port of its own."""
         self._ends = Ends()
 
     async def start(self) -> None:
@@ -51,6 +52,10 @@ class NameServerApp:
         ends.on_stop(sock.close)
         port = sock.getsockname()[1]
         self.lifecycle.advance(Phase.STARTING)
+        if self.settings.controller is not None:
+            self.controller = ControllerApp(self.settings.controller, clock=self.clock)
+            ends.on_stop(self.controller.stop)
+            await self.controller.start()
         outbox: list[Session] = []
         authority: Authority | None = None
         if self.settings.auth.authentication_enabled:
@@ -81,7 +86,7 @@ class NameServerApp:
             raise cannot_listen("name server", host, port, error) from None
         server.start()
         housekeeper.start()
-        self.address = f"{local_address() if host in _WILDCARDS else host}:{port}"
+        self.address = f"{local_address() if host in WILDCARDS else host}:{port}"
         self.lifecycle.advance(Phase.READY)
         log.info("name server at %s", self.address)
 

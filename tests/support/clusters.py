@@ -28,6 +28,7 @@ __all__ = [
     "brokers_known_to",
     "mqspark_broker",
     "mqspark_cluster",
+    "mqspark_controller",
     "mqspark_namesrv",
     "write_conf",
 ]
@@ -81,6 +82,19 @@ def mqspark_namesrv(folder: Path, more: Mapping[str, object] | None = None) -> I
     settings = set_options({"listenPort": 0, "bindAddress": HOST, **(more or {})})
     with process([*mqspark_command(), "namesrv", "run", *settings], log, stdout=subprocess.PIPE) as child:
         yield ready_line(child, log)["namesrv"]
+
+
+@contextmanager
+def mqspark_controller(folder: Path, port: int = 0, **settings: object) -> Iterator[tuple[str, int]]:
+    """`mqspark controller run` in a process of its own, which is killed at the end; its address and process."""
+    log = folder / "controller.err"
+    store = folder / "controller"
+    values = set_options({"listenPort": port, "bindAddress": HOST, "controllerStorePath": store, **settings})
+    command = [*mqspark_command(), "controller", "run", *values]
+    with process(command, log, stdout=subprocess.PIPE, stop_signal=signal.SIGKILL) as child:
+        ready = ready_line(child, log)
+        assert ready["store"] == str(store)
+        yield ready["controller"], child.pid
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 from mqspark.auth.config import AuthConfig
 from mqspark.broker.config import BrokerConfig
 from mqspark.config import rocketmq_key
+from mqspark.controller.config import ControllerConfig
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
 from mqspark_server.settings.rocketmq_keys import HONOURED, REFUSED, ROCKETMQ_KEYS, WITHOUT_EFFECT
@@ -24,6 +25,7 @@ CLASSES: dict[str, type[Any]] = {
     "store": StoreConfig,
     "name server": NamesrvConfig,
     "users": AuthConfig,
+    "controller": ControllerConfig,
 }
 
 

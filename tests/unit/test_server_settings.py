@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqspark.auth.config import AuthConfig
 from mqspark.broker.config import BrokerConfig
 from mqspark.config import known_keys, rocketmq_key
+from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import FlushDiskType, StoreConfig
@@ -20,6 +22,7 @@ from mqspark_server.settings.settings import (
     ServerConfig,
     broker_settings,
     consent_to_anonymous,
+    controller_settings,
     file_layer,
     foreign_keys,
     namesrv_settings,
@@ -205,7 +208,6 @@ def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
         ("haMasterAddress=here", "setting haMasterAddress=here is not of the form host:port"),
         ("aclEnable=true", "access control is not available"),
         ("authorizationEnabled=true", "authorizationEnabled needs authenticationEnabled"),
-        ("enableControllerInNamesrv=true", "controller mode is not available"),
         ("novalue", "is not key=value"),
         ("mappedFileSizeCommitLog=0", "--set: setting mappedFileSizeCommitLog=0 must be positive"),
         ("mappedFileSizeCommitLog=2147483648", "must be at most 2147483647"),
@@ -293,6 +295,7 @@ def test_the_shipped_broker_conf_is_accepted() -> None:
     [
         ("broker.toml", (ServerConfig, BrokerConfig, StoreConfig, AuthConfig)),
         ("namesrv.toml", (ServerConfig, NamesrvConfig, AuthConfig)),
+        ("controller.toml", (ServerConfig, ControllerConfig)),
     ],
 )
 def test_the_shipped_toml_documents_every_key_and_nothing_else(name: str, classes: tuple[type, ...]) -> None:
@@ -302,19 +305,28 @@ def test_the_shipped_toml_documents_every_key_and_nothing_else(name: str, classe
         prefix = f"{header}." if header.startswith("tls.") else ""
         documented |= {prefix + key for key in re.findall(r"^(?:# )?([\w.]+) = ", section, re.MULTILINE)}
     known = {rocketmq_key(spec) for cls in classes for spec in known_keys(cls).values()}
-    if name == "namesrv.toml":
+    if name != "broker.toml":
         known -= {"httpEnable", "httpBindAddress", "httpPort", "fastPortEnable"}
-        known -= {"httpAllowedHosts", "httpMaxConnections", "metricsMaxSeries", "useTLS"}
+        known -= {"httpAllowedHosts", "httpMaxConnections", "metricsMaxSeries"}
+    if name == "namesrv.toml":
+        known -= {"useTLS"}
         known -= {key for key in known if key.startswith("tls.client.")}
     assert documented == known
 
 
-@pytest.mark.parametrize("name", ["broker.toml", "namesrv.toml"])
+_RESOLVERS: dict[str, Any] = {
+    "broker.toml": broker_settings,
+    "namesrv.toml": namesrv_settings,
+    "controller.toml": controller_settings,
+}
+
+
+@pytest.mark.parametrize("name", _RESOLVERS)
 def test_what_the_shipped_toml_comments_out_is_the_default(name: str, tmp_path: Path) -> None:
     text = (CONF / name).read_text()
     (tmp_path / name).write_text(re.sub(r"^# ([\w.]+ = )", r"\1", text, flags=re.MULTILINE))
     shown = file_layer(tmp_path / name)
-    resolve = broker_settings if name == "broker.toml" else namesrv_settings
+    resolve = _RESOLVERS[name]
     profile = production() if name == "broker.toml" else {}
     told = resolve(profile, shown)
     defaults = resolve(profile)
@@ -325,12 +337,43 @@ def test_what_the_shipped_toml_comments_out_is_the_default(name: str, tmp_path: 
         "storePathRootDir",
         "storePathCommitLog",
         "kvConfigPath",
+        "controllerStorePath",
+        "controllerDLegerPeers",
     }
     local |= {"httpPort", "haListenPort"}  # derived from listenPort when absent
-    for attribute in ("server", "broker", "store", "namesrv"):
-        if not hasattr(told, attribute):
+    for attribute in ("server", "broker", "store", "namesrv", "controller"):
+        if getattr(told, attribute, None) is None:
             continue
         for spec in known_keys(type(getattr(told, attribute))).values():
             if rocketmq_key(spec) not in local:
                 said, real = (getattr(getattr(s, attribute), spec.name) for s in (told, defaults))
                 assert said == real, spec.name
+
+
+def test_a_controller_listens_where_brokers_are_told_to_find_it() -> None:
+    peers = {"controllerDLegerPeers": "n0-10.0.0.1:9878"}
+    assert controller_settings({}).server.listen_port == 19876
+    assert controller_settings({}, Layer("f", peers)).server.listen_port == 9878
+    assert controller_settings({}, Layer("f", peers | {"listenPort": "7"})).server.listen_port == 7
+
+
+def test_a_name_server_with_a_controller_needs_its_address() -> None:
+    on = {"enableControllerInNamesrv": "true"}
+    with pytest.raises(ConfigError, match="needs controllerDLegerPeers"):
+        namesrv_settings({}, Layer("f", on))
+    three = {"controllerDLegerPeers": "n0-a:1;n1-b:2;n2-c:3"}
+    with pytest.raises(ConfigError, match="that of one controller"):
+        namesrv_settings({}, Layer("f", on | three))
+    assert namesrv_settings({}, Layer("f", three)).controller is None, "nobody asks for one"
+    settings = namesrv_settings({}, Layer("f", on | {"controllerDLegerPeers": "n0-a:4"}))
+    assert settings.controller is not None
+    assert (settings.server.listen_port, settings.controller.server.listen_port) == (9876, 4)
+
+
+def test_a_controller_that_would_not_ask_for_users_does_not_start() -> None:
+    users = {"authenticationEnabled": "true"}
+    with pytest.raises(ConfigError, match="does not know users"):
+        controller_settings({}, Layer("f", users))
+    peers = {"enableControllerInNamesrv": "true", "controllerDLegerPeers": "n0-a:4"}
+    with pytest.raises(ConfigError, match="does not know users"):
+        namesrv_settings({}, Layer("f", users | peers))

@@ -90,6 +90,14 @@ class Outbound(asyncio.Protocol):
         finally:
             self._pending.pop(opaque, None)
 
+    def tell(self, code: int, header: Header | None, body: bytes) -> None:
+        """Send a one-way request. Raises ConnectionLost."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionLost(self.address)
+        self._opaque += 1
+        transport.write(encode_request(code, self._opaque, header, body, oneway=True, language=Language.JAVA))
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()

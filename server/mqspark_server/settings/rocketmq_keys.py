@@ -57,10 +57,12 @@ _HONOURED = """
     waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
     waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
     waitTimeMillsInTransactionQueue writeBufferHighWaterMark
+    controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId controllerStorePath
+    enableControllerInNamesrv enableElectUncleanMaster notifyBrokerRoleChanged scanInactiveMasterInterval
 """
 
 HONOURED = frozenset(_HONOURED.split())
-"""Fields of the settings classes of the broker, its store, the name server or the server."""
+"""Fields of the settings classes of the broker, its store, the name server, the controller or the server."""
 
 _WITHOUT_EFFECT = {
     "certificates that are asked for are always verified": "tls.server.authClient",
@@ -96,14 +98,10 @@ _WITHOUT_EFFECT = {
         tieredStoreIndexFileMaxIndexNum tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit
     """,
     "controllers and DLedger, which are not available": """
-        brokerNotActiveTimeoutMillis
-        controllerDLegerGroup controllerDLegerPeers
-        controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity
-        controllerStorePath controllerThreadPoolNums controllerType dLegerGroup dLegerPeers dLegerSelfId
-        electMasterMaxRetryCount enableElectUncleanMaster heartbeatBrokerInterval
-        notifyBrokerRoleChanged notifyMinBrokerIdChanged preferredLeaderId scanInactiveMasterInterval
-        skipPreOnline storePathBrokerIdentity storePathDLedgerCommitLog
-        storePathEpochFile syncBrokerMemberGroupPeriod totalReplicas
+        brokerNotActiveTimeoutMillis controllerRequestThreadPoolQueueCapacity controllerThreadPoolNums
+        controllerType dLegerGroup dLegerPeers dLegerSelfId electMasterMaxRetryCount heartbeatBrokerInterval
+        notifyMinBrokerIdChanged preferredLeaderId skipPreOnline storePathBrokerIdentity
+        storePathDLedgerCommitLog storePathEpochFile syncBrokerMemberGroupPeriod totalReplicas
     """,
     "lite topics, which are not available": """
         enableLiteEventMode enableLitePopLog enableLmqStats liteEventCheckInterval
@@ -263,9 +261,6 @@ _SWITCHES = {
     "self-signed certificates are not made: give tls.server.certPath": "tls.test.mode.enable",
     "RocketMQ 4's access control is not available (authenticationEnabled is)": "aclEnable",
     "DLedger replication is not available": "enableDLegerCommitLog",
-    "controller mode is not available": """
-        enableControllerInNamesrv
-    """,
     "slaves acting as masters are not available": """
         enableRemoteEscape enableSlaveActingMaster supportActingMaster
     """,

@@ -14,6 +14,7 @@ the log. Unknown keys are a ConfigError, and so are values that promise what thi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import ipaddress
 import os
 import socket
@@ -34,6 +35,7 @@ from mqspark.config import (
     parse_settings,
     rocketmq_key,
 )
+from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
@@ -44,12 +46,15 @@ from mqspark_server.settings.rocketmq_keys import REFUSED, ROCKETMQ_KEYS
 __all__ = [
     "ServerConfig",
     "BrokerSettings",
+    "ControllerSettings",
     "NamesrvSettings",
     "DEVELOPMENT",
+    "WILDCARDS",
     "production",
     "Layer",
     "broker_settings",
     "consent_to_anonymous",
+    "controller_settings",
     "file_layer",
     "foreign_keys",
     "local_address",
@@ -57,6 +62,7 @@ __all__ = [
     "override_layer",
 ]
 
+WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 
 
@@ -240,11 +246,21 @@ class BrokerSettings:
 
 
 @dataclass(slots=True)
+class ControllerSettings:
+    server: ServerConfig
+    controller: ControllerConfig
+    auth: AuthConfig
+    unused: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class NamesrvSettings:
     server: ServerConfig
     namesrv: NamesrvConfig
     auth: AuthConfig
     unused: list[str] = field(default_factory=list)
+    controller: ControllerSettings | None = None
+    """Of a controller in the same process, with a port of its own."""
 
 
 def file_layer(path: str | os.PathLike[str]) -> Layer:
@@ -306,12 +322,63 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
         with _from(layer):
             for key in layer.values:
                 _check_name_server_has(key)
-    (server, namesrv, auth), unused = _resolve(
-        (ServerConfig, NamesrvConfig, AuthConfig), {"listenPort": 9876, **profile}, layers
-    )
+    classes: tuple[type[Any], ...] = (ServerConfig, NamesrvConfig, AuthConfig)
+    if _has_controller(layers):
+        classes += (ControllerConfig,)
+    (server, namesrv, auth, *more), unused = _resolve(classes, {"listenPort": 9876, **profile}, layers)
     with _from(*layers):
         server.check()
-    return NamesrvSettings(server, namesrv, auth, unused)
+    settings = NamesrvSettings(server, namesrv, auth, unused)
+    for controller in more:
+        _check_no_users(auth)
+        port = _advertised_port(controller)
+        if port is None:
+            raise ConfigError(
+                "enableControllerInNamesrv needs controllerDLegerPeers=id-host:port and controllerDLegerSelfId=id: the"
+                " controller listens on that port",
+                key="enableControllerInNamesrv",
+            )
+        settings.controller = ControllerSettings(
+            dataclasses.replace(server, listen_port=port), controller, auth
+        )
+    return settings
+
+
+def controller_settings(profile: Mapping[str, Any], *layers: Layer) -> ControllerSettings:
+    """Later layers win. It listens on the port of controllerDLegerPeers, unless listenPort is given."""
+    (server, controller, auth), unused = _resolve(
+        (ServerConfig, ControllerConfig, AuthConfig), {"listenPort": 19876, **profile}, layers
+    )
+    _check_no_users(auth)
+    port = _advertised_port(controller)
+    if port is not None and not any({"listenPort", "listen_port"} & layer.values.keys() for layer in layers):
+        server.listen_port = port
+    with _from(*layers):
+        server.check()
+    controller.controller_store_path = controller.controller_store_path and _path(
+        controller.controller_store_path
+    )
+    return ControllerSettings(server, controller, auth, unused)
+
+
+def _check_no_users(auth: AuthConfig) -> None:
+    if auth.authentication_enabled:
+        raise ConfigError(
+            "authenticationEnabled=true: a controller does not know users in this version; keep its port to brokers",
+            key="authenticationEnabled",
+        )
+
+
+def _has_controller(layers: Iterable[Layer]) -> bool:
+    """Asked first: without a controller its settings are those of nobody, and may be wrong."""
+    keys = ("enableControllerInNamesrv", "enable_controller_in_namesrv")
+    values = [layer.values[key] for layer in layers for key in keys if key in layer.values]
+    return bool(values) and str(values[-1]).strip().lower() == "true"
+
+
+def _advertised_port(controller: ControllerConfig) -> int | None:
+    port = controller.advertised_address().rpartition(":")[2]
+    return int(port) if port else None
 
 
 def consent_to_anonymous(server: ServerConfig, auth: AuthConfig, *layers: Layer) -> str | None:

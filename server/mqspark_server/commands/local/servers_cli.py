@@ -1,4 +1,4 @@
-"""``mqspark namesrv run``, ``mqspark broker run`` and ``mqspark dev``: the servers.
+"""``mqspark namesrv run``, ``broker run``, ``controller run`` and ``mqspark dev``: the servers.
 
 A server prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
 or SIGINT; ``dev`` adds on standard error what to try next. Exit codes: 0 after a clean stop, 1 when it cannot
@@ -15,14 +15,17 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
 from mqspark.logs import OneLine, sparing
 from mqspark_server.collector import Collector
 
-__all__ = ["broker_run", "dev", "namesrv_run"]
+if TYPE_CHECKING:
+    from mqspark_server.controller_app import ControllerApp
+
+__all__ = ["broker_run", "controller_run", "dev", "namesrv_run"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
@@ -64,7 +67,32 @@ def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
     _log_to_stderr(settings.server.log_level, warning)
     app = NameServerApp(settings)
-    _serve(app, lambda: f"READY namesrv={app.address}")
+    _serve(app, lambda: f"READY namesrv={app.address}{_of_controller(app.controller)}")
+
+
+def _of_controller(app: ControllerApp | None) -> str:
+    return "" if app is None else f" controller={app.address} store={app.store_path}"
+
+
+@click.command("run")
+@_config
+@_set
+def controller_run(config: str | None, assignments: Sequence[str]) -> None:
+    """Run a controller until SIGTERM or SIGINT."""
+    from mqspark_server.controller_app import ControllerApp
+    from mqspark_server.settings.settings import (
+        consent_to_anonymous,
+        controller_settings,
+        file_layer,
+        override_layer,
+    )
+
+    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
+    settings = controller_settings({}, *layers)
+    warning = consent_to_anonymous(settings.server, settings.auth, *layers)
+    _log_to_stderr(settings.server.log_level, warning)
+    app = ControllerApp(settings)
+    _serve(app, lambda: f"READY controller={app.address} store={app.store_path}")
 
 
 @click.command("run")

@@ -1,0 +1,536 @@
+"""The controller's core: takes commands of sessions, and returns frames, notices for brokers, and blocking jobs that
+save its state (ControllerRequestProcessor, ControllerManager).
+
+Decisions change the table at once. Whatever depends on the table, every answer and every notice, waits until the table
+is on the disk: nobody learns of a master or a SyncStateSet that a crash of this process could take back. Changes that
+come during a save go into the next one. When saving fails, answers are errors after a few seconds, and saving is
+repeated; a change whose answer was an error may still take effect, as after any lost answer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from mqspark.bounded import Tables
+from mqspark.clock import Clock
+from mqspark.config import (
+    INT64_MAX,
+    ForeignKeys,
+    known_keys,
+    no_foreign_keys,
+    set_setting,
+    to_properties,
+)
+from mqspark.controller.config import UPDATABLE_KEYS, ControllerConfig
+from mqspark.controller.liveness import Liveness
+from mqspark.controller.replicasets import FIRST_ID, ReplicaSet, ReplicaTable
+from mqspark.controller.statefile import StateFile
+from mqspark.errors import ConfigError
+from mqspark.logs import sparing
+from mqspark.names import is_address
+from mqspark.protocol.bodies import (
+    BrokerMemberGroup,
+    BrokerReplicasInfo,
+    ElectMasterResponseBody,
+    ReplicaIdentity,
+    ReplicasInfo,
+    SyncStateSet,
+    decode_body,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, settings_to_change
+from mqspark.protocol.headers import (
+    AlterSyncStateSetRequestHeader,
+    AlterSyncStateSetResponseHeader,
+    ApplyBrokerIdRequestHeader,
+    ApplyBrokerIdResponseHeader,
+    BrokerHeartbeatRequestHeader,
+    CleanControllerBrokerDataRequestHeader,
+    ElectMasterRequestHeader,
+    ElectMasterResponseHeader,
+    GetMetaDataResponseHeader,
+    GetNextBrokerIdRequestHeader,
+    GetNextBrokerIdResponseHeader,
+    GetReplicaInfoRequestHeader,
+    GetReplicaInfoResponseHeader,
+    NotifyBrokerRoleChangedRequestHeader,
+    RegisterBrokerToControllerRequestHeader,
+    RegisterBrokerToControllerResponseHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import LongWork
+from mqspark.store.disk.flush import Job
+
+__all__ = ["Controller", "Notice"]
+
+_log = sparing(__name__, lines=20)
+
+TICK_MS = 500
+MAX_WAITING = 4_096
+"""Answers that wait for the disk. Further requests are refused before they change anything."""
+MAX_WAIT_MS = 5_000
+"""As long as RocketMQ waits for its log."""
+_NO_BROKER = -1
+"""In an election: nobody in particular is to be elected."""
+_PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
+
+
+class Notice(NamedTuple):
+    """NOTIFY_BROKER_ROLE_CHANGED for one broker, to be sent one-way. A newer one for the same address replaces it."""
+
+    address: str
+    header: NotifyBrokerRoleChangedRequestHeader
+    body: bytes
+
+
+class _Waiting(NamedTuple):
+    """An answer, or a notice, that may be given when ``generation`` is durable."""
+
+    generation: int
+    since_ms: int
+    session: Session | None
+    opaque: int
+    frame: bytes
+    notice: Notice | None
+
+
+class Controller:
+    """The core. Raises StoreCorrupt when the state cannot be read. ``address`` is what brokers are told. ``state`` is
+    locked by the caller."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        clock: Clock,
+        state: StateFile,
+        address: str,
+        *,
+        outbox: list[Session] | None = None,
+        foreign_keys: ForeignKeys = no_foreign_keys,
+    ) -> None:
+        self.config = config
+        self.outbox: list[Session] = outbox if outbox is not None else []
+        self._foreign_keys = foreign_keys
+        self._clock = clock
+        self._state = state
+        self._address = address
+        self.replicas = ReplicaTable(lambda: config.max_replica_table_bytes)
+        saved = state.load()
+        if saved is not None:
+            try:
+                self.replicas.load(saved)
+            except ValueError as error:
+                raise state.corrupt(str(error)) from None
+        self._durable = self.replicas.generation
+        self._liveness = Liveness(clock, self.replicas, TICK_MS)
+        self._waiting: deque[_Waiting] = deque()
+        self._notices: dict[str, Notice] = {}
+        self._long_work = LongWork()
+        self.tables = Tables(self.replicas.ledger)
+        now_ms = clock.monotonic_ms()
+        self._next_expiry_ms = now_ms + config.scan_not_active_broker_interval
+        self._next_scan_ms = now_ms + config.scan_inactive_master_interval
+        self.handlers: dict[int, Handler] = {
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._durably(self._alter_sync_state_set),
+            RequestCode.CONTROLLER_ELECT_MASTER: self._durably(self._elect_master),
+            RequestCode.CONTROLLER_REGISTER_BROKER: self._durably(self._register_broker),
+            RequestCode.CONTROLLER_GET_REPLICA_INFO: self._durably(self._replica_info),
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: self._durably(self._sync_state_data),
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self._durably(self._next_broker_id),
+            RequestCode.CONTROLLER_APPLY_BROKER_ID: self._durably(self._apply_broker_id),
+            RequestCode.CLEAN_BROKER_DATA: self._durably(self._clean_broker_data),
+            RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
+            RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
+            RequestCode.UPDATE_CONTROLLER_CONFIG: self._update_settings,
+            RequestCode.GET_CONTROLLER_CONFIG: self._settings,
+        }
+
+    # --- Core ---
+
+    def connected(self, session: Session) -> None:
+        """Nothing to do: a broker says who it is with every request."""
+
+    def received(self, session: Session, commands: Iterable[Command]) -> None:
+        dispatch(self.handlers, session, commands, self._long_work)
+
+    def disconnected(self, session: Session) -> None:
+        for name, broker_id in self._liveness.lost(session):
+            _log.info("broker %s %d has closed its connection", name, broker_id)
+            self._replace_dead_master(name)
+
+    def turn(self) -> None:
+        """Nothing waits for the end of a turn."""
+
+    @property
+    def work_waits(self) -> bool:
+        return bool(self._long_work.running)
+
+    def work(self) -> bool:
+        return self._long_work.step()
+
+    def tick(self) -> int:
+        now_ms = self._liveness.now_ms()
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + self.config.scan_not_active_broker_interval
+            for name, broker_id in self._liveness.expired():
+                _log.warning("broker %s %d is silent", name, broker_id)
+                self._replace_dead_master(name)
+        if now_ms >= self._next_scan_ms:
+            self._next_scan_ms = now_ms + self.config.scan_inactive_master_interval
+            for name in list(self.replicas.sets):
+                self._replace_dead_master(name)
+        self._give_up(now_ms)
+        return min(TICK_MS, self.config.scan_not_active_broker_interval)
+
+    @property
+    def jobs_due(self) -> bool:
+        """Whether ``jobs`` should run at once, because somebody waits for the disk."""
+        return self.replicas.generation != self._durable
+
+    def jobs(self) -> list[Job]:
+        """The jobs that are due, for a worker thread, not called again before they are done."""
+        if not self.jobs_due:
+            return []
+        return [_SaveStateJob(self._state, self.replicas.snapshot(), self.replicas.generation, self._saved)]
+
+    def take_notices(self) -> list[Notice]:
+        """Notices for brokers that may be sent now. Each is returned once."""
+        taken, self._notices = list(self._notices.values()), {}
+        return taken
+
+    # --- durability ---
+
+    def _durably(self, handle: Callable[[Command], bytes]) -> Handler:
+        """A handler whose answer, also a refusal, waits until the table that it depends on is on the disk."""
+
+        def handler(session: Session, command: Command) -> bytes | None:
+            if len(self._waiting) >= MAX_WAITING:
+                raise Refusal(ResponseCode.SYSTEM_BUSY, "too many changes wait for the disk; retry later")
+            try:
+                frame = handle(command)
+            except Refusal as refusal:
+                frame = encode_response(command.opaque, refusal.code, refusal.header, remark=refusal.remark)
+            generation = self.replicas.generation
+            if generation == self._durable:
+                return frame
+            if not command.flag & 2:
+                now_ms = self._clock.monotonic_ms()
+                self._waiting.append(_Waiting(generation, now_ms, session, command.opaque, frame, None))
+            return None
+
+        return handler
+
+    def _saved(self, generation: int) -> None:
+        self._durable = generation
+        while self._waiting and self._waiting[0].generation <= generation:
+            one = self._waiting.popleft()
+            if one.session is not None:
+                one.session.send(one.frame)
+            elif one.notice is not None:
+                self._notices[one.notice.address] = one.notice
+
+    def _give_up(self, now_ms: int) -> None:
+        """Tell those that wait for too long that the disk does not take the state."""
+        keep: list[_Waiting] = []
+        for one in self._waiting:
+            if one.session is None or now_ms - one.since_ms <= MAX_WAIT_MS:
+                keep.append(one)
+            else:
+                remark = "the state of the controller cannot be saved: whether the change holds is not known"
+                one.session.send(encode_response(one.opaque, ResponseCode.SYSTEM_ERROR, remark=remark))
+        if len(keep) < len(self._waiting):
+            self._waiting = deque(keep)
+
+    # --- brokers and their ids ---
+
+    def _next_broker_id(self, command: Command) -> bytes:
+        header = command.header(GetNextBrokerIdRequestHeader)
+        cluster, name = _names(header.cluster_name, header.broker_name)
+        found = self.replicas.get(name)
+        next_id = FIRST_ID if found is None else found.next_id
+        return ok(
+            command,
+            GetNextBrokerIdResponseHeader(cluster_name=cluster, broker_name=name, next_broker_id=next_id),
+        )
+
+    def _apply_broker_id(self, command: Command) -> bytes:
+        header = command.header(ApplyBrokerIdRequestHeader)
+        cluster, name = _names(header.cluster_name, header.broker_name)
+        broker_id = header.applied_broker_id
+        if broker_id is None:
+            raise Refusal(ResponseCode.CONTROLLER_BROKER_ID_INVALID, "appliedBrokerId is missing")
+        self.replicas.apply_id(cluster, name, broker_id, header.register_check_code or "")
+        return ok(command, ApplyBrokerIdResponseHeader(cluster_name=cluster, broker_name=name))
+
+    def _register_broker(self, command: Command) -> bytes:
+        header = command.header(RegisterBrokerToControllerRequestHeader)
+        cluster, name = _names(header.cluster_name, header.broker_name)
+        unknown = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+        found = self.replicas.get(name)
+        if found is None or found.cluster != cluster:
+            raise Refusal(unknown, f"Broker-set: {name} hasn't been registered in controller")
+        broker_id, address = header.broker_id, header.broker_address or ""
+        if broker_id is None or broker_id not in found.replicas:
+            raise Refusal(unknown, f"BrokerId: {broker_id} hasn't been registered in broker-set: {name}")
+        if not is_address(address):
+            raise Refusal(
+                ResponseCode.CONTROLLER_INVALID_REQUEST, f"brokerAddress is not host:port: {address[:80]!r}"
+            )
+        self.replicas.move(found, broker_id, address, self._liveness.is_alive(name, broker_id))
+        answer = RegisterBrokerToControllerResponseHeader(cluster_name=cluster, broker_name=name)
+        if self._liveness.may_be_alive(name, found.master):
+            answer.master_broker_id = found.master
+            answer.master_address = found.address(found.master)
+            answer.master_epoch = found.master_epoch
+            answer.sync_state_set_epoch = found.in_sync_epoch
+        return ok(command, answer, _sync_state_set(found))
+
+    def _broker_heartbeat(self, session: Session, command: Command) -> bytes:
+        header = command.header(BrokerHeartbeatRequestHeader)
+        if header.broker_id is None:
+            raise Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId")
+        found = self.replicas.get(header.broker_name)
+        if found is None or found.cluster != header.cluster_name or header.broker_id not in found.replicas:
+            raise Refusal(
+                ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+                f"BrokerId: {header.broker_id} hasn't been registered in broker-set: {header.broker_name}",
+            )
+        self._liveness.heard(session, header.broker_id, header)
+        return ok(command, remark="Heart beat success")
+
+    # --- masters ---
+
+    def _alter_sync_state_set(self, command: Command) -> bytes:
+        header = command.header(AlterSyncStateSetRequestHeader)
+        asked = decode_body(SyncStateSet, command.body)
+        found = self.replicas.get(header.broker_name)
+        if found is None:
+            raise Refusal(
+                ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed"
+            )
+        self.replicas.alter(
+            found,
+            header.master_broker_id,
+            header.master_epoch,
+            asked.sync_state_set,
+            asked.sync_state_set_epoch,
+            self._liveness.is_alive,
+        )
+        _log.info("broker %s: the SyncStateSet is %s", found.name, sorted(found.in_sync))
+        answer = AlterSyncStateSetResponseHeader(new_sync_state_set_epoch=found.in_sync_epoch)
+        return ok(command, answer, _sync_state_set(found))
+
+    def _elect_master(self, command: Command) -> bytes:
+        header = command.header(ElectMasterRequestHeader)
+        found = self.replicas.get(header.broker_name)
+        unknown = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+        if found is None:
+            raise Refusal(unknown, "Broker hasn't been registered")
+        asked = None if header.broker_id == _NO_BROKER else header.broker_id
+        if asked is not None and asked not in found.replicas:
+            raise Refusal(unknown, f"BrokerId: {asked} hasn't been registered in broker-set: {found.name}")
+        old = found.master
+        if found.master_epoch == 0 and asked is not None:
+            self._elected(found, asked)  # it speaks, or an operator asks for it: nobody can have more
+        elif self._elect(found, asked if header.designate_elect else None) is None:
+            if asked is None:
+                raise Refusal(
+                    ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
+                    "Old master has down and failed to elect a new broker master",
+                )
+            raise Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "Failed to elect a new master")
+        answer = ElectMasterResponseHeader(
+            master_broker_id=found.master,
+            master_address=found.address(found.master),
+            master_epoch=found.master_epoch,
+            sync_state_set_epoch=found.in_sync_epoch,
+        )
+        if found.master != old:
+            group = BrokerMemberGroup(
+                cluster=found.cluster,
+                broker_name=found.name,
+                broker_addrs={key: each.address for key, each in sorted(found.replicas.items())},
+            )
+            body = ElectMasterResponseBody(broker_member_group=group, sync_state_set=sorted(found.in_sync))
+            return ok(command, answer, encode_body(body))
+        return encode_response(
+            command.opaque,
+            ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
+            answer,
+            encode_body(ElectMasterResponseBody(sync_state_set=sorted(found.in_sync))),
+            f"The old master {old} is still alive, not need to elect new master for broker {found.name}",
+        )
+
+    def _replace_dead_master(self, name: str) -> None:
+        found = self.replicas.get(name)
+        if found is not None and found.master_epoch and not self._liveness.may_be_alive(name, found.master):
+            self._elect(found, None)
+
+    def _elect(self, found: ReplicaSet, preferred: int | None) -> int | None:
+        """Elect whoever should be master now, and return it. A dead master without a successor is deposed."""
+        chosen = self._liveness.choose(found, preferred, unclean=self.config.enable_elect_unclean_master)
+        if chosen is not None and chosen != found.master:
+            self._elected(found, chosen)
+        elif chosen is None and preferred is None and found.master is not None:
+            _log.warning("broker %s: nobody can replace the master %d", found.name, found.master)
+            self.replicas.set_master(found, None)
+        return chosen
+
+    def _elected(self, found: ReplicaSet, master: int) -> None:
+        if found.in_sync and master not in found.in_sync:
+            _log.error(
+                "broker %s: %d, which is not in the SyncStateSet %s, becomes master: acknowledged messages may be lost",
+                found.name,
+                master,
+                sorted(found.in_sync),
+            )
+        self.replicas.set_master(found, master)
+        _log.info("broker %s: %d is master of epoch %d", found.name, master, found.master_epoch)
+        if not self.config.notify_broker_role_changed:
+            return
+        header = NotifyBrokerRoleChangedRequestHeader(
+            master_address=found.address(master),
+            master_epoch=found.master_epoch,
+            sync_state_set_epoch=found.in_sync_epoch,
+            master_broker_id=master,
+        )
+        body = _sync_state_set(found)
+        now_ms = self._clock.monotonic_ms()
+        for broker_id, replica in found.replicas.items():
+            # Brokers that get no notice ask within some seconds.
+            if self._liveness.is_alive(found.name, broker_id) and len(self._waiting) < MAX_WAITING:
+                notice = Notice(replica.address, header, body)
+                self._waiting.append(_Waiting(self.replicas.generation, now_ms, None, 0, b"", notice))
+
+    def _clean_broker_data(self, command: Command) -> bytes:
+        header = command.header(CleanControllerBrokerDataRequestHeader)
+        broker_ids: set[int] = set()
+        for text in (header.broker_controller_ids_to_clean or "").split(";"):
+            if not text.strip():
+                continue
+            if not text.strip().isdecimal() or len(text) > 19 or int(text) > INT64_MAX:
+                raise Refusal(
+                    ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
+                    "Please set the option <brokerControllerIdsToClean> according to the format, exception:"
+                    f" {text[:40]!r} is not a number",
+                )
+            broker_ids.add(int(text))
+        self.replicas.clean(
+            header.broker_name,
+            frozenset(broker_ids),
+            living=header.is_clean_living_broker,
+            is_alive=self._liveness.may_be_alive,
+        )
+        self._liveness.keep_only(self.replicas)
+        return ok(command)
+
+    # --- queries ---
+
+    def _replica_info(self, command: Command) -> bytes:
+        found = self.replicas.get(command.header(GetReplicaInfoRequestHeader).broker_name)
+        if found is None:
+            raise Refusal(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed")
+        answer = GetReplicaInfoResponseHeader(
+            master_broker_id=found.master,
+            master_address=found.address(found.master),
+            master_epoch=found.master_epoch,
+        )
+        return ok(command, answer, _sync_state_set(found))
+
+    def _sync_state_data(self, command: Command) -> bytes:
+        names = decode_body(list[str], command.body) if command.body else []
+        if not names:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "not set any response code")
+        found = (self.replicas.get(name) for name in dict.fromkeys(names))
+        table = {each.name: self._replicas_info(each) for each in found if each is not None}
+        return ok(command, None, encode_body(BrokerReplicasInfo(replicas_info_table=table)))
+
+    def _replicas_info(self, found: ReplicaSet) -> ReplicasInfo:
+        identities = {
+            broker_id: ReplicaIdentity(
+                broker_name=found.name,
+                broker_id=broker_id,
+                broker_address=replica.address,
+                alive=self._liveness.is_alive(found.name, broker_id),
+            )
+            for broker_id, replica in sorted(found.replicas.items())
+        }
+        return ReplicasInfo(
+            master_broker_id=found.master,
+            master_address=found.address(found.master),
+            master_epoch=found.master_epoch,
+            sync_state_set_epoch=found.in_sync_epoch,
+            in_sync_replicas=[each for key, each in identities.items() if key in found.in_sync],
+            not_in_sync_replicas=[each for key, each in identities.items() if key not in found.in_sync],
+        )
+
+    def _metadata(self, session: Session, command: Command) -> bytes:
+        own_id = self.config.controller_d_leger_self_id
+        answer = GetMetaDataResponseHeader(
+            group=self.config.controller_d_leger_group,
+            controller_leader_id=own_id,
+            controller_leader_address=self._address,
+            is_leader=True,
+            peers=f"{own_id}:{self._address};",
+        )
+        return ok(command, answer)
+
+    # --- settings ---
+
+    def _update_settings(self, session: Session, command: Command) -> bytes:
+        """Change all given settings or none, until the process ends."""
+        changes = settings_to_change(
+            command.body,
+            known_keys(ControllerConfig),
+            UPDATABLE_KEYS,
+            {*_PROTECTED_KEYS, *self.config.config_black_list.split(";")},
+            self._foreign_keys,
+        )
+        trial = copy.copy(self.config)
+        try:
+            for key, value in changes.items():
+                set_setting(trial, key, value)
+            trial.__post_init__()
+        except ConfigError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        for key, value in changes.items():
+            set_setting(self.config, key, value)
+        return ok(command)
+
+    def _settings(self, session: Session, command: Command) -> bytes:
+        lines = (f"{key}={value}\n" for key, value in sorted(to_properties(self.config).items()))
+        return ok(command, None, "".join(lines).encode())
+
+
+class _SaveStateJob:
+    def __init__(
+        self, state: StateFile, content: bytes, generation: int, saved: Callable[[int], None]
+    ) -> None:
+        self._state = state
+        self._content = content
+        self._generation = generation
+        self._saved = saved
+
+    def run(self) -> None:
+        self._state.save(self._content)
+
+    def done(self, error: BaseException | None = None) -> None:
+        if error is None:  # otherwise the table stays ahead of the file, and the next job saves it
+            self._saved(self._generation)
+
+
+def _names(cluster: str | None, name: str | None) -> tuple[str, str]:
+    """Both are required."""
+    if not cluster or not name:
+        raise Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, "clusterName or brokerName is missing")
+    return cluster, name
+
+
+def _sync_state_set(found: ReplicaSet) -> bytes:
+    body = SyncStateSet(sync_state_set=sorted(found.in_sync), sync_state_set_epoch=found.in_sync_epoch)
+    return encode_body(body)
