@@ -183,9 +183,9 @@ class TooFewReplicas(NotNow):
 
 
 class NoResources(NotNow):
-    def __init__(self, what: str, error: OSError) -> None:
-        super().__init__(f"{what}: {error}")
-        self.errno = error.errno
+    def __init__(self, what: str, error: Exception) -> None:
+        super().__init__(f"{what}: {error!r}" if isinstance(error, MemoryError) else f"{what}: {error}")
+        self.errno = error.errno if isinstance(error, OSError) else errno.ENOMEM
 
 
 class StoreUnreadable(NotNow, OSError):
@@ -281,7 +281,7 @@ class BadRoute(ClientError):
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
-def is_shortage(error: OSError) -> bool:
+def is_shortage(error: Exception) -> bool:
     """Whether the process or the system lacked a descriptor, memory or a mapping. The operation was not
     begun, and the disk is not at fault."""
-    return error.errno in _SHORTAGES
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)

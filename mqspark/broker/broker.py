@@ -311,7 +311,7 @@ class BrokerCore:
         self.acks.end_turn()
         self.progress(self.store.commit())
         if self.acks.unsafe:
-            self.acks.release_unsafe()
+            self.acks.release_unsafe(written=self.store.write_now())
         self.pulls.end_turn()
         self.pop.end_turn()
         self.publication.follow_topics()

@@ -672,7 +672,7 @@ class MessageStore:
         waits = bool(self._log.pending) or self._flush_retry_ms is not None
         return waits or len(self._undispatched) > MAX_UNDISPATCHED
 
-    def _note_shortage(self, what: str, error: OSError) -> None:
+    def _note_shortage(self, what: str, error: Exception) -> None:
         """Refuse puts until the shortage is over: the next put asks for room and fails."""
         self._shortage = NoResources(what, error)
         self._log.hold()
@@ -696,6 +696,13 @@ class MessageStore:
         if self._sync and (self._flush_in_flight is None or waiting < MAX_UNWRITTEN_BYTES):
             return self._progress([])
         return self._write()
+
+    def write_now(self) -> bool:
+        """Write everything that was put, also under SYNC_FLUSH, so that it survives this process. Returns whether it is
+        written. Call it after ``commit``."""
+        if self._sync:
+            self._write()
+        return not self._log.pending and self.read_only is None
 
     def _write(self) -> StoreProgress:
         if self.read_only is None and (self._log.pending or self._dirty):

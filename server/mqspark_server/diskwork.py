@@ -167,7 +167,7 @@ class Flusher:
             return
         try:
             job.write()
-        except OSError as error:
+        except Exception as error:
             job.error = error
             self._loop.call_soon(self._ended, job)
             return
@@ -184,8 +184,9 @@ class Flusher:
 
     def _begin_in_thread(self, job: FlushJob) -> None:
         def done(error: BaseException | None) -> None:
-            if error is not None:  # a FlushJob stores its I/O error: this one is a bug in the job
+            if error is not None:  # a FlushJob keeps its error: this one comes from the thread
                 log.critical("a flush job failed unexpectedly", exc_info=error)
+                job.error = job.error or RuntimeError(f"the flush did not run: {error!r}")
             self._ended(job)
 
         self._worker.submit(job.run, done)

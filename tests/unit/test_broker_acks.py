@@ -69,11 +69,32 @@ def test_a_sender_that_does_not_wait_is_answered_when_its_message_is_written(
         "New" if kind == "new topic" else "T", properties=properties, m=str(kind == "batch").lower()
     )
     opaque = peer.give(RequestCode.SEND_MESSAGE_V2, ext, body)
-    bench.broker.turn()  # writes, and does not sync
+    bench.broker.turn()  # does not sync
     assert [(answer.opaque, answer.code) for answer in peer.heard()] == [(opaque, 0)] * answered
     bench.flush()
     assert len(peer.heard()) == (not answered)
     bench.close()
+
+
+def test_a_message_of_a_sender_that_does_not_wait_outlives_the_process(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    peer = bench.peer()
+    peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"first")
+    peer.give(RequestCode.SEND_MESSAGE_V2, send_ext(properties="WAIT\x01false\x02"), b"second")
+    bench.broker.turn()
+    assert [answer.code for answer in peer.heard()] == [0]
+    bench.crash()
+    assert [message.body for message in bench.records("T")] == [b"first", b"second"]
+    bench.close()
+
+
+def test_a_message_that_could_not_be_written_is_not_acknowledged() -> None:
+    acks, session = Acks(SystemClock()), Session(1, "127.0.0.1", 1, [])
+    acks.unsafe.append((10, session, send_response_frame(7, "ID", 0, 1)))
+    acks.release_unsafe(written=False)
+    assert answers(session) == []
+    acks.release(10)
+    assert [answer.code for answer in answers(session)] == [ResponseCode.SUCCESS]
 
 
 def test_a_half_message_is_synced_before_its_sender_is_answered(tmp_path: Path) -> None:
@@ -97,5 +118,5 @@ def test_a_write_that_fails_refuses_a_sender_that_does_not_wait() -> None:
     acks, session = Acks(SystemClock()), Session(1, "127.0.0.1", 1, [])
     acks.unsafe.append((10, session, send_response_frame(7, "ID", 0, 1)))
     acks.fail("the store failed: EIO")
-    acks.release_unsafe()
+    acks.release_unsafe(written=True)
     assert [answer.code for answer in answers(session)] == [ResponseCode.SERVICE_NOT_AVAILABLE]

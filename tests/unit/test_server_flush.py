@@ -14,7 +14,7 @@ from mqspark.store.disk.flush import Job
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark_server import diskwork as flush
 from mqspark_server.diskwork import Flusher, Housekeeper, Worker
-from tests.support.store_tools import kernel_sync
+from tests.support.store_tools import QuickFiles, kernel_sync
 from tests.support.waiting import eventually_async
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
@@ -272,3 +272,41 @@ async def test_a_real_sync_answers(tmp_path: Path, kernel: bool) -> None:
     assert group.bench.store.flushed_offset == group.bench.store.max_physical_offset
     await group.stop()
     group.bench.store.close()
+
+
+@pytest.mark.parametrize("step", ["write", "sync"])
+async def test_no_error_of_a_flush_counts_as_synced(
+    commits: Callable[[Kernel | None], Commits], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    one = await commits(None).begun()
+
+    def fail(*_: object) -> None:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(QuickFiles, step, fail)
+    one.send()
+    await one.answered(ResponseCode.SERVICE_NOT_AVAILABLE)
+    assert one.bench.store.read_only is not None
+    await one.stop()
+
+
+async def test_a_flush_without_memory_is_tried_again(
+    commits: Callable[[Kernel | None], Commits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await commits(None).begun()
+    failed: list[int] = []
+
+    def fail_once(_: QuickFiles, fd: int) -> None:
+        if not failed:
+            failed.append(fd)
+            raise MemoryError
+
+    monkeypatch.setattr(QuickFiles, "sync", fail_once)
+    one.send()
+    await eventually_async(lambda: bool(failed), "a failed sync")
+    assert one.codes == []
+    one.bench.clock.advance(60_000)
+    one.flusher.after_turn()
+    await one.answered(0)
+    assert one.bench.store.read_only is None
+    await one.stop()

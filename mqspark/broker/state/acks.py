@@ -55,10 +55,13 @@ class Acks:
         if self.waiting and (not self._turns or self._turns[-1][0] < self.waiting[-1][0]):
             self._turns.append((self.waiting[-1][0], self._clock.monotonic_ms()))
 
-    def release_unsafe(self) -> None:
-        """Send the answers of ``unsafe``, whose messages have been written."""
-        for _, receiver, frame in self.unsafe:
-            receiver.send(frame)
+    def release_unsafe(self, *, written: bool) -> None:
+        """Send the answers of ``unsafe`` when their messages are written. Otherwise let them wait with the rest."""
+        if written:
+            for _, receiver, frame in self.unsafe:
+                receiver.send(frame)
+        else:
+            self.waiting.extend(self.unsafe)
         self.unsafe.clear()
 
     def release(self, acked: int) -> None:

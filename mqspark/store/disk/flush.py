@@ -108,7 +108,8 @@ class FlushJob:
         self.store_timestamp_ms = store_timestamp_ms
         self.step = "writing"
         """The current step, which names the failed one after an error."""
-        self.error: OSError | None = None
+        self.error: Exception | None = None
+        """Whatever it is, ``end`` is not synced."""
 
     @property
     def unwritten_bytes(self) -> int:
@@ -136,7 +137,7 @@ class FlushJob:
             for directory in self._directories:
                 self._files.sync_directory(directory)
             self._note.write(self.end)
-        except OSError as error:
+        except Exception as error:
             self.error = error
 
     def synced(self, error_number: int) -> None:
@@ -146,7 +147,7 @@ class FlushJob:
             if error_number:
                 raise failed_sync(error_number)
             self._note.write(self.end)
-        except OSError as error:
+        except Exception as error:
             self.error = error
 
 
