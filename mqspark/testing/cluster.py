@@ -29,6 +29,11 @@ class Cluster:
     ``FakeClock`` their time stands still until ``advance`` moves it, and them with it. ``http`` opens the HTTP port
     too. Brokers are known by their numbers, from 0; the slaves' numbers follow: first all of broker 0.
 
+    ``replication="controller"``: the brokers are replicas of one, and a controller beside them elects their master, at
+    first number 0 (``master`` tells). A message is acknowledged when all replicas in the SyncStateSet have it, and two
+    at least (``minInSyncReplicas``). ``start`` returns when all of them are in it. Not together with ``slaves`` and
+    ``clock``.
+
     Use it as a context manager, or call ``start`` and ``stop``. Safe to use from any thread.
     """
 
@@ -37,6 +42,7 @@ class Cluster:
         brokers: int = 1,
         *,
         slaves: int = 0,
+        replication: str | None = None,
         store: str | Path | None = None,
         settings: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
@@ -51,6 +57,7 @@ class Cluster:
             broker_port=broker_port,
             brokers=brokers,
             slaves=slaves,
+            replication=replication,
             layers=[Layer("settings", {"httpEnable": http, **(settings or {})})],
             clock=clock,
         )
@@ -115,6 +122,18 @@ class Cluster:
         """Of the brokers, ``http://host:port``; None without ``http``."""
         return [app.http_url for app in self._cluster.brokers]
 
+    @property
+    def master(self) -> int | None:
+        """With ``replication``: the number of the broker that is the master and takes messages; None while there is
+        none."""
+        return self.call(lambda: self._cluster.master)
+
+    @property
+    def sync_state_set(self) -> frozenset[int]:
+        """With ``replication``: the numbers of the brokers that have all acknowledged messages, any of which may
+        become the master. Empty while there is no master."""
+        return self.call(lambda: self._cluster.sync_state_set)
+
     def kill(self, number: int = 0) -> None:
         """End a broker as SIGKILL would: connections break, what was not written is lost."""
         self.run(self._cluster.kill(number))
@@ -129,7 +148,7 @@ class Cluster:
 
     def add_broker(self) -> int:
         """One broker more; its number. It has none of the topics yet, but those that it creates by itself. Raises
-        ValueError for a cluster that began with one broker."""
+        ValueError for a cluster that began with one broker, or with ``replication``."""
         return self.run(self._cluster.add())
 
     def follow(self) -> int:

@@ -163,8 +163,9 @@ class ControlledApp(BrokerApp):
             await self._ends.stop()
         except StoreError as error:  # the next start recovers
             log.error("the store was not closed cleanly: %s", error)
+        self.lifecycle.advance(Phase.STOPPED)
         self.term = change
-        while True:
+        while not self._is_ending:
             self._ends = Ends()
             self.parts = self.store = None
             self.lifecycle = ProcessLifecycle(self.clock)
@@ -187,11 +188,11 @@ class ControlledApp(BrokerApp):
 
     async def _end_tasks(self) -> None:
         self._is_ending = True
-        own = asyncio.current_task()
-        tasks = [task for task in self._tasks if task is not own]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._tasks:
+            async with self._changing:  # half a change would leave parts that nobody ends
+                for task in self._tasks:
+                    task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -256,21 +257,21 @@ class ControlledApp(BrokerApp):
 
     async def _keep_heartbeat(self, receiver: Callable[[], str]) -> None:
         config = self.settings.broker
-        timeout_s = config.send_heartbeat_timeout_millis / 1000
         while True:
-            await asyncio.sleep(config.broker_heartbeat_interval / 1000)
             address = receiver()
-            if not address:
-                continue
-            sent_ms = self.clock.monotonic_ms()
-            try:
-                answer = await self._ask(
-                    address, self._manager.heartbeat(self.address, self._log()), timeout_s
-                )
-                if answer.code == ResponseCode.SUCCESS and address == self._leader and self.term is not None:
-                    self.term.answered(sent_ms)
-            except _FAILURES as error:
-                _troubles.warning("controller %s has no heartbeat: %s", address, error)
+            if address:
+                await self._beat(address)
+            await asyncio.sleep(config.broker_heartbeat_interval / 1000)
+
+    async def _beat(self, address: str) -> None:
+        timeout_s = self.settings.broker.send_heartbeat_timeout_millis / 1000
+        sent_ms = self.clock.monotonic_ms()
+        try:
+            answer = await self._ask(address, self._manager.heartbeat(self.address, self._log()), timeout_s)
+            if answer.code == ResponseCode.SUCCESS and address == self._leader and self.term is not None:
+                self.term.answered(sent_ms)
+        except _FAILURES as error:
+            _troubles.warning("controller %s has no heartbeat: %s", address, error)
 
     def _log(self) -> LogState:
         core = self.parts.core if self.parts is not None else None

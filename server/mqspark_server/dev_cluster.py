@@ -1,11 +1,12 @@
-"""A development cluster: a name server and brokers in this process and on this event loop (``mqspark dev``,
-``mqspark.testing``).
+"""A development cluster: a name server, brokers and perhaps a controller in this process and on this event loop
+(``mqspark dev``, ``mqspark.testing``).
 
 Must not know what a process is made of.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import socket
@@ -18,6 +19,7 @@ from mqspark.clock import Clock
 from mqspark.errors import ConfigError, StoreReadOnly
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.controlled_app import broker_app
+from mqspark_server.controller_app import ControllerApp
 from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.settings.settings import (
@@ -25,15 +27,25 @@ from mqspark_server.settings.settings import (
     BrokerSettings,
     Layer,
     broker_settings,
+    controller_settings,
     namesrv_settings,
 )
 
 __all__ = ["DevCluster"]
 
+CONTROLLER = "controller"
+"""The one kind of replication."""
+IN_SYNC_S = 60.0
+"""How long a start waits for all replicas to be in the SyncStateSet; some tenths of a second are usual."""
+_POLL_S = 0.02
+_NOWHERE = "127.0.0.1:1"
+"""Stands for the controller's address while settings are only checked."""
+
 
 class DevCluster:
     """``store`` None: a temporary directory, removed at the end. With several brokers each has a directory of its
-    own below ``store``. ``clock`` applies to the brokers; the name server uses the real one.
+    own below ``store``. ``clock`` applies to the brokers; the name server uses the real one. ``replication``
+    ``"controller"``: the brokers are replicas of one, and a controller elects their master.
     """
 
     def __init__(
@@ -45,6 +57,7 @@ class DevCluster:
         http_port: int | None = None,
         brokers: int = 1,
         slaves: int = 0,
+        replication: str | None = None,
         layers: Sequence[Layer] = (),
         clock: Clock | None = None,
         chance: random.Random | None = None,
@@ -53,6 +66,10 @@ class DevCluster:
         follow those of the masters."""
         if store == "":
             raise ConfigError("the store directory must not be empty", key="store")
+        if replication is not None:
+            _check_replication(replication, brokers, slaves, clock)
+        self._replicas = 0 if replication is None else brokers
+        self.controller: ControllerApp | None = None
         self._store = store
         self._temporary: str | None = None
         self.clock = clock
@@ -60,7 +77,7 @@ class DevCluster:
         self._layers = layers
         self._ports: list[dict[str, Any]] = [
             {
-                "brokerName": "dev" if brokers == 1 else f"dev-{number}",
+                "brokerName": "dev" if brokers == 1 or self._replicas else f"dev-{number}",
                 "listenPort": broker_port + 10 * number if broker_port else 0,
                 **({} if http_port is None else {"httpPort": http_port + 10 * number if http_port else 0}),
             }
@@ -92,13 +109,21 @@ class DevCluster:
         name, role = self._ports[number]["brokerName"], self._roles.get(number)
         if role is not None:
             name = f"{name}-slave-{role.values['brokerId']}"
-        directory = store if len(self._ports) == 1 else str(Path(store) / name)
+        elif self._replicas:
+            name = f"{name}-{number}"
+        directory = store if len(self._ports) == 1 and not self._replicas else str(Path(store) / name)
         profile = {
             **DEVELOPMENT,
             **self._ports[number],
             "namesrvAddr": namesrv_address,
             "storePathRootDir": directory,
         }
+        if self._replicas:
+            profile |= {
+                "enableControllerMode": True,
+                "controllerAddr": _NOWHERE if self.controller is None else self.controller.address,
+                "minInSyncReplicas": 2,
+            }
         roles = [] if role is None else [role]
         return broker_settings(profile, *self._layers, *roles, use_environment=False)
 
@@ -108,19 +133,71 @@ class DevCluster:
             if self._store is None:
                 self._temporary = tempfile.mkdtemp(prefix="mqspark-")
             await self.namesrv.start()
+            if self._replicas:
+                await self._start_controller()
             for number in range(len(self._ports)):
                 self.brokers.append(self._new_broker(number))
                 await self.brokers[number].start()
+            if self._replicas:
+                await self._until_in_sync()
         except BaseException:
             await self.stop()
             raise
 
-    def _new_broker(self, number: int) -> BrokerApp:
+    @property
+    def _directory(self) -> str:
         store = self._store or self._temporary
         if store is None:
             raise RuntimeError("the cluster is not started")
-        settings = self._broker_settings(number, self.namesrv.address, store)
+        return store
+
+    def _new_broker(self, number: int) -> BrokerApp:
+        settings = self._broker_settings(number, self.namesrv.address, self._directory)
         return broker_app(settings, clock=self.clock, chance=self._chance)
+
+    async def _start_controller(self) -> None:
+        server = self._broker_settings(0, "", self._directory).server
+        values = {
+            "listenPort": 0,
+            "bindAddress": server.bind_address,
+            "controllerStorePath": str(Path(self._directory) / CONTROLLER),
+            **server.tls_server_values,
+        }
+        self.controller = ControllerApp(controller_settings(values))
+        await self.controller.start()
+
+    async def _until_in_sync(self) -> None:
+        """Wait until each replica may be elected: a kill before that could leave nobody."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + IN_SYNC_S
+        while len(self.sync_state_set) < self._replicas:
+            if loop.time() > end_s:
+                raise TimeoutError(
+                    f"only the brokers {sorted(self.sync_state_set)} of {self._replicas} are in the SyncStateSet"
+                    f" after {IN_SYNC_S:.0f} s"
+                )
+            await asyncio.sleep(_POLL_S)
+
+    @property
+    def master(self) -> int | None:
+        """With replication: the number of the broker that is the master and takes messages."""
+        for number, app in enumerate(self.brokers):
+            if app.lifecycle.ready and app.term is not None and app.term.holds:
+                return number
+        return None
+
+    @property
+    def sync_state_set(self) -> frozenset[int]:
+        """With replication: the numbers of the brokers that the controller may make the master, as the master knows
+        them. Empty without a master."""
+        master = self.master
+        term = None if master is None else self.brokers[master].term
+        members = frozenset[int]() if term is None else term.sync_set
+        return frozenset(
+            number
+            for number, app in enumerate(self.brokers)
+            if app.term is not None and app.term.broker_id in members
+        )
 
     async def kill(self, number: int) -> None:
         """``BrokerApp.kill``; the port stays taken for ``restart``."""
@@ -146,6 +223,8 @@ class DevCluster:
         """Start one more broker and return its number. Raises what ``start`` raises, and ValueError for a cluster
         that started with one broker, which uses the store's directory itself."""
         number = len(self.brokers)
+        if self._replicas:
+            raise ValueError("a cluster of replicas does not grow")
         if number == 1:
             raise ValueError("a cluster that is to grow needs two brokers or more from the start")
         self._ports.append({"brokerName": f"dev-{number}", "listenPort": 0, "httpPort": 0})
@@ -156,7 +235,13 @@ class DevCluster:
     async def stop(self) -> None:
         """Raises StoreReadOnly at the end if a store had failed."""
         failure: StoreReadOnly | None = None
-        for app in reversed(self.brokers):
+        master = self.master
+        ending = list(reversed(self.brokers))
+        if master is not None:  # last: the others copy its progress once more
+            ending.append(ending.pop(len(ending) - 1 - master))
+        if self.controller is not None:  # first: nobody is to be elected in a cluster that ends
+            await self.controller.stop()
+        for app in ending:
             try:
                 await app.stop()
             except StoreReadOnly as error:
@@ -177,3 +262,24 @@ class DevCluster:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def _check_replication(replication: str, brokers: int, slaves: int, clock: Clock | None) -> None:
+    """Raises ConfigError."""
+    if replication != CONTROLLER:
+        raise ConfigError(f"replication={replication!r} is not {CONTROLLER!r}", key="replication")
+    if slaves:
+        raise ConfigError(
+            f"replication={CONTROLLER!r} makes slaves of all brokers but one: leave out slaves={slaves}",
+            key="slaves",
+        )
+    if brokers < 2:
+        raise ConfigError(
+            f"replication={CONTROLLER!r} needs two brokers or more, not brokers={brokers}", key="brokers"
+        )
+    if clock is not None:
+        raise ConfigError(
+            f"replication={CONTROLLER!r} goes by the real time: a master is certain of its part only as long as"
+            " controllers answer it; leave out the clock",
+            key="clock",
+        )
