@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqspark import Message, SendStatus
-from mqspark.errors import ConfigError
+from mqspark import Message, MessageExt, Producer, SendStatus
+from mqspark.errors import ConfigError, MQError
 from mqspark.testing import Clients, Cluster, FakeClock
+from tests.support.waiting import eventually
+
+ALL = {0, 1, 2}
+Place = tuple[int, int]
+"""A queue id and an offset in it."""
 
 
 @pytest.mark.parametrize(
@@ -38,3 +46,114 @@ def test_a_cluster_of_replicas_has_one_master_and_all_are_in_sync(tmp_path: Path
         with pytest.raises(ValueError, match="does not grow"):
             cluster.add_broker()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["controller", "dev-0", "dev-1", "dev-2"]
+
+
+class Sender:
+    """Sends one message after the other, and notes where those are that were acknowledged."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self._producer, self._topic = producer, topic
+        self.acked: dict[Place, bytes] = {}
+        self._ending = threading.Event()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run, name="sender")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ending.set()
+            thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._ending.is_set():
+            number += 1
+            body = b"%d" % number
+            try:
+                result = self._producer.send(Message(self._topic, body))
+            except MQError:
+                continue  # not acknowledged: it may be there or not
+            if result.status is SendStatus.SEND_OK:
+                place = result.queue.queue_id, result.queue_offset
+                assert place not in self.acked, "two messages were acknowledged at one place"
+                self.acked[place] = body
+
+    def sends(self, count: int = 100) -> None:
+        """Wait until so many more are acknowledged."""
+        wanted = len(self.acked) + count
+        eventually(lambda: len(self.acked) >= wanted, f"{count} more messages to be acknowledged")
+
+
+def knows(cluster: Cluster, number: int, topic: str) -> bool:
+    parts = cluster.apps[number].parts
+    return parts is not None and topic in {found.name for found in parts.core.state.topics}
+
+
+def log_of(cluster: Cluster, number: int) -> bytes:
+    store = cluster.apps[number].store
+    assert store is not None
+    end = cluster.call(lambda: store.max_physical_offset)
+    paths = sorted((cluster.store_paths[number] / "commitlog").iterdir())
+    return b"".join(path.read_bytes() for path in paths)[:end]
+
+
+def read_all(clients: Clients, topic: str, count: int) -> dict[Place, bytes]:
+    """Everything, until ``count`` have come and nothing more comes."""
+    found: dict[Place, bytes] = {}
+    consumer = clients.lite_pull_consumer(topic)
+
+    def poll() -> bool:
+        messages = consumer.poll(timeout_ms=1_000)
+        for message in messages:
+            place = message.queue_id, message.queue_offset
+            assert place not in found, "one queue offset was read twice"
+            found[place] = message.body
+        return not messages and len(found) >= count
+
+    eventually(poll, lambda: f"{count} messages, {len(found)} of which have come")
+    return found
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_what_is_acknowledged_outlives_two_masters(tmp_path: Path, flush: str) -> None:
+    settings = {"flushDiskType": flush, "mappedFileSizeCommitLog": 1 << 20}
+    seen: dict[Place, set[bytes]] = {}
+
+    def see(message: MessageExt) -> None:
+        seen.setdefault((message.queue_id, message.queue_offset), set()).add(message.body)
+
+    with (
+        Cluster(brokers=3, replication="controller", store=tmp_path, settings=settings) as cluster,
+        Clients(cluster.namesrv) as clients,
+    ):
+        topic = clients.topic(queues=2)
+        eventually(
+            lambda: cluster.call(lambda: all(knows(cluster, number, topic) for number in ALL)), "the topic"
+        )
+        sender = Sender(clients.producer(send_timeout_ms=3_000), topic)
+        clients.push_consumer(topic, see)
+        with sender.running():
+            for _ in range(2):
+                sender.sends()
+                killed = cluster.master
+                assert killed is not None
+                cluster.kill(killed)
+                eventually(lambda: cluster.master not in (None, killed), "another master")  # noqa: B023
+                sender.sends()
+                cluster.restart(killed)
+                eventually(lambda: cluster.sync_state_set == ALL, "the killed one to be in sync")
+            sender.sends()
+        found = read_all(clients, topic, len(sender.acked))
+        assert {place: found.get(place) for place in sender.acked} == sender.acked
+        for queue_id in range(2):  # dense
+            offsets = sorted(offset for queue, offset in found if queue == queue_id)
+            assert offsets == list(range(len(offsets)))
+        eventually(lambda: seen.keys() >= sender.acked.keys(), "the consumer that was there all the time")
+        assert all(seen[place] == {found[place]} for place in seen)
+        logs = eventually(
+            lambda: (logs := [log_of(cluster, number) for number in ALL]).count(logs[0]) == 3 and logs,
+            "equal logs",
+        )
+        assert len(logs[0]) > 100 * len(sender.acked)
