@@ -31,6 +31,8 @@ log = sparing("mqspark.replication", lines=10)
 
 RETRY_S = 1.0
 """Pause before the next attempt to connect. (RocketMQ: 5 s.)"""
+CONTROLLED_RETRY_S = 0.2
+"""In controller mode, where a new master acknowledges nothing before its slaves are there."""
 
 REQUEST_TIMEOUT_S = 3.0
 METADATA_S = 3.0
@@ -73,8 +75,9 @@ class Following:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
+        pause_s = RETRY_S if self._term is None else CONTROLLED_RETRY_S
         self._tasks = [
-            loop.create_task(self._keep(self._follow, RETRY_S), name="mqspark-following"),
+            loop.create_task(self._keep(self._follow, pause_s), name="mqspark-following"),
             loop.create_task(self._keep(self.copy_metadata, METADATA_S), name="mqspark-following-metadata"),
         ]
 

@@ -191,6 +191,18 @@ async def test_when_the_master_is_back_it_is_read_again(kind: str) -> None:
     assert pair.asked_for(pair.master)[1] > pair.asked_for(pair.master)[0]
 
 
+@pytest.mark.parametrize("kind", ["push", "lite"])
+async def test_a_slave_that_refuses_does_not_keep_readers_from_the_master(kind: str) -> None:
+    pair = Pair()
+    pair.pulls[0] = lambda offset: pulled(offset + 1) if pair.asked_for(pair.slave) else None
+    pair.pulls[1] = lambda offset: refusal(ResponseCode.SYSTEM_BUSY)
+    async with pair.master.serving(), pair.slave.serving(), pair.consuming(kind):
+        await eventually_async(lambda: len(pair.asked_for(pair.master)) >= 5, "pulls at the master")
+    assert pair.asked_for(pair.slave) == [0], (
+        "the master was asked again at once, not when its ten seconds were over"
+    )
+
+
 async def test_what_only_a_slave_was_told_is_told_the_master_later() -> None:
     pair = Pair()
     pair.known = {1}

@@ -105,7 +105,7 @@ def read_all(clients: Clients, topic: str, count: int) -> dict[Place, bytes]:
     consumer = clients.lite_pull_consumer(topic)
 
     def poll() -> bool:
-        messages = consumer.poll(timeout_ms=1_000)
+        messages = consumer.poll(timeout_ms=200)
         for message in messages:
             place = message.queue_id, message.queue_offset
             assert place not in found, "one queue offset was read twice"

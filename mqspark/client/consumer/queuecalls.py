@@ -124,8 +124,9 @@ class QueueCalls:
 
     async def _readable(self, queue: MessageQueue, broker_id: int) -> BrokerReplica:
         """The replica to pull from: a slave in the place of a master that did not answer lately."""
-        if broker_id == MASTER_ID and not self._masters.available(queue.broker_name):
-            replicas = self._instance.replicas(queue.broker_name)
+        replicas = self._instance.replicas(queue.broker_name)
+        master = replicas.get(MASTER_ID)
+        if broker_id == MASTER_ID and master is not None and not self._masters.available(master):
             slaves = {number: address for number, address in replicas.items() if number != MASTER_ID}
             if (slave := replica_of(slaves)) is not None:
                 return slave
@@ -220,7 +221,13 @@ class QueueCalls:
             )
         except (ConnectionLost, RequestTimeout):
             if replica.broker_id == MASTER_ID:
-                self._masters.record(queue.broker_name, 0, isolate=True)
+                self._masters.record(address, 0, isolate=True)
+            raise
+        except BrokerError:
+            if broker_id == MASTER_ID != replica.broker_id:  # a slave that serves no pulls is no help
+                master = self._instance.replicas(queue.broker_name).get(MASTER_ID)
+                if master is not None:
+                    self._masters.forgive(master)
             raise
         code = response.code
         answer = response.header(PullMessageResponseHeader)

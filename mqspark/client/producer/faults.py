@@ -50,6 +50,10 @@ class FaultTable:
                     self._forget()
                 return
 
+    def forgive(self, broker_name: str) -> None:
+        """It may be used at once."""
+        self._until_ms.pop(broker_name, None)
+
     def _forget(self) -> None:
         """Remove brokers that may be used again; if there are none, the one avoided longest."""
         now_ms = self._clock.monotonic_ms()
