@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,9 @@ import pytest
 from mqspark import Message, MessageExt, Producer, SendStatus
 from mqspark.errors import ConfigError, MQError
 from mqspark.testing import Clients, Cluster, FakeClock
+from tests.support.clusters import Cluster as Process
+from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
+from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, request_frame
 from tests.support.waiting import eventually
 
 ALL = {0, 1, 2}
@@ -157,3 +163,107 @@ def test_what_is_acknowledged_outlives_two_masters(tmp_path: Path, flush: str) -
             "equal logs",
         )
         assert len(logs[0]) > 100 * len(sender.acked)
+
+
+# --- processes -----------------------------------------------------------------------------------------------
+
+SUCCESS = 0
+GET_SYNC_STATE_DATA, GET_BROKER_RUNTIME_INFO = 1006, 28
+NAME = "three"
+SEND = {"a": "P", "b": "Frozen", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
+LEASE_MS = 2_000
+
+
+def state(controller: str) -> dict[str, Any]:
+    body = ask(controller, GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()).body
+    found: dict[str, Any] = json.loads(body)["replicasInfoTable"].get(NAME, {})
+    return found
+
+
+def in_sync(controller: str) -> int:
+    return len(state(controller).get("inSyncReplicas", ()))
+
+
+def answer_to_send(broker: Process, body: bytes) -> int | None:
+    """The response code; None while nobody is there."""
+    try:
+        return ask(broker.broker, SEND_MESSAGE_V2, body, **SEND).code
+    except OSError:
+        return None
+
+
+def process_log(broker: Process) -> bytes:
+    table = json.loads(ask(broker.broker, GET_BROKER_RUNTIME_INFO).body)["table"]
+    paths = sorted((broker.store / "commitlog").iterdir())
+    return b"".join(path.read_bytes() for path in paths)[: int(table["commitLogMaxOffset"])]
+
+
+def codes_of_the_rest(connection: RawConnection, count: int) -> list[int]:
+    """Of up to ``count`` answers, until the connection ends."""
+    codes: list[int] = []
+    try:
+        while len(codes) < count:
+            codes.append(connection.read().code)
+    except ConnectionError:
+        pass  # a broker that changes its part closes its connections
+    return codes
+
+
+def test_a_master_that_was_frozen_acknowledges_nothing_when_it_wakes(tmp_path: Path) -> None:
+    settings = {
+        "brokerClusterName": "Three",
+        "brokerName": NAME,
+        "enableControllerMode": True,
+        "minInSyncReplicas": 2,
+        "controllerHeartBeatTimeoutMills": LEASE_MS,
+        "brokerHeartbeatInterval": 200,
+        "autoCreateTopicEnable": True,
+        "mappedFileSizeCommitLog": 1 << 20,
+        "httpEnable": False,
+    }
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        namesrv = enter(mqspark_namesrv(tmp_path / "namesrv"))
+        controller, _ = enter(mqspark_controller(tmp_path, scanNotActiveBrokerInterval=200))
+        brokers = [
+            enter(
+                mqspark_broker(
+                    tmp_path / f"broker{number}",
+                    namesrv,
+                    {**settings, "controllerAddr": controller},
+                    stop_signal=signal.SIGKILL,
+                )
+            )
+            for number in ALL
+        ]
+        old = brokers[0]
+        eventually(lambda: in_sync(controller) == 3, lambda: state(controller))
+        assert state(controller)["masterAddress"] == old.broker
+        eventually(lambda: answer_to_send(old, b"first") == SUCCESS, "the first message")
+
+        connection = enter(RawConnection(old.broker))
+        assert connection.request(SEND_MESSAGE_V2, b"before", **SEND).code == SUCCESS
+        os.kill(old.broker_pid, signal.SIGSTOP)
+        for number in range(20):
+            connection.write(request_frame(SEND_MESSAGE_V2, 100 + number, dict(SEND), b"frozen"))
+        eventually(lambda: state(controller)["masterAddress"] not in (old.broker, None, ""), "another master")
+        (new,) = (each for each in brokers if each.broker == state(controller)["masterAddress"])
+        eventually(lambda: answer_to_send(new, b"after") == SUCCESS, "a message at the new master")
+        for number in range(20):
+            connection.write(request_frame(SEND_MESSAGE_V2, 200 + number, dict(SEND), b"frozen"))
+        os.kill(old.broker_pid, signal.SIGCONT)
+        assert SUCCESS not in codes_of_the_rest(connection, 40)
+
+        def is_back() -> bool:
+            assert answer_to_send(old, b"frozen") != SUCCESS
+            return in_sync(controller) == 3
+
+        eventually(is_back, lambda: state(controller))
+        assert answer_to_send(new, b"last") == SUCCESS
+        logs = eventually(
+            lambda: (logs := [process_log(each) for each in brokers]).count(logs[0]) == 3 and logs,
+            "equal logs",
+        )
+        for body in (b"first", b"before", b"after", b"last"):
+            assert body in logs[0]
+        assert b"frozen" not in logs[0]

@@ -44,6 +44,7 @@ SECONDS = {
     "tests/security/test_scrub.py": 40,
     "tests/crash/test_sigkill.py": 30,
     "tests/security/test_fuzz.py": 30,
+    "tests/integration/test_controller_mode.py": 30,
     "tests/integration/test_cli.py": 30,
     "tests/integration/test_store_cli.py": 30,
     "tests/integration/test_auth.py": 20,
