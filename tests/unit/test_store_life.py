@@ -62,6 +62,13 @@ def test_one_owner(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_checkpoint_of_a_store_without_messages_is_no_damage(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    store = opened(tmp_path)
+    assert store.damages.as_dicts(10) == []
+    store.close()
+
+
 def test_closed_and_unopened_stores_refuse(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     with pytest.raises(StoreReadOnly, match="not open"):

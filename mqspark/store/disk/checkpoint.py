@@ -75,7 +75,9 @@ class Checkpoint:
         text, _, crc = mark.rstrip(b"\n").rpartition(b" ")
         if crc != _mark_crc(text):
             return f"the CRC of {mark_path.name} is wrong"
-        return f"{path.name} is empty, unlike {mark_path.name}" if not any(numbers) else None
+        if any(numbers) or not any(word.strip(b"0") for word in text.split()[2:4]):
+            return None
+        return f"{path.name} is empty, unlike {mark_path.name}"  # which has times
 
     @property
     def safe_timestamp_ms(self) -> int:
