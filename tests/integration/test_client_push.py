@@ -620,7 +620,7 @@ async def test_the_broker_can_look_into_a_consumer(mq_broker: Broker, mq_topic: 
         code, body, _ = await consumer.answer(
             Command(
                 RequestCode.GET_CONSUMER_RUNNING_INFO,
-                ext={"consumerGroup": "look", "clientId": consumer.client_id, "jstackEnable": "true"},
+                ext_texts={"consumerGroup": "look", "clientId": consumer.client_id, "jstackEnable": "true"},
             )
         )
         assert code == ResponseCode.SUCCESS
