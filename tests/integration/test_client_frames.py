@@ -225,7 +225,7 @@ def test_the_blocking_client_signs(requests: list[Command]) -> None:
         connection.wait(connection.send(RequestCode.GET_BROKER_CONFIG, None, memoryview(b"x" * 100_000)))
         client.close()
     ours = [command for command in requests if command.language == Language.PYTHON]
-    assert [command.code for command in ours] == [105, 105, 30, 30, 26]
+    assert [command.code for command in ours] == [105, 105, 30, 26]
     for command in ours:
         check_signature(command)
 

@@ -52,6 +52,7 @@ KEPT = [
         path=".*",
     ),
     Difference("only a broker creates inner batches", chapter="sends", label="system flag 0x40"),
+    Difference("each broker samples rates at times of its own", label="stats", path=r"body\.topicPutTps"),
     Difference(
         "a batch with wrong lengths is an invalid message (13); RocketMQ throws (1) or stores a part of it",
         chapter="batches|batch queues",

@@ -7,6 +7,7 @@ as flaky, last of all and with its first failure; if not, the run fails. Argumen
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ ALONE = ["--last-failed", "--last-failed-no-failures=none", "-n0"]
 
 
 def main(arguments: Sequence[str]) -> int:
+    # In the background of a script SIGINT is ignored, also by the processes that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryFile("w+") as output:
         lint = subprocess.Popen(
             ["make", "--no-print-directory", "lint"], env=ENVIRONMENT, stdout=output, stderr=output

@@ -183,6 +183,8 @@ def check(recording: Recording, broker: BrokerCore, name_server: NameServer, clo
             core.connected(session)
         clock.follow(request)
         core.received(session, [request])
+        while core.work():
+            pass
         core.turn()
         for written in core.outbox:
             for command in Connection().receive_data(b"".join(written.take())):

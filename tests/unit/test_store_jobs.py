@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
+from mqspark.protocol.codes import RequestCode
 from mqspark.store import Job
 from mqspark_server.diskwork import Housekeeper, Worker
 from tests.support.store_tools import FaultyFiles, TestClock, flush, opened, put
 from tests.support.waiting import eventually_async
 from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.controller_kit import ControllerBench
 from tests.unit.test_slave_divergence import fork, meet
 from tests.unit.timer_kit import send as send_timer
 
@@ -121,6 +123,18 @@ def of_broker(root: Path) -> Case:
     return Case(due, only_housekeeping, bench.store.abandon)
 
 
+def of_controller(root: Path) -> Case:
+    bench = ControllerBench(root)
+    header = {
+        "clusterName": "C",
+        "brokerName": "b",
+        "appliedBrokerId": "1",
+        "registerCheckCode": "10.0.0.1:1;1",
+    }
+    bench.operator.give(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
+    return Case(bench.core.jobs, only_housekeeping, lambda: None)
+
+
 CASES: dict[str, Callable[[Path], Case]] = {
     "CheckpointJob": lambda root: of_store(root, "checkpoint"),
     "CleaningJob": lambda root: of_store(root, "cleaning"),
@@ -130,6 +144,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "ScrubJob": lambda root: of_store(root, "scrub", scrub_bytes_per_second=512),
     "TimerFlush": of_broker,
     "_SaveDeletionsJob": deletions,
+    "_SaveStateJob": of_controller,
     "_SaveTableJob": of_broker,
 }
 
