@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,7 +16,8 @@ import pytest
 
 from mqspark import Message, MessageExt, Producer, SendStatus
 from mqspark.errors import ConfigError, MQError
-from mqspark.testing import Clients, Cluster, FakeClock
+from mqspark.testing import Broker, Clients, Cluster, FakeClock
+from mqspark_server.phases import Phase
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, request_frame
@@ -52,6 +54,30 @@ def test_a_cluster_of_replicas_has_one_master_and_all_are_in_sync(tmp_path: Path
         with pytest.raises(ValueError, match="does not grow"):
             cluster.add_broker()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["controller", "dev-0", "dev-1", "dev-2"]
+
+
+def test_a_broker_that_is_stopped_while_its_part_changes_leaves_nothing_open(tmp_path: Path) -> None:
+    with Cluster(brokers=3, replication="controller", store=tmp_path) as cluster:
+
+        async def stop_in_change() -> int:
+            while True:
+                for number in (1, 2):
+                    app = cluster.apps[number]
+                    if app.lifecycle.phase is Phase.STOPPING:
+                        await app.stop()
+                        assert app.lifecycle.phase is Phase.STOPPED
+                        return number
+                await asyncio.sleep(0)
+
+        async def kill() -> int:
+            async with asyncio.timeout(60):
+                _, stopped = await asyncio.gather(cluster.processes.kill(0), stop_in_change())
+            return stopped
+
+        path = cluster.store_paths[cluster.run(kill())]
+        assert not (path / "abort").exists(), "the store was not closed cleanly"
+        with Broker(store=path):
+            pass  # nobody holds the lock
 
 
 class Sender:
