@@ -11,7 +11,7 @@ options, in ``INSERT INTO t WITH (...)``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -36,6 +36,7 @@ _SELECTING = (
     "assign",
     "store",
 )
+_KEYS = {name.lower(): name for name in ("accessKey", "secretKey", "securityToken")}
 
 
 def options_of_created(options: Mapping[str, str]) -> Mapping[str, str] | None:
@@ -43,6 +44,7 @@ def options_of_created(options: Mapping[str, str]) -> Mapping[str, str] | None:
     and ``provider``."""
     if "provider" not in options:
         return None
+    _check_no_keys(name.removeprefix(_PREFIX) for name in options)
     saved: Mapping[str, str] = CaseInsensitiveDict(
         {name[len(_PREFIX) :]: value for name, value in options.items() if name.startswith(_PREFIX)}
     )
@@ -70,9 +72,21 @@ def options_of_read(options: Mapping[str, str], schema: StructType) -> Mapping[s
     for field in schema.fields:
         text = (field.metadata or {}).get(_METADATA)
         if text is not None:
+            _check_no_keys(options)
             merged: Mapping[str, str] = CaseInsensitiveDict({**_parsed(text), **options})
             return merged
     return options
+
+
+def _check_no_keys(names: Iterable[str]) -> None:
+    """A catalog keeps options in clear, and a statement's text is logged. Raises ConfigError."""
+    for name in names:
+        if name.lower() in _KEYS:
+            raise ConfigError(
+                f"{_KEYS[name.lower()]}: no option of a table, whose options are kept and shown in clear; use the "
+                "environment (MQSPARK_SECRET_KEY) or the option credentialsFile",
+                key=_KEYS[name.lower()],
+            )
 
 
 def _parsed(text: object) -> dict[str, str]:

@@ -23,6 +23,7 @@ from pyspark_pymq.optiontexts import (
     TopicSelection,
 )
 from pyspark_pymq.schema import COLUMNS, STORE_COLUMNS, default_columns
+from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
 
 if TYPE_CHECKING:
     from pyspark_pymq.records.encode import Compression
@@ -86,6 +87,7 @@ class ReadOptions:
     """How long brokers and name servers may be away before the query fails."""
     poll_timeout_ms: int
     """How long an idle stream waits for a message before it reports to Spark that there is none."""
+    signing: SigningOptions = ENVIRONMENT
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -133,6 +135,7 @@ class ReadOptions:
             payload_is_arrow=_is_arrow(texts),
             retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
             poll_timeout_ms=texts.number("pollTimeoutMs", 250, lowest=0),
+            signing=texts.signing(),
         )
         columns_of(options, texts)
         parsed._check(texts, streaming=streaming)
@@ -310,6 +313,7 @@ class WriteOptions:
     """Whose batches are written once; None: the streaming query's."""
     transaction_batch: int | None
     """The number of a batch write, which is written once."""
+    signing: SigningOptions = ENVIRONMENT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -332,6 +336,7 @@ class WriteOptions:
             transaction_batch=texts.number("transactionBatch", 0, lowest=0)
             if texts.is_given("transactionBatch")
             else None,
+            signing=texts.signing(),
         )
         texts.check_all_known("sink")
         for name in ("transactionId", "transactionBatch"):

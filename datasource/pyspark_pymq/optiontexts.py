@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from mqspark.client.remoting.credentials import Credentials
 from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 from mqspark.config import did_you_mean, parse_addresses
 from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.message import check_group, check_topic
+from pyspark_pymq.signing import SigningOptions
 
 __all__ = [
     "EARLIEST_OFFSET",
@@ -188,6 +190,35 @@ class OptionTexts:
                 check_group(value)
             except InvalidMessage as error:
                 raise ConfigError(f"group: {error}", key="group") from None
+        return value
+
+    def signing(self) -> SigningOptions:
+        access, secret, token = (self._secret(name) for name in ("accessKey", "secretKey", "securityToken"))
+        file = self.text("credentialsFile")
+        for name, value in (("accessKey", access), ("secretKey", secret)):
+            if value is None and (access is not None or secret is not None or token is not None):
+                raise ConfigError(f"{name}: required with the other keys", key=name)
+        if file is None:
+            return SigningOptions(
+                None if access is None or secret is None else Credentials(access, secret, token)
+            )
+        if access is not None:
+            raise ConfigError(
+                "credentialsFile: contradicts accessKey; give one of them", key="credentialsFile"
+            )
+        if not file.startswith("/"):
+            raise ConfigError(
+                f"credentialsFile: an absolute path of the driver and the workers, not {file!r}",
+                key="credentialsFile",
+            )
+        return SigningOptions(file=file)
+
+    def _secret(self, name: str) -> str | None:
+        """Exactly as it was given; in no error."""
+        self._seen[name.lower()] = name
+        value = self._values.get(name.lower())
+        if value is not None and not value:
+            raise ConfigError(f"{name}: empty", key=name)
         return value
 
     def flag(self, name: str, default: bool) -> bool:

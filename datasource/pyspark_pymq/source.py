@@ -154,6 +154,10 @@ def _payload_columns(options: Mapping[str, str]) -> StructType:
         "subscribePattern",
         "assign",
         "path",
+        "accessKey",
+        "secretKey",
+        "securityToken",
+        "credentialsFile",
     )
     selection = {name: options[name] for name in names if name in options}
     found = spark_schema_of(newest_schema(ReadOptions.parse(selection, streaming=False)))

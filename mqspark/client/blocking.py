@@ -732,9 +732,9 @@ class BlockingClient:
         return decode_body(KVTable, answer.body).table
 
 
-def meet(nameservers: str) -> None:
+def meet(nameservers: str, credentials: Credentials | None = None) -> None:
     """Check that a name server answers, within five seconds. Raises ConnectionLost, NotANameServer."""
-    client = BlockingClient(nameservers)
+    client = BlockingClient(nameservers, credentials=credentials)
     try:
         client.meet(FIRST_CONTACT_MS)
     finally:

@@ -65,7 +65,10 @@ class ClusterQueues:
     def __init__(self, options: ReadOptions, *, client: BlockingClient | None = None) -> None:
         self._options = options
         self.client = client or BlockingClient(
-            options.nameserver, retry_ms=options.retry_timeout_ms, first_contact_ms=FIRST_CONTACT_MS
+            options.nameserver,
+            retry_ms=options.retry_timeout_ms,
+            first_contact_ms=FIRST_CONTACT_MS,
+            credentials=options.signing.credentials(),
         )
         self._queues: dict[MessageQueue, str] = {}
         self._queues_at = -ROUTE_LIFE_S

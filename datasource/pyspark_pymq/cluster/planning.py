@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from mqspark.compression import LIMITS, InflateLimits
 from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import RETRY_TIMEOUT_MS
+from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
 
 if TYPE_CHECKING:
     from pyspark_pymq.cluster.cluster_queues import BrokerPlace
@@ -49,6 +50,7 @@ class ReadTask:
     limits: InflateLimits = LIMITS
     retry_timeout_ms: int = RETRY_TIMEOUT_MS
     """How long a broker may be away."""
+    signing: SigningOptions = ENVIRONMENT
 
 
 def plan_tasks(

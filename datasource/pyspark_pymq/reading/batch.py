@@ -71,6 +71,7 @@ def partitions_of(
                 fail_on_data_loss=options.fail_on_data_loss,
                 limits=options.limits,
                 retry_timeout_ms=options.retry_timeout_ms,
+                signing=options.signing,
             )
         )
         for task in tasks

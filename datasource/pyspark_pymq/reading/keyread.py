@@ -54,7 +54,11 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
         from pyspark_pymq.records.records import Records, record_positions, unwrap_inner_batches
 
         options = self._options
-        client = BlockingClient(options.nameserver, retry_ms=options.retry_timeout_ms)
+        client = BlockingClient(
+            options.nameserver,
+            retry_ms=options.retry_timeout_ms,
+            credentials=options.signing.credentials(),
+        )
         try:
             for topic in partition.topics:
                 decoder = Decoder(

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from mqspark.client.blocking import BlockingConnection, pull_header
+from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, RequestTimeout, StoreError
 from mqspark.message import LMQ_PREFIX, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -320,13 +321,14 @@ def _allowed(place: BrokerPlace) -> tuple[str, ...] | None:
 
 # --- over TCP -------------------------------------------------------------------------------------------------
 
-_connections: dict[tuple[int, str], BlockingConnection] = {}
+_connections: dict[tuple[int, str, Credentials | None], BlockingConnection] = {}
+"""A worker serves queries of several users: each has connections of its own."""
 
 
-def _connection(address: str) -> BlockingConnection:
+def _connection(address: str, credentials: Credentials | None) -> BlockingConnection:
     """The cached connection of this process, or a new one. A connection that the broker closed while idle is
     replaced."""
-    key = (os.getpid(), address)
+    key = (os.getpid(), address, credentials)
     connection = _connections.get(key)
     if connection is not None:
         try:
@@ -334,7 +336,7 @@ def _connection(address: str) -> BlockingConnection:
         except ConnectionLost:
             connection = None
     if connection is None:
-        connection = _connections[key] = BlockingConnection(address)
+        connection = _connections[key] = BlockingConnection(address, credentials=credentials)
     return connection
 
 
@@ -405,6 +407,7 @@ class _Puller:
         self.position = wanted.start
         self._task = task
         self._address = address
+        self._credentials = task.signing.credentials()
         self._queue = wanted.queue
         self._end = wanted.end
         self._expression = task.sql_filter or " || ".join(task.tags) or "*"
@@ -421,12 +424,12 @@ class _Puller:
     def reset(self) -> None:
         self._in_flight.clear()
         self._asked = self.position
-        stale = _connections.pop((os.getpid(), self._address), None)
+        stale = _connections.pop((os.getpid(), self._address, self._credentials), None)
         if stale is not None:
             stale.close()
 
     def bodies(self) -> Iterator[Any]:
-        connection = _connection(self._address)
+        connection = _connection(self._address, self._credentials)
         while self.position < self._end:
             self._ask_on(connection)
             if not self._in_flight:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import dlq_topic, retry_topic
+from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
 from pyspark_pymq.work.journal import Journal, State
 from pyspark_pymq.work.outcome import MESSAGE, NAMES, ORDER
 from pyspark_pymq.work.sendback import Failed, SendBack, properties_of
@@ -38,6 +39,9 @@ class FailureTarget:
     group: str
     is_exact: bool
     """The brokers are mqspark's: dead letters are transactions."""
+    signing: SigningOptions = ENVIRONMENT
+    sign_in: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The options that say the same as ``signing``, for writes."""
 
 
 @dataclass
@@ -229,7 +233,7 @@ class Batches:
         if is_repeated:
             rows = outcome.where(f"kind = '{RETRY}'").select("message.place").collect()
             may_come_twice([row.place for row in rows])
-        client = BlockingClient(self.target.nameserver)
+        client = BlockingClient(self.target.nameserver, credentials=self.target.signing.credentials())
         try:
             SendBack(client, self.target.group, may_come_twice).send(
                 self._failed(outcome, RETRY, query, batch)
@@ -258,6 +262,7 @@ class Batches:
             describe("message", "errorType", "errorText").alias("properties"),
         )
         writer = dead.write.format("pymq").option("nameserver", self.target.nameserver)
+        writer = writer.options(**self.target.sign_in)
         writer = writer.option("topic", dlq_topic(self.target.group)).option("compression", "zlib")
         writer = writer.option("compressionThreshold", "1m").mode("append")
         if self.target.is_exact:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient
 from mqspark.errors import ConfigError, NoRoute
 from mqspark.message import check_group, check_topic, dlq_topic, retry_topic
+from pyspark_pymq.optiontexts import OptionTexts
 from pyspark_pymq.work.batches import Batches, FailureTarget
 from pyspark_pymq.work.evaluate import Evaluation
 from pyspark_pymq.work.functions import ERROR, ArrowFunction, RowFunction
@@ -42,6 +43,7 @@ _SOURCE = {name: kind for name, kind in MESSAGE.items() if name not in ("attempt
 _OURS = frozenset(
     {"nameserver", "topic", "topics", "subscribe", "topicpattern", "subscribepattern", "assign", "group"}
 )
+_SIGN_IN = frozenset({"accesskey", "secretkey", "securitytoken", "credentialsfile"})
 _ROUTE_WAIT_S = 30.0
 
 Sink = str | Callable[["DataFrame", int], None]
@@ -117,6 +119,8 @@ class WorkQueue:
         self._policy = Policy.parse(max_attempts, delays)
         self._ordered = ordered
         self._options = options
+        self._sign_in = {name: value for name, value in options.items() if name.lower() in _SIGN_IN}
+        self._signing = OptionTexts(self._sign_in).signing()
 
     # --- what is done with a message --------------------------------------------------------------------------
 
@@ -204,6 +208,7 @@ class WorkQueue:
         """The dead letters of the group: the messages, and why they died. The job ``redeliver`` sends them again."""
         self._make_topics()
         frame = self._spark.read.format("pymq").option("nameserver", self._nameserver)
+        frame = frame.options(**self._sign_in)
         columns = ("key", "value", "tags", "offset", "timestamp", "broker", "msgId", "properties")
         schema = ", ".join(f"`{name}` {MESSAGE[name]}" for name in columns)
         frame = frame.schema(schema).load(dlq_topic(self._group))
@@ -253,7 +258,7 @@ class WorkQueue:
         is_exact = self._make_topics()
         ddl = outcome_ddl(None if results is None else f"struct<{results}>")
         batches = Batches(
-            target=FailureTarget(self._nameserver, self._group, is_exact),
+            target=FailureTarget(self._nameserver, self._group, is_exact, self._signing, self._sign_in),
             journal=Journal(checkpoint),
             ordered_by=self._ordered,
             evaluate=evaluate,
@@ -277,11 +282,12 @@ class WorkQueue:
         if not isinstance(sink, str):
             function = sink
             return lambda results, batch, query: function(results, batch)
-        topic, nameserver = sink, self._nameserver
+        topic, nameserver, sign_in = sink, self._nameserver, self._sign_in
         check_topic(topic)
 
         def write(results: DataFrame, batch: int, query: str) -> None:
             writer = results.write.format("pymq").option("nameserver", nameserver).option("topic", topic)
+            writer = writer.options(**sign_in)
             if is_exact:
                 writer = writer.option("deliveryGuarantee", "exactly-once")
                 writer = writer.option("transactionId", f"{query}:results").option("transactionBatch", batch)
@@ -292,7 +298,11 @@ class WorkQueue:
     def _make_topics(self) -> bool:
         """Create the retry and the dead-letter topic of the group where the topics are, and wait until they are known.
         Returns whether all brokers are mqspark's."""
-        client = BlockingClient(self._nameserver, first_contact_ms=FIRST_CONTACT_MS)
+        client = BlockingClient(
+            self._nameserver,
+            first_contact_ms=FIRST_CONTACT_MS,
+            credentials=self._signing.credentials(),
+        )
         try:
             addresses: set[str] = set()
             for topic in self._topics:

@@ -194,7 +194,10 @@ def prepare(
 
 def _client(options: WriteOptions) -> BlockingClient:
     return BlockingClient(
-        options.nameserver, timeout_ms=options.send_timeout_ms, retry_ms=options.retry_timeout_ms
+        options.nameserver,
+        timeout_ms=options.send_timeout_ms,
+        retry_ms=options.retry_timeout_ms,
+        credentials=options.signing.credentials(),
     )
 
 

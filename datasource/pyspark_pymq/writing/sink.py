@@ -82,7 +82,7 @@ class _SinkWriter(PickledToTask):
         """Makes the first contact: only a write that is planned is pickled, before its tasks run. Raises
         ConnectionLost, NotANameServer."""
         if not self._has_written:
-            meet(self._options.nameserver)
+            meet(self._options.nameserver, self._options.signing.credentials())
         return self.__dict__
 
     @staticmethod
@@ -226,7 +226,10 @@ def send_rows(
     from pyspark_pymq.writing.routing import Router
 
     client = BlockingClient(
-        options.nameserver, timeout_ms=options.send_timeout_ms, retry_ms=options.retry_timeout_ms
+        options.nameserver,
+        timeout_ms=options.send_timeout_ms,
+        retry_ms=options.retry_timeout_ms,
+        credentials=options.signing.credentials(),
     )
     with closing(client):
         router = Router(options, client, first_turn=first_turn, has_written=has_written)

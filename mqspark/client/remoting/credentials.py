@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,15 +61,18 @@ class Credentials:
         return cls.from_file(path) if path else None
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Credentials:
+    def from_file(cls, path: str | Path, *, private: bool = False) -> Credentials:
         """From lines ``accessKey: …``, ``secretKey: …`` and, if need be, ``securityToken: …``, as in RocketMQ's
-        ``tools.yml``. Raises ConfigError.
+        ``tools.yml``. ``private``: only its owner, this user or root, may have access to it. Raises ConfigError.
 
         >>> Credentials.from_file("/run/secrets/mqspark")
         Credentials()
         """
         try:
-            with open(path, "rb") as file:
+            # A pipe without a writer does not block.
+            with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+                if private:
+                    _check_private(path, os.fstat(file.fileno()))
                 content = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
             raise ConfigError(
@@ -83,6 +87,18 @@ class Credentials:
             if not values.get(key):
                 raise ConfigError(f"the credentials file {path} has no line {key}: ...", key=key)
         return cls(values["accessKey"], values["secretKey"], values.get("securityToken") or None)
+
+
+def _check_private(path: str | Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"the credentials file {path} is no regular file", key="credentials")
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(f"the credentials file {path} belongs to another user", key="credentials")
+    if found.st_mode & 0o077:
+        raise ConfigError(
+            f"the credentials file {path} is open to others (mode {found.st_mode & 0o777:04o}); chmod 600 it",
+            key="credentials",
+        )
 
 
 def _values(text: str) -> Mapping[str, str]:
