@@ -34,7 +34,7 @@ def main() -> None:
         return count
 
     two = spark.createDataFrame([("1",), ("2",)], "value string")
-    two.write.format("pymq").options(**options, **keys, group="marker-group").mode("append").save()
+    two.write.format("pymq").options(**options, **keys).mode("append").save()
     counts = [rows(keys), rows({"credentialsFile": settings["file"]})]
     stream = spark.readStream.format("pymq").options(**options, **keys, startingOffsets="earliest").load()
     writer = stream.selectExpr("value").writeStream.format("pymq").options(**options, **keys)

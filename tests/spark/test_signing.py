@@ -25,7 +25,8 @@ INNER = {"accessKey": "inner", "secretKey": "inner-secret"}
 def test_keys_are_in_no_text_and_reach_tasks() -> None:
     for options in (ReadOptions.parse(BASE | KEYS, streaming=False), WriteOptions.parse(BASE | KEYS)):
         assert "canary" not in repr(options)
-        assert pickle.loads(pickle.dumps(options)).signing.credentials() == Credentials(*KEYS.values())
+        task = pickle.loads(pickle.dumps(options))  # noqa: S301
+        assert task.signing.credentials() == Credentials(*KEYS.values())
 
 
 @pytest.mark.parametrize(
@@ -100,12 +101,13 @@ def test_keys_are_nowhere_that_a_query_leaves_traces(tmp_path: Path) -> None:
         "secretKey: no option of a table" in result["errors"][2]
         or "accessKey: no option of a table" in result["errors"][2]
     )
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "result.json"]
     found = [
         path for path in files if b"canary-secret" in path.read_bytes() or b"canary-name" in path.read_bytes()
     ]
     assert found == []
     events = b"".join(path.read_bytes() for path in files if "events" in path.parts)
-    assert b"marker-group" in events, "the event log has the options that are no secret"
+    assert b"SparkListenerSQLExecutionStart" in events
+    assert b"pymq" in events
     assert any("checkpoint" in path.parts for path in files)
-    assert "canary-" not in done.stdout + done.stderr
+    assert "canary-" not in done.stdout + done.stderr + "".join(result["shown"] + result["errors"])
