@@ -119,4 +119,5 @@ def test_the_script_is_long_and_every_difference_is_there(season: Season) -> Non
         for finding in season.findings(chapter)
         if (kept := excused(chapter, finding)) is not None
     }
-    assert [kept.reason for number, kept in enumerate(KEPT) if number not in needed] == []
+    unused = [kept for number, kept in enumerate(KEPT) if number not in needed]
+    assert [kept.reason for kept in unused if not kept.sometimes] == []

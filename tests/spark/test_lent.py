@@ -38,7 +38,7 @@ assert counts[1:] == counts[1:2] * 3, counts  # later garbage is collected as ev
 def test_a_task_that_is_unpickled_does_not_hold_back_acknowledgements(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_pymq.writing.sink.meet", lambda nameserver: None)
+    monkeypatch.setattr("pyspark_pymq.writing.sink.meet", lambda nameserver, credentials: None)
     from pyspark.sql.types import StructType
 
     made = {
