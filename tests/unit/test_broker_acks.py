@@ -97,14 +97,15 @@ def test_a_message_that_could_not_be_written_is_not_acknowledged() -> None:
     assert [answer.code for answer in answers(session)] == [ResponseCode.SUCCESS]
 
 
-def test_a_half_message_is_synced_before_its_sender_is_answered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sys_flag", [0, TRANSACTION_PREPARED_TYPE])
+def test_a_half_message_is_synced_before_its_sender_is_answered(tmp_path: Path, sys_flag: int) -> None:
     bench = Bench(tmp_path, sync=True)
     peer = bench.peer()
     peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"first")
     properties = "WAIT\x01false\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
     peer.give(
         RequestCode.SEND_MESSAGE_V2,
-        send_ext(properties=properties, f=str(TRANSACTION_PREPARED_TYPE)),
+        send_ext(properties=properties, f=str(sys_flag)),
         b"half",
     )
     bench.broker.turn()

@@ -321,7 +321,8 @@ class SendProcessor:
                 self._recall_handle(draft, unique_id),
             )
             # Of a transaction, sender and checks rely on the half message.
-            waits = sys_flag & TRANSACTION_MASK or self._waits(f"\x02{text}")
+            is_transactional = sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties
+            waits = is_transactional or self._waits(f"\x02{text}")
             (self._waiting if waits else self._unsafe).append((stored.end_offset, session, frame))
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
