@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -334,3 +335,95 @@ def test_without_the_extra_the_command_says_so() -> None:
     )
     assert done.returncode == 1
     assert done.stderr == "mqspark: error: the command line needs click: pip install 'mqspark[server]'\n"
+
+
+def test_a_cluster_of_processes_goes_on_without_its_master(
+    dev: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = dev("--store", str(tmp_path), "--brokers", "3", "--replication", "controller")
+    ready = process.ready()
+    brokers = ready["broker"].split(",")
+    hint = re.compile(r"^the master is (\S+) at (\S+) \(pid (\d+)\): kill -9", re.M)
+    ((name, address, pid),) = eventually(lambda: hint.findall(process.errors))
+    assert address in brokers
+    assert send(address, "T", b"before").code == ResponseCode.SUCCESS
+    os.kill(int(pid), signal.SIGKILL)
+
+    def next_master() -> str | None:
+        found = re.findall(r"mqspark\.dev: the master is \S+ at (\S+) ", process.errors)
+        return found[-1] if found else None
+
+    second = eventually(next_master, timeout_s=60)
+    assert second != address
+    assert second in brokers
+    eventually(lambda: _is_sent(second, b"after"), timeout_s=60)  # it starts its parts anew first
+    pulled = request(second, RequestCode.PULL_MESSAGE, _pull("T", int(send(second, "T").ext["queueId"])))
+    assert b"before" in pulled.body
+    assert f"{name} (pid {pid}) ended by SIGKILL; it starts again in 10 s" in process.errors
+    pids = [int(each) for each in re.findall(r"^dev-\d: pid (\d+)", process.errors, re.M)]
+    code, errors = process.stop()
+    assert code == 0, errors
+    assert not any(_lives(each) for each in pids)
+
+
+def _is_sent(address: str, body: bytes) -> bool:
+    try:
+        return send(address, "T", body).code == ResponseCode.SUCCESS
+    except ConnectionError:
+        return False
+
+
+def _pull(topic: str, queue: int) -> dict[str, str]:
+    numbers = {"queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0}
+    return {
+        "consumerGroup": "g",
+        "topic": topic,
+        "queueId": str(queue),
+        "subscription": "*",
+        "subVersion": "0",
+        **{key: str(value) for key, value in numbers.items()},
+    }
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_cluster_of_processes_ends_with_its_parent(dev: Callable[..., Process], tmp_path: Path) -> None:
+    process = dev("--store", str(tmp_path), "--brokers", "2")
+    assert len(process.ready()["broker"].split(",")) == 2
+    pids = eventually(lambda: re.findall(r"^dev-\d: pid (\d+)", process.errors, re.M))
+    process.stop(signal.SIGKILL)
+    eventually(lambda: not any(_lives(int(each)) for each in pids))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (
+            ("--brokers", "2", "--set", "authenticationEnabled=true"),
+            2,
+            "several brokers run without TLS and users",
+        ),
+        (("--brokers", "2", "--set", "noSuchKey=1"), 2, "--set: unknown setting 'noSuchKey'"),
+        (("--brokers", "2", "--set", "bindAddress=203.0.113.1"), 1, "namesrv ended with exit code 2"),
+    ],
+)
+def test_what_a_cluster_of_processes_refuses(
+    dev: Callable[..., Process], arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    process = dev(*arguments)
+    ended, out, errors = process.end()
+    assert (ended, out) == (code, ""), errors
+    assert words in errors
+    assert "Traceback" not in errors
+
+
+def test_replication_needs_brokers(dev: Callable[..., Process]) -> None:
+    ended, _, errors = dev("--replication", "controller").end()
+    assert ended == 2
+    assert "--replication controller needs two brokers or more: --brokers 3" in errors

@@ -128,6 +128,18 @@ def broker_run(config: str | None, assignments: Sequence[str]) -> None:
 @click.option("--namesrv-port", default=9876, show_default=True, help="0: any free port.")
 @click.option("--broker-port", default=10911, show_default=True, help="0: any free port.")
 @click.option("--http-port", default=None, type=int, help="0: any free port.  [default: broker port + 3]")
+@click.option(
+    "--brokers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 9),
+    help="More than one: each is a process of its own, on every tenth port.",
+)
+@click.option(
+    "--replication",
+    type=click.Choice(["controller"]),
+    help="The brokers are replicas of one, and a controller elects their master.",
+)
 @_config
 @_set
 def dev(
@@ -135,20 +147,50 @@ def dev(
     namesrv_port: int,
     broker_port: int,
     http_port: int | None,
+    brokers: int,
+    replication: str | None,
     config: str | None,
     assignments: Sequence[str],
 ) -> None:
-    """A name server and a broker in one process, on loopback, with topics made as they are used."""
-    from mqspark_server.dev_cluster import DevCluster
+    """A name server and a broker in one process, on loopback, with topics made as they are used.
+
+    With --brokers, a small cluster: a process that is killed starts again after ten seconds.
+    """
     from mqspark_server.settings.settings import file_layer, override_layer
 
-    layers = [file_layer(config)] if config else []
+    file, overrides = file_layer(config) if config else None, override_layer(assignments)
+    if replication is not None and brokers < 2:
+        raise click.UsageError(f"--replication {replication} needs two brokers or more: --brokers 3")
+    if brokers > 1:
+        from mqspark_server.dev_processes import ProcessCluster
+
+        cluster = ProcessCluster(
+            store=store,
+            namesrv_port=namesrv_port,
+            broker_port=broker_port,
+            http_port=http_port,
+            brokers=brokers,
+            replicated=replication is not None,
+            config=config,
+            file=file,
+            assignments=assignments,
+            overrides=overrides,
+        )
+        _log_to_stderr(cluster.log_level)
+        _serve(
+            cluster,
+            lambda: cluster.ready_line,
+            lambda: f"{cluster.hint}\n{_to_try(cluster.namesrv_address)}",
+        )
+        return
+    from mqspark_server.dev_cluster import DevCluster
+
     app = DevCluster(
         store=store,
         namesrv_port=namesrv_port,
         broker_port=broker_port,
         http_port=http_port,
-        layers=[*layers, override_layer(assignments)],
+        layers=[*([file] if file is not None else []), overrides],
     )
     _log_to_stderr(app.log_level)
     _serve(
