@@ -356,7 +356,7 @@ class BrokerCore:
             state.long_work.begin(None, state.locks.expire())
         if now_ms >= self._next_sample_ms:
             self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS
-            state.stats.sample(state.topics)
+            state.long_work.begin(None, state.stats.sample(state.topics, state.topics.is_stored))
             if state.stats.is_full_minute:
                 self.acks.times.end_period()
         self.pulls.expire()

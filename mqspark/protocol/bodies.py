@@ -163,8 +163,12 @@ def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list
             yield some
         return
     entries: dict[Any, Any] = {}
-    for key, item in list(table.items()):
-        entries[key] = item
+    for key in list(
+        table
+    ):  # a list of pairs would be one object a row, all at once: work for the garbage collector
+        if key not in table:
+            continue
+        entries[key] = item = table[key]
         weight += _weight(item)
         if weight >= AT_ONCE:
             yield entries

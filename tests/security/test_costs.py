@@ -22,14 +22,17 @@ from mqspark.broker.state import groups
 from mqspark.broker.state.changes import ANSWERED_AT_ONCE
 from mqspark.broker.state.consumer_offsets import DROPPED_AT_ONCE
 from mqspark.broker.state.groups import MEMBERS_AT_ONCE
+from mqspark.broker.state.stats import ROWS_AT_ONCE, SAMPLE_INTERVAL_MS, Meter
 from mqspark.filter.tags import Tags
 from mqspark.message import MessageQueue
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.bodies import (
     RegisterBrokerBody,
     SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
+    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
@@ -491,6 +494,61 @@ def test_a_whole_table_is_encoded_between_turns(bench: Bench, code: int) -> None
         slices += 1
     assert slices >= NAMES // 512
     assert len(peer.heard()) == 1
+
+
+def test_encoding_a_whole_table_makes_no_object_for_each_row_at_once(bench: Bench) -> None:
+    """So many at once would set off the garbage collector in the middle of a slice."""
+    table = {f"topic-{number}": number for number in range(100_000)}
+    body = SubscriptionGroupWrapper(forbidden_table={}, subscription_group_table=table)  # type: ignore[arg-type]
+    collections = [0]
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        collections[-1] += phase == "start"
+
+    gc.callbacks.append(collected)
+    try:
+        collections.extend(0 for _ in encode_in_slices(body))
+    finally:
+        gc.callbacks.remove(collected)
+    assert len(collections) > 100
+    assert max(collections) <= 3
+
+
+def test_statistics_are_sampled_between_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    state = bench.broker.state
+    for number in range(CROWD):
+        topic = state.topics.put(TopicConfig(topic_name=f"T{number}", perm=6))
+        topic.put_count = 1
+        state.stats.got(topic.name, "CG", 1, 10)
+    noted: list[int] = [0]
+    with pytest.MonkeyPatch.context() as patch:
+        note = Meter.note
+
+        def count(meter: Meter, now_ms: int, total: int, tick: int) -> None:
+            noted[-1] += 1
+            note(meter, now_ms, total, tick)
+
+        patch.setattr(Meter, "note", count)
+        bench.clock.advance(SAMPLE_INTERVAL_MS)
+        bench.broker.tick()
+        noted.append(0)
+        while bench.broker.work():
+            noted.append(0)
+    assert max(noted) <= 4 * ROWS_AT_ONCE
+    assert sum(noted) >= 4 * CROWD
+    assert state.stats.meter("GROUP_GET_NUMS", f"T{CROWD - 1}@CG") is not None
+    for number in range(CROWD):
+        state.topics.remove(f"T{number}")
+    bench.clock.advance(SAMPLE_INTERVAL_MS)
+    bench.broker.tick()
+    slices = 1
+    while bench.broker.work():
+        slices += 1
+    assert slices >= 4 * CROWD // ROWS_AT_ONCE
+    assert not state.stats.gets
+    assert state.stats.meter("GROUP_GET_NUMS", f"T{CROWD - 1}@CG") is None
+    bench.close()
 
 
 def test_subscriptions_of_one_heartbeat_are_read_between_turns(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import struct
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -22,7 +23,7 @@ from mqspark.protocol.dispatch import dispatch
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import MAX_RUNNING, LongWork, Slices
 from mqspark_server.net.addresses import bind_socket
-from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.net.tcp import CONNECTION_S, RemotingServer
 
 pytestmark = pytest.mark.anyio
 
@@ -119,8 +120,8 @@ class Harness:
 
 
 @contextlib.asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[Harness]:
-    core = Core()
+async def serving(core: Core | None = None, **options: Any) -> AsyncIterator[Harness]:
+    core = core or Core()
     outbox: list[Session] = []
     server = RemotingServer(core, outbox, name="toy", **options)
     listener = await server.listen(bind_socket("127.0.0.1", 0))
@@ -148,6 +149,35 @@ async def test_pipelined_costly_requests_leave_others_their_turns() -> None:
             worst = max(worst, harness.core.costly - before)
         assert harness.core.costly < REQUESTS
         assert worst <= 30  # 60 ms; all of them without turns
+
+
+async def test_what_arrives_after_a_turn_in_the_ring_has_only_the_rest_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, handled = 0.0, list[int]()
+
+    class Counted(Core):
+        def received(self, session: Session, commands: Iterable[Command]) -> None:
+            before = self.costly
+            super().received(session, commands)
+            handled.append(self.costly - before)
+
+        def cost(self, session: Session, command: Command) -> bytes:
+            nonlocal now
+            now += COST_S
+            self.costly += 1
+            if command.opaque == 0:  # the next requests are in the socket before these have been handled
+                more = b"".join(encode_request(COSTLY, opaque) for opaque in range(5, 10))
+                os.write(attacker.writer.get_extra_info("socket").fileno(), more)
+            return encode_response(command.opaque, 0)
+
+    monkeypatch.setattr("mqspark_server.net.tcp.monotonic", lambda: now)
+    async with serving(Counted()) as harness:
+        attacker = await harness.client()
+        attacker.send(COSTLY, range(5))
+        assert await attacker.answers(10) == list(range(10))
+    assert CONNECTION_S == 2.5 * COST_S
+    assert handled == [3, 1, 1, 2, 1, 2]
 
 
 async def test_pipelined_costly_requests_are_all_answered_in_order() -> None:

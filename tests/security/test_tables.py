@@ -31,6 +31,7 @@ from mqspark.protocol.bodies import ConsumerData, SubscriptionData, TopicConfig
 from mqspark.protocol.codes import RequestCode as Code
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import finished
 from tests.unit.broker_kit import Bench, ManualClock, Peer, namesrv_peer, pull_ext
 
 MIB = 1 << 20
@@ -129,7 +130,7 @@ def test_the_bounds_by_default_have_room_for_a_large_broker() -> None:
         queues = [MessageQueue(topic.name, "broker-a", queue_id) for queue_id in range(8)]
         if number % 4 == 0:
             locks.lock(group, "10.123.123.123@12345#123456789012345", queues)
-    stats.sample(topics)
+    finished(stats.sample(topics, topics.is_stored))
     for ledger in (one.ledger for one in (clients, topics, groups, offsets, locks, stats)):
         assert 0 < ledger.bytes * part < ledger.bound, ledger.name
         assert ledger.refused == 0
@@ -456,7 +457,7 @@ def test_rows_without_room_are_counted_in_the_totals() -> None:
     assert len(stats.gets) + len(stats.sent_back) < 40
     assert stats.ledger.bytes <= 10_000
     for number in range(1_000):
-        stats.forget_group(f"G{number}")
+        finished(stats.forget_group(f"G{number}"))
     assert stats.ledger.bytes == 0
 
 

@@ -3,9 +3,14 @@
 from mqspark.broker.state.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.state.topics import Topic
 from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.slices import finished
 from tests.unit.broker_kit import ManualClock
 
 TICKS_PER_MINUTE = 60_000 // SAMPLE_INTERVAL_MS
+
+
+def sample(stats: Stats, topics: list[Topic]) -> None:
+    finished(stats.sample(topics, {topic.name for topic in topics}.__contains__))
 
 
 def test_what_made_a_row_appear_is_counted() -> None:
@@ -14,13 +19,13 @@ def test_what_made_a_row_appear_is_counted() -> None:
     topic = Topic(TopicConfig(topic_name="T"))
     topic.put_count = 10
     stats.got("T", "G", 7, 700)
-    stats.sample([topic])
+    sample(stats, [topic])
     put, got = stats.meter("TOPIC_PUT_NUMS", "T"), stats.meter("GROUP_GET_NUMS", "T@G")
     assert put is not None
     assert got is not None
     assert (put.minute.growth(), put.minute.per_second()) == (10, 1.0)
     assert got.minute.growth() == 7
-    stats.sample([])  # the topic is gone, and its rows with it
+    sample(stats, [])  # the topic is gone, and its rows with it
     assert stats.meter("TOPIC_PUT_NUMS", "T") is None
     assert stats.meter("GROUP_GET_NUMS", "T@G") is None
 
@@ -34,7 +39,7 @@ def test_minute_hour_and_day() -> None:
         for _ in range(minutes * TICKS_PER_MINUTE):
             clock.advance(SAMPLE_INTERVAL_MS)
             topic.put_count += 10
-            stats.sample([topic])
+            sample(stats, [topic])
         meter = stats.meter("TOPIC_PUT_NUMS", "T")
         assert meter is not None
         return meter.minute.growth(), meter.hour.growth(), meter.day.growth()
@@ -48,7 +53,7 @@ def test_minute_hour_and_day() -> None:
 def test_rows_of_the_whole_broker_and_of_what_was_sent_back() -> None:
     stats = Stats(ManualClock(), cluster="C")
     topic = Topic(TopicConfig(topic_name="T"))
-    stats.sample([topic])
+    sample(stats, [topic])
     assert stats.meter("BROKER_PUT_NUMS", "C") is None
     stats.put_messages += 30
     stats.got("T", "G", 20, 2000)
@@ -59,10 +64,10 @@ def test_rows_of_the_whole_broker_and_of_what_was_sent_back() -> None:
         meter = stats.meter(table, key)
         return None if meter is None else meter.minute.growth()
 
-    stats.sample([topic])
+    sample(stats, [topic])
     sums = [sum_of("BROKER_PUT_NUMS", "C"), sum_of("BROKER_GET_NUMS", "C"), sum_of("SNDBCK_PUT_NUMS", "T@G")]
     assert sums == [30, 20, 2]
-    stats.forget_group("G")
+    finished(stats.forget_group("G"))
     assert sum_of("SNDBCK_PUT_NUMS", "T@G") is None
-    stats.sample([])
+    sample(stats, [])
     assert sum_of("BROKER_PUT_NUMS", "C") == 30

@@ -97,7 +97,7 @@ class GroupAdminProcessor:
         self._state.subscriptions.remove(header.group_name)
         if header.clean_offset:
             yield from self._state.offsets.remove_group(header.group_name)
-        self._state.stats.forget_group(header.group_name)
+        yield from self._state.stats.forget_group(header.group_name)
         self._change(session, command, topics=False)
         return None
 

@@ -14,6 +14,7 @@ from typing import Any
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.state.topics import Topic
 from mqspark.clock import Clock
+from mqspark.protocol.slices import ESSENTIAL, Work
 
 __all__ = ["Meter", "Revival", "Stats", "Traffic", "SAMPLE_INTERVAL_MS"]
 
@@ -30,6 +31,9 @@ GROUP_TABLES = "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS"
 BROKER_TABLES = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
 """Tables with one row, named after the cluster."""
 
+
+ROWS_AT_ONCE = 256
+"""Rows in one slice of a sample."""
 
 MAX_BYTES = 512 << 20
 _COUNTER_BYTES = ENTRY_BYTES + 176
@@ -208,8 +212,8 @@ class Stats:
         self._watched[name] = total
         self._totals[name] = Totals(TEN_MINUTE_SAMPLES)
 
-    def sample(self, topics: Iterable[Topic]) -> None:
-        """Every SAMPLE_INTERVAL_MS."""
+    def sample(self, topics: Iterable[Topic], exists: Callable[[str], bool]) -> Work[None]:
+        """Every SAMPLE_INTERVAL_MS. ``exists`` tells whether there is a topic of that name; the rows of others go."""
         now_ms = self._clock.now_ms()
         self._ticks += 1
         totals = self._totals
@@ -220,54 +224,67 @@ class Stats:
         totals["transferred"].note(now_ms, self.get_messages)
         for name, total in self._watched.items():
             totals[name].note(now_ms, total())
-        alive = set()
-        for topic in topics:
-            alive.add(topic.name)
-            if topic.put_count:
-                self._note("TOPIC_PUT_NUMS", topic.name, now_ms, topic.put_count)
-                self._note("TOPIC_PUT_SIZE", topic.name, now_ms, topic.put_bytes)
-        for (topic_name, group), traffic in self.gets.items():
-            key = f"{topic_name}@{group}"
-            self._note("GROUP_GET_NUMS", key, now_ms, traffic.messages)
-            self._note("GROUP_GET_SIZE", key, now_ms, traffic.bytes)
-        for (topic_name, group), messages in self.sent_back.items():
-            self._note("SNDBCK_PUT_NUMS", f"{topic_name}@{group}", now_ms, messages)
-        self._forget(alive)
         for table, messages in zip(BROKER_TABLES, (self.put_messages, self.get_messages), strict=True):
             if messages:
-                self._note(table, self._cluster, now_ms, messages)
+                self._note(table, self._cluster, now_ms, messages, self._ticks)
         if now_ms // DAY_MS != self._day:
             self._day = now_ms // DAY_MS
             self._yesterday_put, self._midnight_put = self._midnight_put, self.put_messages
             self._yesterday_get, self._midnight_get = self._midnight_get, self.get_messages
+        return self._sample_rows(topics, exists, now_ms, self._ticks)
 
-    def _note(self, table: str, key: str, now_ms: int, total: int) -> None:
+    def _sample_rows(
+        self, topics: Iterable[Topic], exists: Callable[[str], bool], now_ms: int, tick: int
+    ) -> Work[None]:
+        yield from self._drop(lambda topic, group: not exists(topic))
+        for number, topic in enumerate(topics, 1):
+            if topic.put_count and exists(topic.name):
+                self._note("TOPIC_PUT_NUMS", topic.name, now_ms, topic.put_count, tick)
+                self._note("TOPIC_PUT_SIZE", topic.name, now_ms, topic.put_bytes, tick)
+            if number % ROWS_AT_ONCE == 0:
+                yield
+        for number, key in enumerate(list(self.gets), 1):
+            if (traffic := self.gets.get(key)) is not None:
+                name = "@".join(key)
+                self._note("GROUP_GET_NUMS", name, now_ms, traffic.messages, tick)
+                self._note("GROUP_GET_SIZE", name, now_ms, traffic.bytes, tick)
+            if number % ROWS_AT_ONCE == 0:
+                yield
+        for number, key in enumerate(list(self.sent_back), 1):
+            if (messages := self.sent_back.get(key)) is not None:
+                self._note("SNDBCK_PUT_NUMS", "@".join(key), now_ms, messages, tick)
+            if number % ROWS_AT_ONCE == 0:
+                yield
+
+    def _note(self, table: str, key: str, now_ms: int, total: int, tick: int) -> None:
         meter = self._tables[table].get(key)
         if meter is None:
             if not self._has_room(_METER_BYTES, key):
                 return
             meter = self._tables[table][key] = Meter(now_ms)
-        meter.note(now_ms, total, self._ticks)
+        meter.note(now_ms, total, tick)
 
-    def _forget(self, topics: set[str]) -> None:
-        self._drop(lambda topic, group: topic not in topics)
+    def forget_group(self, group: str) -> Work[None]:
+        return self._drop(lambda topic, of: of == group)
 
-    def forget_group(self, group: str) -> None:
-        self._drop(lambda topic, of: of == group)
-
-    def _drop(self, is_gone: Callable[[str, str], bool]) -> None:
+    def _drop(self, is_gone: Callable[[str, str], bool]) -> Work[None]:
         """Remove the rows of a deleted (topic, group); "" where a table has none."""
         counters: tuple[dict[tuple[str, str], Any], ...] = (self.gets, self.sent_back, self.revivals)
         for counted in counters:
             row_bytes = _REVIVAL_BYTES if counted is self.revivals else _COUNTER_BYTES
-            for key in [key for key in counted if is_gone(*key)]:
-                del counted[key]
-                self.ledger.free(row_bytes + text_bytes(*key))
+            for number, key in enumerate(list(counted), 1):
+                if is_gone(*key) and counted.pop(key, None) is not None:
+                    self.ledger.free(row_bytes + text_bytes(*key))
+                if number % ROWS_AT_ONCE == 0:
+                    yield ESSENTIAL
         for table, rows in self._tables.items():
-            if table not in BROKER_TABLES:
-                for name in [name for name in rows if is_gone(*_topic_and_group(name))]:
-                    del rows[name]
+            if table in BROKER_TABLES:
+                continue
+            for number, name in enumerate(list(rows), 1):
+                if is_gone(*_topic_and_group(name)) and rows.pop(name, None) is not None:
                     self.ledger.free(_METER_BYTES + text_bytes(name))
+                if number % ROWS_AT_ONCE == 0:
+                    yield ESSENTIAL
 
     @property
     def is_full_minute(self) -> bool:

@@ -196,6 +196,10 @@ class Topics:
     def _find(self, name: str) -> Topic | None:
         return Topic(_topic(name, 1)) if is_lmq(name) else self._table.get(name)
 
+    def is_stored(self, name: str) -> bool:
+        """Whether the table has a row for it; light message queues have none."""
+        return name in self._table
+
     def names(self) -> list[str]:
         return list(self._table)
 

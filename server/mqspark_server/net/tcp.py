@@ -281,17 +281,21 @@ class RemotingServer:
         """Serve each waiting connection once, for at most RING_S; the rest waits for the next iteration."""
         self._ring_scheduled = False
         ring = self._ring
-        now = monotonic()
-        end = now + RING_S
-        for _ in range(len(ring)):
-            ring.popleft().serve_waiting(min(now + CONNECTION_S, end))
+        was_scheduled, self._scheduled = self._scheduled, True  # the turn follows here
+        try:
             now = monotonic()
-            if now >= end:
-                break
-        end = now + CONNECTION_S
-        more = self.core.work()
-        while more and monotonic() < end:
+            end = now + RING_S
+            for _ in range(len(ring)):
+                ring.popleft().serve_waiting(min(now + CONNECTION_S, end))
+                now = monotonic()
+                if now >= end:
+                    break
+            end = now + CONNECTION_S
             more = self.core.work()
+            while more and monotonic() < end:
+                more = self.core.work()
+        finally:
+            self._scheduled = was_scheduled
         self._do_turn()
         if ring:
             self.schedule_ring()
@@ -884,6 +888,7 @@ class _RemotingConnection(asyncio.Protocol):
         if session is None:
             return
         self._until = until
+        self._iteration = self._server.iteration  # what its socket already has does not get time of its own
         if self._transport is None:
             self._deliver_rest(session)
         elif not self._write_paused:
