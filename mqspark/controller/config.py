@@ -12,14 +12,28 @@ from mqspark.names import ID, is_address, is_sound
 __all__ = ["UPDATABLE_KEYS", "ControllerConfig"]
 
 EMBEDDED, ETCD = "embedded", "etcd"
+MAX_ETCD_BYTES = 1 << 20
+MIN_LEASE_S, MAX_LEASE_S = 2, 60
+MAX_PREFIX_LENGTH = 256
 
 
 @dataclass(slots=True)
 class ControllerConfig:
     controller_store: str = EMBEDDED
-    """Where the state is: a file of this controller. Not in RocketMQ, whose controllers replicate it by Raft."""
+    """Where the state is: in a file of the only controller (``embedded``), or in etcd, for several. Not in RocketMQ,
+    whose controllers replicate it by Raft."""
     controller_store_path: str = ""
-    """Directory of the state; empty: ``mqsparkController`` in the home directory."""
+    """Directory of an embedded state; empty: ``mqsparkController`` in the home directory."""
+    etcd_endpoints: str = ""
+    """``http://host:2379;http://...``: members of one etcd cluster, of which any majority will do."""
+    etcd_prefix: str = "/mqspark/controller"
+    """What the keys begin with: controllers with the same prefix share one state."""
+    etcd_lease_seconds: int = 6
+    """A leader that cannot reach etcd for so long stops answering, and another controller takes over."""
+    etcd_tls_ca_path: str = ""
+    """For ``https`` endpoints: a PEM file of the authorities; empty: the system's."""
+    etcd_tls_cert_path: str = ""
+    etcd_tls_key_path: str = ""
     controller_d_leger_group: str = "mqspark"
     """Shown to tools."""
     controller_d_leger_self_id: str = "n0"
@@ -44,15 +58,13 @@ class ControllerConfig:
             "scan_inactive_master_interval",
             "max_replica_table_bytes",
         )
-        if self.controller_store == ETCD:
+        if self.controller_store not in (EMBEDDED, ETCD):
             raise ConfigError(
-                "controllerStore=etcd: a state in etcd is not available yet; use controllerStore=embedded",
+                f"setting controllerStore={self.controller_store!r} is not {EMBEDDED} or {ETCD}",
                 key="controllerStore",
             )
-        if self.controller_store != EMBEDDED:
-            raise ConfigError(
-                f"setting controllerStore={self.controller_store!r} is not embedded", key="controllerStore"
-            )
+        if self.in_etcd:
+            self._check_etcd()
         for key, text in (
             ("controllerDLegerGroup", self.controller_d_leger_group),
             ("controllerDLegerSelfId", self.controller_d_leger_self_id),
@@ -61,27 +73,76 @@ class ControllerConfig:
                 raise ConfigError(f"setting {key}={text!r} is not a name", key=key)
         self.advertised_address()
 
+    @property
+    def in_etcd(self) -> bool:
+        return self.controller_store == ETCD
+
+    @property
+    def replica_table_bytes(self) -> int:
+        """Limit of the table. Its JSON is smaller, and etcd takes 1.5 MiB in a request."""
+        return (
+            min(self.max_replica_table_bytes, MAX_ETCD_BYTES)
+            if self.in_etcd
+            else self.max_replica_table_bytes
+        )
+
+    def peers(self, own_address: str) -> str:
+        """As tools show them: ``id:host:port;``."""
+        if not self.controller_d_leger_peers:
+            return f"{self.controller_d_leger_self_id}:{own_address};"
+        return "".join(f"{peer.replace('-', ':', 1)};" for peer in self._peers())
+
+    def _peers(self) -> list[str]:
+        return [peer.strip() for peer in self.controller_d_leger_peers.split(";") if peer.strip()]
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [each.strip().rstrip("/") for each in self.etcd_endpoints.split(";") if each.strip()]
+
+    def _check_etcd(self) -> None:
+        if not self.endpoints:
+            raise ConfigError("setting controllerStore=etcd needs etcdEndpoints", key="etcdEndpoints")
+        for endpoint in self.endpoints:
+            scheme, separator, address = endpoint.partition("://")
+            if scheme not in ("http", "https") or not separator or not is_address(address):
+                raise ConfigError(
+                    f"setting etcdEndpoints: {endpoint[:80]!r} is not http://host:port or https://host:port",
+                    key="etcdEndpoints",
+                )
+        if not MIN_LEASE_S <= self.etcd_lease_seconds <= MAX_LEASE_S:
+            raise ConfigError(
+                f"setting etcdLeaseSeconds={self.etcd_lease_seconds} is not {MIN_LEASE_S} to {MAX_LEASE_S}",
+                key="etcdLeaseSeconds",
+            )
+        if not self.etcd_prefix.startswith("/") or len(self.etcd_prefix) > MAX_PREFIX_LENGTH:
+            raise ConfigError(f"setting etcdPrefix={self.etcd_prefix[:80]!r} is not a path", key="etcdPrefix")
+        if bool(self.etcd_tls_cert_path) != bool(self.etcd_tls_key_path):
+            raise ConfigError(
+                "settings etcdTlsCertPath and etcdTlsKeyPath belong together", key="etcdTlsCertPath"
+            )
+
     def advertised_address(self) -> str:
         """``host:port`` of this controller in ``controllerDLegerPeers``, or nothing. Raises ConfigError."""
         key = "controllerDLegerPeers"
-        peers = [peer.strip() for peer in self.controller_d_leger_peers.split(";") if peer.strip()]
-        if len(peers) > 1:
+        peers = self._peers()
+        if len(peers) > 1 and not self.in_etcd:
             raise ConfigError(
                 f"setting {key} has {len(peers)} peers, but the state of an embedded store is that of one controller:"
                 " give one, and no other controller to the brokers",
                 key=key,
             )
+        own = ""
         for peer in peers:
             name, dash, address = peer.partition("-")
             if not dash or not is_address(address):
                 raise ConfigError(f"setting {key}: {peer!r} is not of the form id-host:port", key=key)
-            if name != self.controller_d_leger_self_id:
-                raise ConfigError(
-                    f"setting {key}: {name!r} is not controllerDLegerSelfId={self.controller_d_leger_self_id!r}",
-                    key=key,
-                )
-            return address
-        return ""
+            if name == self.controller_d_leger_self_id:
+                own = address
+        if peers and not own:
+            raise ConfigError(
+                f"setting {key}: none is controllerDLegerSelfId={self.controller_d_leger_self_id!r}", key=key
+            )
+        return own
 
 
 UPDATABLE_KEYS = frozenset(

@@ -9,26 +9,22 @@ repeated; a change whose answer was an error may still take effect, as after any
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mqspark.bounded import Tables
 from mqspark.clock import Clock
 from mqspark.config import (
     INT64_MAX,
     ForeignKeys,
-    known_keys,
     no_foreign_keys,
-    set_setting,
-    to_properties,
 )
-from mqspark.controller.config import UPDATABLE_KEYS, ControllerConfig
+from mqspark.controller.config import ControllerConfig
 from mqspark.controller.liveness import Liveness
+from mqspark.controller.remote_settings import settings_handlers
 from mqspark.controller.replicasets import FIRST_ID, ReplicaSet, ReplicaTable
-from mqspark.controller.statefile import StateFile
-from mqspark.errors import ConfigError
+from mqspark.errors import StoreCorrupt
 from mqspark.logs import sparing
 from mqspark.names import is_address
 from mqspark.protocol.bodies import (
@@ -43,7 +39,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
-from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, settings_to_change
+from mqspark.protocol.dispatch import Handler, Refusal, dispatch, merged, ok
 from mqspark.protocol.headers import (
     AlterSyncStateSetRequestHeader,
     AlterSyncStateSetResponseHeader,
@@ -66,7 +62,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
 from mqspark.store.disk.flush import Job
 
-__all__ = ["Controller", "Notice"]
+__all__ = ["TICK_MS", "Controller", "Notice", "DurableState"]
 
 _log = sparing(__name__, lines=20)
 
@@ -77,7 +73,20 @@ MAX_WAIT_MS = 5_000
 """As long as RocketMQ waits for its log."""
 _NO_BROKER = -1
 """In an election: nobody in particular is to be elected."""
-_PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
+
+
+class DurableState(Protocol):
+    """Where the table is durable."""
+
+    def load(self) -> bytes | None:
+        """None before the first save."""
+
+    def save(self, content: bytes) -> None:
+        """Durable when it returns. Blocks, in any thread, but not twice at once; raises OSError, or NotNow when
+        another controller has taken over."""
+
+    def corrupt(self, why: str) -> StoreCorrupt:
+        """The error for a state that cannot be read."""
 
 
 class Notice(NamedTuple):
@@ -100,26 +109,26 @@ class _Waiting(NamedTuple):
 
 
 class Controller:
-    """The core. Raises StoreCorrupt when the state cannot be read. ``address`` is what brokers are told. ``state`` is
-    locked by the caller."""
+    """The core. Raises StoreCorrupt when the state cannot be read. ``address`` is what brokers are told. Nobody else
+    changes ``state``: the caller sees to that. ``liveness``: what was heard before this controller led."""
 
     def __init__(
         self,
         config: ControllerConfig,
         clock: Clock,
-        state: StateFile,
+        state: DurableState,
         address: str,
         *,
+        liveness: Liveness | None = None,
         outbox: list[Session] | None = None,
         foreign_keys: ForeignKeys = no_foreign_keys,
     ) -> None:
         self.config = config
         self.outbox: list[Session] = outbox if outbox is not None else []
-        self._foreign_keys = foreign_keys
         self._clock = clock
         self._state = state
         self._address = address
-        self.replicas = ReplicaTable(lambda: config.max_replica_table_bytes)
+        self.replicas = ReplicaTable(lambda: config.replica_table_bytes)
         saved = state.load()
         if saved is not None:
             try:
@@ -127,15 +136,17 @@ class Controller:
             except ValueError as error:
                 raise state.corrupt(str(error)) from None
         self._durable = self.replicas.generation
-        self._liveness = Liveness(clock, self.replicas, TICK_MS)
+        self._liveness = liveness if liveness is not None else Liveness(clock, TICK_MS)
+        self._liveness.know(self.replicas)
         self._waiting: deque[_Waiting] = deque()
         self._notices: dict[str, Notice] = {}
         self._long_work = LongWork()
         self.tables = Tables(self.replicas.ledger)
         now_ms = clock.monotonic_ms()
         self._next_expiry_ms = now_ms + config.scan_not_active_broker_interval
-        self._next_scan_ms = now_ms + config.scan_inactive_master_interval
-        self.handlers: dict[int, Handler] = {
+        # Who has heard brokers before it leads looks for dead masters at once.
+        self._next_scan_ms = now_ms + (0 if liveness is not None else config.scan_inactive_master_interval)
+        handlers: dict[int, Handler] = {
             RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._durably(self._alter_sync_state_set),
             RequestCode.CONTROLLER_ELECT_MASTER: self._durably(self._elect_master),
             RequestCode.CONTROLLER_REGISTER_BROKER: self._durably(self._register_broker),
@@ -146,9 +157,8 @@ class Controller:
             RequestCode.CLEAN_BROKER_DATA: self._durably(self._clean_broker_data),
             RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
             RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
-            RequestCode.UPDATE_CONTROLLER_CONFIG: self._update_settings,
-            RequestCode.GET_CONTROLLER_CONFIG: self._settings,
         }
+        self.handlers = merged(handlers, settings_handlers(config, foreign_keys))
 
     # --- Core ---
 
@@ -245,6 +255,17 @@ class Controller:
                 one.session.send(encode_response(one.opaque, ResponseCode.SYSTEM_ERROR, remark=remark))
         if len(keep) < len(self._waiting):
             self._waiting = deque(keep)
+
+    def depose(self) -> None:
+        """Another controller leads from now on: tell those who wait. Their changes may have become durable or not."""
+        for one in self._waiting:
+            if one.session is not None:
+                remark = "this controller leads no longer: whether the change holds is not known"
+                one.session.send(
+                    encode_response(one.opaque, ResponseCode.CONTROLLER_NOT_LEADER, remark=remark)
+                )
+        self._waiting.clear()
+        self._notices.clear()
 
     # --- brokers and their ids ---
 
@@ -476,40 +497,14 @@ class Controller:
             controller_leader_id=own_id,
             controller_leader_address=self._address,
             is_leader=True,
-            peers=f"{own_id}:{self._address};",
+            peers=self.config.peers(self._address),
         )
         return ok(command, answer)
-
-    # --- settings ---
-
-    def _update_settings(self, session: Session, command: Command) -> bytes:
-        """Change all given settings or none, until the process ends."""
-        changes = settings_to_change(
-            command.body,
-            known_keys(ControllerConfig),
-            UPDATABLE_KEYS,
-            {*_PROTECTED_KEYS, *self.config.config_black_list.split(";")},
-            self._foreign_keys,
-        )
-        trial = copy.copy(self.config)
-        try:
-            for key, value in changes.items():
-                set_setting(trial, key, value)
-            trial.__post_init__()
-        except ConfigError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        for key, value in changes.items():
-            set_setting(self.config, key, value)
-        return ok(command)
-
-    def _settings(self, session: Session, command: Command) -> bytes:
-        lines = (f"{key}={value}\n" for key, value in sorted(to_properties(self.config).items()))
-        return ok(command, None, "".join(lines).encode())
 
 
 class _SaveStateJob:
     def __init__(
-        self, state: StateFile, content: bytes, generation: int, saved: Callable[[int], None]
+        self, state: DurableState, content: bytes, generation: int, saved: Callable[[int], None]
     ) -> None:
         self._state = state
         self._content = content

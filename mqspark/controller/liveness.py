@@ -2,7 +2,8 @@
 DefaultElectPolicy).
 
 A replica that has not been heard since the start of this process counts as a candidate for nothing, but a master is
-not deposed before it had the time of one timeout to be heard. Time in which this process itself stood still is nobody's
+not deposed before it had the time of one timeout to be heard. Several controllers hear all the time, also those that
+do not lead. Time in which this process itself stood still is nobody's
 silence. What a replica says last is true of it: a smaller offset after a truncation replaces a larger one, which
 RocketMQ would keep.
 """
@@ -50,15 +51,25 @@ Key = tuple[str, int]
 class Liveness:
     """``look_ms``: how often the owner looks at the clock at least."""
 
-    def __init__(self, clock: Clock, table: ReplicaTable, look_ms: int) -> None:
+    def __init__(self, clock: Clock, look_ms: int) -> None:
         self._clock = clock
         self._look_ms = look_ms
-        self._looked_ms = clock.monotonic_ms()
-        self._live: dict[Key, LiveReplica] = {
-            (name, found.master): LiveReplica(None, self._looked_ms, DEFAULT_TIMEOUT_MS)
-            for name, found in table.sets.items()
-            if found.master is not None
-        }
+        self._looked_ms = self._since_ms = clock.monotonic_ms()
+        self._live: dict[Key, LiveReplica] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def know(self, table: ReplicaTable) -> None:
+        """From now on this controller decides for the replicas of ``table``, and for no others. Their masters count
+        as if they had been heard when this process started."""
+        self.now_ms()
+        self.keep_only(table)
+        for name, found in table.sets.items():
+            if found.master is not None:
+                self._live.setdefault(
+                    (name, found.master), LiveReplica(None, self._since_ms, DEFAULT_TIMEOUT_MS)
+                )
 
     def now_ms(self) -> int:
         """The time, after the time in which this process stood still was added to everybody's last sign of life."""
@@ -66,6 +77,7 @@ class Liveness:
         late_ms = now_ms - self._looked_ms - self._look_ms
         self._looked_ms = now_ms
         if late_ms > STOOD_STILL_MS:
+            self._since_ms = min(now_ms, self._since_ms + late_ms)
             for live in self._live.values():
                 live.last_seen_ms = min(now_ms, live.last_seen_ms + late_ms)
         return now_ms
@@ -83,6 +95,10 @@ class Liveness:
             confirm_offset=-1 if header.confirm_offset is None else header.confirm_offset,
             priority=INT32_MAX if header.election_priority is None else header.election_priority,
         )
+
+    def knows(self, name: str, broker_id: int) -> bool:
+        """Whether it has an entry, which a heartbeat would replace."""
+        return (name, broker_id) in self._live
 
     def is_alive(self, name: str, broker_id: int) -> bool:
         """Whether it was heard within its timeout."""

@@ -268,9 +268,14 @@ class ControlledApp(BrokerApp):
         sent_ms = self.clock.monotonic_ms()
         try:
             answer = await self._ask(address, self._manager.heartbeat(self.address, self._log()), timeout_s)
-            if answer.code == ResponseCode.SUCCESS and address == self._leader and self.term is not None:
-                self.term.answered(sent_ms)
+            if address == self._leader:
+                if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                    self._leader = ""
+                elif answer.code == ResponseCode.SUCCESS and self.term is not None:
+                    self.term.answered(sent_ms)
         except _FAILURES as error:
+            if address == self._leader:
+                self._leader = ""
             _troubles.warning("controller %s has no heartbeat: %s", address, error)
 
     def _log(self) -> LogState:
@@ -296,7 +301,7 @@ class ControlledApp(BrokerApp):
                     await self._talk(self._manager.register(self.address))
                     registered = True
                 now_s = loop.time()
-                if now_s - led_s >= config.sync_controller_metadata_period / 1000:
+                if not self._leader or now_s - led_s >= config.sync_controller_metadata_period / 1000:
                     led_s = now_s
                     self._leader = await self._find_leader()
                 if (

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from mqspark.clock import Clock, SystemClock
 from mqspark.controller.config import ControllerConfig
 from mqspark.controller.controller import Controller, Notice
+from mqspark.controller.elected import ElectedController
 from mqspark.controller.statefile import StateFile
 from mqspark.errors import ClientError
 from mqspark.logs import sparing
@@ -83,10 +85,17 @@ class ControllerApp:
         self.lifecycle = ProcessLifecycle(self.clock)
         self.address = ""
         """``host:port`` as brokers are told, once started."""
-        self.core: Controller | None = None
+        self.core: Controller | ElectedController | None = None
         path = settings.controller.controller_store_path
         self.store_path = Path(path) if path else Path.home() / DEFAULT_DIRECTORY
+        """Of an embedded state."""
         self._ends = Ends()
+
+    @property
+    def store(self) -> str:
+        """Where the state is, for people."""
+        config = self.settings.controller
+        return f"{';'.join(config.endpoints)}{config.etcd_prefix}" if config.in_etcd else str(self.store_path)
 
     async def start(self) -> None:
         """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
@@ -106,20 +115,10 @@ class ControllerApp:
         ends.on_stop(sock.close)
         port = sock.getsockname()[1]
         self.lifecycle.advance(Phase.STARTING)
-        state = StateFile(self.store_path)
-        ends.on_stop(state.close)
-        state.lock()
         given = self.settings.controller.advertised_address()
         self.address = given or f"{local_address() if host in WILDCARDS else host}:{port}"
         outbox: list[Session] = []
-        core = self.core = Controller(
-            self.settings.controller,
-            self.clock,
-            state,
-            self.address,
-            outbox=outbox,
-            foreign_keys=foreign_keys(ControllerConfig),
-        )
+        core = self.core = self._new_core(outbox)
         worker = Worker("mqspark-controller")
         ends.on_stop(worker.close)
         client_tls = config.client_tls
@@ -139,6 +138,8 @@ class ControllerApp:
 
         server = remoting_server("controller", core, outbox, config, housekeeper.after_turn)
         ends.on_stop(server.close)
+        if isinstance(core, ElectedController):
+            await self._campaign(core, progressed)
         ends.on_stop(save)
         try:
             await server.listen(sock)
@@ -147,7 +148,27 @@ class ControllerApp:
         server.start()
         housekeeper.start()
         self.lifecycle.advance(Phase.READY)
-        log.info("controller at %s, its state in %s", self.address, self.store_path)
+        log.info("controller at %s, its state in %s", self.address, self.store)
+
+    def _new_core(self, outbox: list[Session]) -> Controller | ElectedController:
+        config, keys = self.settings.controller, foreign_keys(ControllerConfig)
+        if config.in_etcd:
+            return ElectedController(config, self.clock, self.address, outbox=outbox, foreign_keys=keys)
+        state = StateFile(self.store_path)
+        self._ends.on_stop(state.close)
+        state.lock()
+        return Controller(config, self.clock, state, self.address, outbox=outbox, foreign_keys=keys)
+
+    async def _campaign(self, core: ElectedController, progressed: Callable[[], None]) -> None:
+        from mqspark_server.etcd.client import etcd_client
+        from mqspark_server.etcd.election import Election
+
+        config = self.settings.controller
+        etcd = etcd_client(config)
+        self._ends.on_stop(etcd.close)
+        election = Election(etcd, config, self.clock, self.address, core, progressed)
+        self._ends.on_stop(election.stop)
+        await election.start()
 
     async def stop(self) -> None:
         """May be called at any time and more than once."""

@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 
 from mqspark.controller.config import ControllerConfig
+from mqspark.controller.elected import ElectedController
+from mqspark.controller.liveness import Liveness
 from mqspark.controller.statefile import StateFile
 from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.session import Session
 from mqspark.store.disk.flush import run_here
 from tests.support.store_tools import FaultyFiles
+from tests.unit.broker_kit import ManualClock, Peer
 from tests.unit.controller_kit import ADDRESS, CLUSTER, NAME, NOT_ALIVE_MS, ControllerBench, address
 
 Code = ResponseCode
+ETCD: dict[str, Any] = {"controller_store": "etcd", "etcd_endpoints": "http://127.0.0.1:2379"}
 
 
 @pytest.fixture
@@ -543,15 +548,138 @@ def test_settings_over_the_wire(trio: ControllerBench) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"controller_store": "etcd"}, "not available yet"),
-        ({"controller_store": "raft"}, "is not embedded"),
+        ({"controller_store": "etcd"}, "needs etcdEndpoints"),
+        (ETCD | {"etcd_endpoints": "http://a:1;b:2"}, "'b:2' is not http://host:port"),
+        (ETCD | {"etcd_endpoints": "ftp://a:1"}, "is not http://host:port"),
+        (ETCD | {"etcd_lease_seconds": 1}, "is not 2 to 60"),
+        (ETCD | {"etcd_prefix": "x"}, "is not a path"),
+        (ETCD | {"etcd_tls_cert_path": "/x"}, "belong together"),
+        ({"controller_store": "raft"}, "is not embedded or etcd"),
         ({"controller_d_leger_peers": "n0-a:1;n1-b:1"}, "that of one controller"),
-        ({"controller_d_leger_peers": "n1-a:1"}, "is not controllerDLegerSelfId"),
+        ({"controller_d_leger_peers": "n1-a:1"}, "none is controllerDLegerSelfId"),
         ({"controller_d_leger_peers": "a:1"}, "is not of the form id-host:port"),
         ({"controller_d_leger_group": "a;b"}, "is not a name"),
     ],
 )
-def test_settings_that_do_not_fit(settings: dict[str, str], text: str) -> None:
+def test_settings_that_do_not_fit(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        ControllerConfig(**settings)  # type: ignore[arg-type]
+        ControllerConfig(**settings)
     assert ControllerConfig(controller_d_leger_peers="n0-h:9878").advertised_address() == "h:9878"
+    several = ControllerConfig(**ETCD, controller_d_leger_peers="n1-a:1;n0-b:2")
+    assert several.advertised_address() == "b:2"
+    assert several.peers("b:2") == "n1:a:1;n0:b:2;"
+
+
+class MemoryState:
+    def __init__(self, content: bytes | None = None) -> None:
+        self.content = content
+
+    def load(self) -> bytes | None:
+        return self.content
+
+    def save(self, content: bytes) -> None:
+        self.content = content
+
+    def corrupt(self, why: str) -> StoreCorrupt:
+        return StoreCorrupt(why, path="memory")
+
+
+def test_a_controller_of_several_answers_while_its_lease_holds() -> None:
+    clock = ManualClock()
+    core = ElectedController(ControllerConfig(**ETCD), clock, "me:1")
+    state = MemoryState()
+    peer = Peer(core, Session(1, "127.0.0.1", 40_001, []))
+    names = {"clusterName": CLUSTER, "brokerName": NAME}
+    apply = names | {"appliedBrokerId": "1", "registerCheckCode": "a:1;1"}
+
+    def leads() -> bool:
+        answer = peer.ask(RequestCode.CONTROLLER_GET_METADATA_INFO)
+        return answer.ext["isLeader"] == "true" and answer.ext["controllerLeaderAddress"] == "me:1"
+
+    assert not leads()
+    core.follow("you:1")
+    refused = peer.ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, names)
+    assert (refused.code, refused.remark) == (
+        Code.CONTROLLER_NOT_LEADER,
+        "This controller is not the leader; the leader is you:1",
+    )
+    assert peer.ask(RequestCode.GET_CONTROLLER_CONFIG).code == 0
+    core.lead(state, clock.monotonic_ms() + 5_000)
+    assert leads()
+    peer.give(RequestCode.CONTROLLER_APPLY_BROKER_ID, apply)
+    assert core.jobs_due
+    for job in core.jobs():
+        run_here(job)
+    assert peer.heard()[-1].code == 0
+    assert peer.ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, names).ext["nextBrokerId"] == "2"
+
+    clock.advance(4_999)
+    core.renew(clock.monotonic_ms() + 5_000)
+    clock.advance(4_999)
+    assert leads()
+    peer.give(RequestCode.CONTROLLER_APPLY_BROKER_ID, apply | {"appliedBrokerId": "2"})
+    assert peer.heard() == [], "it waits for etcd"
+    clock.advance(1)
+    assert not leads()
+    assert core.take_notices() == []
+    assert peer.ask(RequestCode.CONTROLLER_GET_REPLICA_INFO, names).code == Code.CONTROLLER_NOT_LEADER
+    core.tick()
+    assert [answer.code for answer in peer.heard()] == [Code.CONTROLLER_NOT_LEADER]
+    assert core.jobs() == []
+
+    other = ElectedController(ControllerConfig(**ETCD), clock, "you:1")
+    other.lead(state, clock.monotonic_ms() + 5_000)
+    asked = Peer(other, Session(2, "127.0.0.1", 40_002, []))
+    assert asked.ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, names).ext["nextBrokerId"] == "2"
+    with pytest.raises(StoreCorrupt):
+        core.lead(MemoryState(b"{"), clock.monotonic_ms() + 5_000)
+
+
+def test_a_controller_knows_who_is_alive_before_it_leads() -> None:
+    clock = ManualClock()
+    core = ElectedController(ControllerConfig(**ETCD), clock, "me:1")
+    replicas = {str(number): {"address": f"h{number}:1", "checkCode": "x"} for number in (1, 2)}
+    saved = {
+        "cluster": CLUSTER,
+        "nextId": 3,
+        "master": 1,
+        "masterEpoch": 1,
+        "inSync": [1, 2],
+        "inSyncEpoch": 1,
+        "replicas": replicas,
+    }
+    state = MemoryState(json.dumps({NAME: saved}).encode())
+    peer = Peer(core, Session(1, "127.0.0.1", 40_001, []))
+    heartbeat = {
+        "clusterName": CLUSTER,
+        "brokerName": NAME,
+        "brokerAddr": "h2:1",
+        "brokerId": "2",
+        "epoch": "1",
+    }
+    for _ in range(24):
+        assert peer.ask(RequestCode.BROKER_HEARTBEAT, heartbeat).code == Code.CONTROLLER_NOT_LEADER
+        clock.advance(500)
+        core.tick()
+    core.lead(state, clock.monotonic_ms() + 60_000)
+    core.tick()
+    for job in core.jobs():
+        run_here(job)
+    names = {"clusterName": CLUSTER, "brokerName": NAME}
+    answer = peer.ask(RequestCode.CONTROLLER_GET_REPLICA_INFO, names)
+    assert answer.ext["masterBrokerId"] == "2", (
+        "the old master was not heard for 12 s, and needs no more time"
+    )
+
+
+def test_heartbeats_before_leading_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark.controller.elected.MAX_HEARD", 10)
+    core = ElectedController(ControllerConfig(**ETCD), ManualClock(), "me:1")
+    peer = Peer(core, Session(1, "127.0.0.1", 40_001, []))
+    for number in range(20):
+        header = {"clusterName": "c", "brokerName": f"b-{number}", "brokerAddr": "h:1", "brokerId": "1"}
+        assert peer.ask(RequestCode.BROKER_HEARTBEAT, header).code == Code.CONTROLLER_NOT_LEADER
+    (liveness,) = [each for each in vars(core).values() if isinstance(each, Liveness)]
+    assert len(liveness) == 10
+    peer.disconnect()
+    assert len(liveness) == 0

@@ -71,7 +71,7 @@ def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
 
 
 def _of_controller(app: ControllerApp | None) -> str:
-    return "" if app is None else f" controller={app.address} store={app.store_path}"
+    return "" if app is None else f" controller={app.address} store={app.store}"
 
 
 @click.command("run")
@@ -92,7 +92,7 @@ def controller_run(config: str | None, assignments: Sequence[str]) -> None:
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
     _log_to_stderr(settings.server.log_level, warning)
     app = ControllerApp(settings)
-    _serve(app, lambda: f"READY controller={app.address} store={app.store_path}")
+    _serve(app, lambda: f"READY controller={app.address} store={app.store}")
 
 
 @click.command("run")

@@ -1,0 +1,193 @@
+"""One of several controllers with one state: the leader has a ``Controller``, the others name the leader.
+
+Who leads is decided outside and told by ``lead``, ``renew`` and ``follow``. A leader trusts its lease only until the
+time that it was told: when that has passed it refuses everything, also if this process stood still meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqspark.bounded import Tables
+from mqspark.clock import Clock
+from mqspark.config import ForeignKeys, no_foreign_keys
+from mqspark.controller.config import ControllerConfig
+from mqspark.controller.controller import TICK_MS, Controller, DurableState, Notice
+from mqspark.controller.liveness import Liveness
+from mqspark.controller.remote_settings import settings_handlers
+from mqspark.logs import sparing
+from mqspark.names import is_sound
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, dispatch, merged, ok
+from mqspark.protocol.headers import BrokerHeartbeatRequestHeader, GetMetaDataResponseHeader
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import LongWork
+from mqspark.store.disk.flush import Job
+
+__all__ = ["ElectedController"]
+
+_log = sparing(__name__, lines=20)
+
+MAX_HEARD = 4_096
+"""Brokers that a controller which does not lead remembers; further ones it hears when it leads. Some 500 bytes each."""
+
+
+class ElectedController:
+    """The core of one controller of several. ``address`` is what brokers are told."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        clock: Clock,
+        address: str,
+        *,
+        outbox: list[Session] | None = None,
+        foreign_keys: ForeignKeys = no_foreign_keys,
+    ) -> None:
+        self.config = config
+        self.outbox: list[Session] = outbox if outbox is not None else []
+        self.tables = Tables()
+        self._clock = clock
+        self._address = address
+        self._foreign_keys = foreign_keys
+        self._leading: Controller | None = None
+        self._until_ms = 0
+        self._leader_address = ""
+        self._long_work = LongWork()
+        self._liveness = Liveness(clock, TICK_MS)
+        self._next_expiry_ms = 0
+        refused: dict[int, Handler] = dict.fromkeys(_OF_A_LEADER, self._refuse)
+        heard: dict[int, Handler] = {
+            RequestCode.BROKER_HEARTBEAT: self._hear,
+            RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
+        }
+        self._standby = merged(refused, heard, settings_handlers(config, foreign_keys))
+
+    # --- who leads ---
+
+    @property
+    def leads(self) -> bool:
+        return self._leading is not None and self._clock.monotonic_ms() < self._until_ms
+
+    def lead(self, state: DurableState, until_ms: int) -> None:
+        """This controller leads, with the state that etcd has, until ``until_ms`` of the monotonic clock. Raises
+        StoreCorrupt."""
+        self._leading = Controller(
+            self.config,
+            self._clock,
+            state,
+            self._address,
+            liveness=self._liveness,
+            outbox=self.outbox,
+            foreign_keys=self._foreign_keys,
+        )
+        self._until_ms = until_ms
+        self._leader_address = self._address
+        _log.info("this controller leads")
+
+    def renew(self, until_ms: int) -> None:
+        self._until_ms = until_ms
+
+    def follow(self, leader_address: str) -> None:
+        """Another controller leads; empty: nobody knows which one."""
+        self._leader_address = leader_address
+        if self._leading is not None:
+            _log.warning("this controller leads no longer")
+            self._leading.depose()
+            self._leading = None
+
+    # --- Core ---
+
+    def connected(self, session: Session) -> None:
+        """Nothing to do: a broker says who it is with every request."""
+
+    def received(self, session: Session, commands: Iterable[Command]) -> None:
+        leading = self._leading
+        if leading is not None and self.leads:
+            leading.received(session, commands)
+        else:
+            dispatch(self._standby, session, commands, self._long_work)
+
+    def disconnected(self, session: Session) -> None:
+        if self._leading is not None:
+            self._leading.disconnected(session)
+        else:
+            self._liveness.lost(session)
+
+    def turn(self) -> None:
+        """Nothing waits for the end of a turn."""
+
+    @property
+    def work_waits(self) -> bool:
+        return self._leading is not None and self._leading.work_waits
+
+    def work(self) -> bool:
+        return self._leading is not None and self._leading.work()
+
+    def tick(self) -> int:
+        if self._leading is not None and self.leads:
+            return self._leading.tick()
+        if self._leading is not None:
+            self.follow("")
+        now_ms = self._liveness.now_ms()
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + self.config.scan_not_active_broker_interval
+            self._liveness.expired()
+        return TICK_MS
+
+    @property
+    def jobs_due(self) -> bool:
+        return self._leading is not None and self._leading.jobs_due
+
+    def jobs(self) -> list[Job]:
+        return [] if self._leading is None else self._leading.jobs()
+
+    def take_notices(self) -> list[Notice]:
+        """As ``Controller.take_notices``; a deposed leader notifies nobody."""
+        return self._leading.take_notices() if self._leading is not None and self.leads else []
+
+    # --- not the leader ---
+
+    @property
+    def _other_leader(self) -> str:
+        """A leader whose lease has passed does not name itself."""
+        return "" if self._leader_address == self._address else self._leader_address
+
+    def _hear(self, session: Session, command: Command) -> bytes:
+        """Note who is alive, for the case that this controller leads next. Only the leader's answer means that the
+        cluster has heard the broker."""
+        header = command.header(BrokerHeartbeatRequestHeader)
+        name, broker_id = header.broker_name or "", header.broker_id
+        if broker_id is not None and is_sound(name):
+            is_full = len(self._liveness) >= MAX_HEARD and not self._liveness.knows(name, broker_id)
+            if not is_full:
+                self._liveness.heard(session, broker_id, header)
+        return self._refuse(session, command)
+
+    def _metadata(self, session: Session, command: Command) -> bytes:
+        answer = GetMetaDataResponseHeader(
+            group=self.config.controller_d_leger_group,
+            controller_leader_id="",
+            controller_leader_address=self._other_leader,
+            is_leader=False,
+            peers=self.config.peers(self._address),
+        )
+        return ok(command, answer)
+
+    def _refuse(self, session: Session, command: Command) -> bytes:
+        where = f"the leader is {self._other_leader}" if self._other_leader else "there is none now"
+        raise Refusal(ResponseCode.CONTROLLER_NOT_LEADER, f"This controller is not the leader; {where}")
+
+
+_OF_A_LEADER = (
+    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+    RequestCode.CONTROLLER_ELECT_MASTER,
+    RequestCode.CONTROLLER_REGISTER_BROKER,
+    RequestCode.CONTROLLER_GET_REPLICA_INFO,
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+    RequestCode.CONTROLLER_APPLY_BROKER_ID,
+    RequestCode.CLEAN_BROKER_DATA,
+)
+"""What only the leader answers."""

@@ -1,0 +1,45 @@
+"""The settings of a controller over the wire: requests 1009 and 1010. Every controller answers them, leader or not."""
+
+from __future__ import annotations
+
+import copy
+
+from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties
+from mqspark.controller.config import UPDATABLE_KEYS, ControllerConfig
+from mqspark.errors import ConfigError
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change
+from mqspark.protocol.session import Session
+
+__all__ = ["settings_handlers"]
+
+_PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
+
+
+def settings_handlers(config: ControllerConfig, foreign_keys: ForeignKeys) -> dict[int, Handler]:
+    def update(session: Session, command: Command) -> bytes:
+        """Change all given settings or none, until the process ends."""
+        changes = settings_to_change(
+            command.body,
+            known_keys(ControllerConfig),
+            UPDATABLE_KEYS,
+            {*_PROTECTED_KEYS, *config.config_black_list.split(";")},
+            foreign_keys,
+        )
+        trial = copy.copy(config)
+        try:
+            for key, value in changes.items():
+                set_setting(trial, key, value)
+            trial.__post_init__()
+        except ConfigError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        for key, value in changes.items():
+            set_setting(config, key, value)
+        return ok(command)
+
+    def show(session: Session, command: Command) -> bytes:
+        lines = (f"{key}={value}\n" for key, value in sorted(to_properties(config).items()))
+        return ok(command, None, "".join(lines).encode())
+
+    return {RequestCode.UPDATE_CONTROLLER_CONFIG: update, RequestCode.GET_CONTROLLER_CONFIG: show}
