@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mqspark.broker.pop.revive import REVIVES_A_TICK
+from mqspark.broker.pop.revive import READ_MESSAGES, READS_A_TICK, REVIVES_A_TICK, PopRevival
 from mqspark.broker.state.writer import StoredPosition
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
@@ -276,6 +278,45 @@ def test_much_at_once_is_done_in_steps(tmp_path: Path) -> None:
         bench.broker.turn()
         peer.heard()
     assert sorted(map(int, back)) == list(range(count))
+    bench.close()
+
+
+def test_one_tick_reads_and_revives_no_more_when_more_queues_have_something_and_none_starves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    put(bench, "a")
+    point = json.dumps({**check_point(bench), "d": [0], "n": 1}).encode()
+    queues, records = range(bench.config.revive_queue_num), 2 * READS_A_TICK * READ_MESSAGES
+    for queue_id in queues:
+        for _ in range(records):
+            bench.store.put(
+                PendingRecord(
+                    topic=REVIVE_TOPIC,
+                    queue_id=queue_id,
+                    body=point,
+                    properties=b"TAGS\x01ck\x02",
+                    born_timestamp_ms=bench.clock.now_ms(),
+                    born_host=HOST,
+                )
+            )
+    bench.broker.turn()
+    read: Counter[int] = Counter()
+    take = PopRevival._take
+
+    def count(revival: PopRevival, queue: Any, record: Parts) -> None:
+        read[queue.queue_id] += 1
+        take(revival, queue, record)
+
+    monkeypatch.setattr(PopRevival, "_take", count)
+    for tick in range(1, len(queues) + 1):
+        before = read.total()
+        assert bench.broker.tick() == 0
+        assert 0 < read.total() - before <= READS_A_TICK * READ_MESSAGES
+        assert len(read) == tick
+    while bench.broker.tick() == 0:
+        pass
+    assert read == dict.fromkeys(queues, records)
     bench.close()
 
 

@@ -69,9 +69,10 @@ MAX_GAP_MS = 2_000
 TICK_MS = 200
 READ_MESSAGES = 64
 READ_BYTES = 1 << 20
-READS_A_TICK = 16
-"""Reads per queue and tick, about 1,000 records: a bounded part of a turn."""
+READS_A_TICK = 8
+"""Reads of all queues in one tick, about 500 records: a bounded part of a turn."""
 REVIVES_A_TICK = 256
+"""Messages revived in one tick; the last check point may exceed it."""
 MAX_OPEN = 50_000
 """Check points of one queue in memory. They arrive when they are due, so these cover three seconds."""
 MAX_EARLY_ACKS = 10_000
@@ -120,6 +121,20 @@ class _ReviveQueue:
         """Wall time of that check."""
 
 
+class _Share:
+    """What one tick may still do."""
+
+    __slots__ = ("reads", "revives")
+
+    def __init__(self) -> None:
+        self.reads = READS_A_TICK
+        self.revives = REVIVES_A_TICK
+
+    @property
+    def is_used(self) -> bool:
+        return self.reads <= 0 or self.revives <= 0
+
+
 class PopRevival:
     """``timer_is_idle`` says that no timed message is late."""
 
@@ -145,6 +160,8 @@ class PopRevival:
             setting="maxPopTableBytes",
         )
         self._queues: list[_ReviveQueue] = []
+        self._first = 0
+        """The place of the queue with which the last tick began."""
         self._last_end = 0
 
     def load(self) -> None:
@@ -157,11 +174,15 @@ class PopRevival:
             self._queues.append(_ReviveQueue(queue_id, next_offset, now_ms))
 
     def tick(self) -> int:
-        """Returns the ms until the next call."""
-        is_busy = False
-        for queue in self._queues:
-            is_busy |= self._advance(queue)
-        return 0 if is_busy else TICK_MS
+        """Returns the ms until the next call. Each call begins with another queue, so that one with much to do leaves
+        the others their share."""
+        share = _Share()
+        queues, self._first = self._queues, (self._first + 1) % max(1, len(self._queues))
+        for queue in (*queues[self._first :], *queues[: self._first]):
+            self._advance(queue, share)
+            if share.is_used:
+                return 0
+        return TICK_MS
 
     def behind(self) -> list[tuple[int, int]]:
         """For each revive queue: the number of unprocessed records, and for how many ms the oldest has been due."""
@@ -196,22 +217,19 @@ class PopRevival:
 
     # --- reading ---
 
-    def _advance(self, queue: _ReviveQueue) -> bool:
-        """Read and process. Returns whether there is more to do at once."""
-        left = REVIVES_A_TICK
-        for _ in range(READS_A_TICK):
-            revived = self._judge(queue, left)
+    def _advance(self, queue: _ReviveQueue, share: _Share) -> None:
+        """Read and process, until there is nothing more to do at once or the tick's share is used."""
+        while True:
+            revived = self._judge(queue, share.revives)
             if revived is None:
-                return False
-            left -= revived
-            if left <= 0:
-                return True
+                return
+            share.revives -= revived
+            if share.is_used:
+                return
             if not self._read(queue):
                 break
-        else:
-            return True
+            share.reads -= 1
         self._look(queue)
-        return False
 
     def _look(self, queue: _ReviveQueue) -> None:
         """If no timed message has been late since, everything due some time ago has been read. Not everything due
