@@ -51,7 +51,7 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers import REQUEST_HEADERS
 from mqspark.protocol.receipts import real_topic
 
-__all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessage"]
+__all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessage", "accesses"]
 
 MAX_BODY_OBJECTS = 16_385
 """Groups, subscriptions or queues of one body; more are refused before they are decoded."""
@@ -160,6 +160,16 @@ class AskedFor:
 
     def cluster(self, actions: Iterable[Action], name: str | None = None) -> Access:
         return Access(Kind.CLUSTER, name or self.facts.cluster, frozenset(actions))
+
+
+def accesses(facts: Facts, kind: Kind, name: str, actions: frozenset[Action]) -> list[Access]:
+    """What ``actions`` on a topic, a group or the cluster stand for, by the same mapping of names."""
+    request = AskedFor(Command(0), facts)
+    if kind is Kind.TOPIC:
+        return list(request.topic(name, actions))
+    if kind is Kind.GROUP:
+        return list(request.group(name, actions))
+    return [request.cluster(actions)]
 
 
 def _of_group(actions: frozenset[Action]) -> frozenset[Action]:

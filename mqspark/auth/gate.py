@@ -5,6 +5,9 @@ AuthorizationPipeline).
 A server without authentication has no gate, and its handlers are called as they are. A connection's last user and the
 decisions for it are kept, until users or policies change.
 
+Requests that come over HTTP reach the same handlers on connections inside the process. Nobody signs them: the shell has
+proved who asks (``prove``) and vouches for it (``vouch``), and everything else is judged as for a signed request.
+
 Facts: docs/rocketmq/protocol.md#policies.
 """
 
@@ -16,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from mqspark.auth.access import TABLE, AskedFor, Facts, Row
+from mqspark.auth.access import TABLE, AskedFor, Facts, Row, accesses
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.policies import Access, Action, Kind, Ruling
 from mqspark.auth.users import User, Users, UserStatus
@@ -28,7 +31,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.signature import ACCESS_KEY, SIGNATURE, Signer, content_of
 from mqspark.protocol.slices import Slices
 
-__all__ = ["Audited", "Gate"]
+__all__ = ["Audited", "Gate", "changes_more"]
 
 MAX_DECISIONS = 512
 """Decisions that are kept for one connection."""
@@ -43,7 +46,12 @@ _FAILED = "check signature failed."
 """One text for an unknown user, a disabled one and a wrong signature."""
 _NOBODY = Signer("", "nobody")
 """Verified for unknown users, so that they take as long to refuse as known ones."""
+_READS_ONLY = "this token only reads."
 _READ = {Action.GET, Action.LIST, Action.SUB, Action.PUB}
+_READ_ONLY = {Action.GET, Action.LIST, Action.SUB}
+_VOUCHED = "vouched"
+"""Session key."""
+_PROOF = b"mqspark knows this secret"
 
 
 class Audited(NamedTuple):
@@ -58,6 +66,16 @@ class Audited(NamedTuple):
     reason: str
     changes: bool
     """Whether it would change more than messages and offsets."""
+    request: str = ""
+    """What was asked for when it is no request of remoting, which ``code`` names otherwise."""
+
+
+class _Vouched(NamedTuple):
+    """Who asks on a connection inside this process, as its shell has proved."""
+
+    user: str
+    proof: str
+    reads_only: bool
 
 
 class KnownUser:
@@ -113,12 +131,17 @@ class Gate:
 
     def _identify(self, session: Session, command: Command) -> KnownUser | None:
         """None: the request needs no signature. Raises Refusal."""
+        vouched = session.attributes.get(_VOUCHED)
+        if isinstance(vouched, _Vouched):
+            return self._vouched(session, vouched, command.code)
         if command.code in self._unsigned:
             return None
         ext = command.ext
         name, given = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         if not name or not given:
-            raise self._refused(session, command, "unauthenticated", "username cannot be null.", name or "")
+            raise self._refused(
+                session, command.code, "unauthenticated", "username cannot be null.", name or ""
+            )
         known = session.attributes.get(_KNOWN)
         if not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known):
             user = self._users.find(name)
@@ -129,14 +152,69 @@ class Gate:
         try:
             expected = signer.signature(content_of(ext), command.body)
         except UnicodeEncodeError:  # unpaired surrogates, which no client can have signed
-            raise self._refused(session, command, "unauthenticated", _FAILED, name) from None
+            raise self._refused(session, command.code, "unauthenticated", _FAILED, name) from None
         is_right = hmac.compare_digest(
             expected.encode(), given[:MAX_SIGNATURE_LENGTH].encode("utf-8", "replace")
         )
         if known is None or not is_right or known.user.status is UserStatus.DISABLE:
-            raise self._refused(session, command, "unauthenticated", _FAILED, name)
+            raise self._refused(session, command.code, "unauthenticated", _FAILED, name)
         session.attributes[_KNOWN] = known
         return known
+
+    def prove(self, name: str, secret: str) -> str | None:
+        """A proof that the secret is this enabled user's, good for ``vouch`` until the secret changes; None: it is not.
+        Takes as long for a user that nobody is."""
+        user = self._users.find(name)
+        signer = _NOBODY if user is None else user.signer
+        given = Signer(name, secret).signature(_PROOF)
+        is_right = hmac.compare_digest(given, signer.signature(_PROOF))
+        return given if is_right and user is not None and user.status is UserStatus.ENABLE else None
+
+    def holds(self, name: str, proof: str) -> User | None:
+        """The user of a proof; None once the user is gone or disabled, or has another secret."""
+        user = self._users.find(name)
+        if user is None or user.status is UserStatus.DISABLE:
+            return None
+        return user if hmac.compare_digest(user.signer.signature(_PROOF), proof) else None
+
+    def vouch(self, session: Session, name: str, proof: str, *, reads_only: bool = False) -> None:
+        """All requests of this connection, which must be inside the process, are the user's. ``reads_only``: those
+        that change something are refused whatever the policies say."""
+        session.attributes[_VOUCHED] = _Vouched(name, proof, reads_only)
+
+    def _vouched(self, session: Session, vouched: _Vouched, code: int, request: str = "") -> KnownUser:
+        """Raises Refusal."""
+        user = self.holds(vouched.user, vouched.proof)
+        if user is None:
+            raise self._refused(session, code, "unauthenticated", _FAILED, vouched.user, request=request)
+        known = session.attributes.get(_KNOWN)
+        if not isinstance(known, KnownUser) or known.user is not user or self._is_stale(known):
+            known = session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
+        return known
+
+    def authorize(
+        self, session: Session, kind: Kind, name: str, actions: frozenset[Action], request: str
+    ) -> None:
+        """Whether the user of a vouched connection may do one of ``actions``, for what no request of remoting does;
+        ``request`` names it in the audit log. Raises Refusal."""
+        vouched = session.attributes.get(_VOUCHED)
+        if not isinstance(vouched, _Vouched):
+            raise self._refused(session, 0, "unauthenticated", "nobody is logged in.", "", request=request)
+        known = self._vouched(session, vouched, 0, request)
+        for access in accesses(self._facts, kind, name, actions):
+            if vouched.reads_only and not access.actions & _READ_ONLY:
+                raise self._refused(session, 0, "forbidden", _READS_ONLY, vouched.user, access, request)
+            if known.user.is_super or not self._authorizes:
+                if _changes(access):
+                    self._note(session, 0, vouched.user, (access.key,), True, allowed=True, request=request)
+            else:
+                self._check_access(session, 0, known, access, request)
+        self.decisions["allowed"] += 1
+
+    def audit(self, peer: str, user: str, request: str, *, allowed: bool, reason: str = "") -> None:
+        """For the log: a login, or its failure."""
+        self.decisions["allowed" if allowed else "unauthenticated"] += 1
+        self._audit(Audited(user, peer, 0, (), allowed, reason, True, request))
 
     def _is_stale(self, known: KnownUser) -> bool:
         return known.generation != self._users.generation
@@ -148,36 +226,46 @@ class Gate:
         known = self._identify(session, command)
         if row is None or row.to_client:
             name = "" if known is None else known.user.name
-            raise self._refused(session, command, "forbidden", f"code {command.code} is for nobody", name)
+            raise self._refused(
+                session, command.code, "forbidden", f"code {command.code} is for nobody", name
+            )
+        vouched = session.attributes.get(_VOUCHED)
+        if isinstance(vouched, _Vouched) and vouched.reads_only and not _only_reads(row):
+            raise self._refused(session, command.code, "forbidden", _READS_ONLY, vouched.user)
         if known is not None and known.user.is_super:
             self._allowed(session, command, known, row)
             return
         if row.super_only:
             name = "" if known is None else known.user.name
-            raise self._refused(session, command, "forbidden", "only a super user may do that", name)
+            raise self._refused(session, command.code, "forbidden", "only a super user may do that", name)
         if not self._authorizes or command.code in self._unchecked:
             self._allowed(session, command, known, row)
             return
         if known is None:
-            raise self._refused(session, command, "forbidden", "nobody in particular has no policies", "")
+            raise self._refused(
+                session, command.code, "forbidden", "nobody in particular has no policies", ""
+            )
         request = AskedFor(command, self._facts)
         for need in row.needs:
             for access in need.find(request, need.actions):
-                self._check_access(session, command, known, access)
+                self._check_access(session, command.code, known, access)
         self.decisions["allowed"] += 1
 
-    def _check_access(self, session: Session, command: Command, known: KnownUser, access: Access) -> None:
-        key = command.code, access
+    def _check_access(
+        self, session: Session, code: int, known: KnownUser, access: Access, request: str = ""
+    ) -> None:
+        key = code, access
         if key in known.allowed:
             return
         problem = self._problem(known, access)
         if problem is not None:
             remark = f"User:{known.user.name} has no permission to access {access.key} from {known.source}, {problem}"
-            raise self._refused(session, command, "forbidden", remark, known.user.name, access)
+            raise self._refused(session, code, "forbidden", remark, known.user.name, access, request)
         if len(known.allowed) >= MAX_DECISIONS:
             known.allowed.clear()
         known.allowed.add(key)
-        self._note(session, command, known.user.name, (access.key,), _changes(access), allowed=True)
+        names = (access.key,)
+        self._note(session, code, known.user.name, names, _changes(access), allowed=True, request=request)
 
     def _problem(self, known: KnownUser, access: Access) -> str | None:
         acl = self._users.acl(known.user.name)
@@ -206,40 +294,54 @@ class Gate:
 
     def _allowed(self, session: Session, command: Command, known: KnownUser | None, row: Row) -> None:
         self.decisions["allowed"] += 1
-        actions = {action for need in row.needs for action in need.actions}
-        changes = row.super_only or not actions <= _READ
+        changes = changes_more(command.code)
         if changes:
             resources = tuple(need.what for need in row.needs)
             name = "" if known is None else known.user.name
-            self._note(session, command, name, resources, changes, allowed=True)
+            self._note(session, command.code, name, resources, changes, allowed=True)
 
     def _refused(
         self,
         session: Session,
-        command: Command,
+        code: int,
         outcome: str,
         remark: str,
         user: str,
         access: Access | None = None,
+        request: str = "",
     ) -> Refusal:
         self.decisions[outcome] += 1
         resources = () if access is None else (access.key,)
         changes = access is not None and _changes(access)
-        self._note(session, command, user, resources, changes, allowed=False, reason=remark)
+        self._note(session, code, user, resources, changes, allowed=False, reason=remark, request=request)
         return Refusal(ResponseCode.NO_PERMISSION, remark)
 
     def _note(
         self,
         session: Session,
-        command: Command,
+        code: int,
         user: str,
         resources: tuple[str, ...],
         changes: bool,
         *,
         allowed: bool,
         reason: str = "",
+        request: str = "",
     ) -> None:
-        self._audit(Audited(user, session.peer, command.code, resources, allowed, reason, changes))
+        self._audit(Audited(user, session.peer, code, resources, allowed, reason, changes, request))
+
+
+def changes_more(code: int) -> bool:
+    """Whether a request changes more than messages and offsets."""
+    row = TABLE.get(code)
+    if row is None or row.super_only:
+        return True
+    return not {action for need in row.needs for action in need.actions} <= _READ
+
+
+def _only_reads(row: Row) -> bool:
+    """Whether a right to read is enough for each need."""
+    return not row.super_only and all(need.actions & _READ_ONLY for need in row.needs)
 
 
 def _changes(access: Access) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.auth.authority import Authority
+from mqspark.auth.gate import Gate
 from mqspark.bounded import TableBudget, Tables
 from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.relays import RelayProcessor
@@ -467,9 +468,14 @@ class BrokerCore:
         return table
 
     @property
+    def gate(self) -> Gate | None:
+        """None: everybody may do everything."""
+        return None if self._authority is None else self._authority.gate
+
+    @property
     def decisions(self) -> dict[str, int] | None:
         """How many requests were allowed and refused; None without users."""
-        gate = None if self._authority is None else self._authority.gate
+        gate = self.gate
         return None if gate is None else dict(gate.decisions)
 
     @property

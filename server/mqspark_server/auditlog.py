@@ -61,7 +61,7 @@ class AuditLog:
             "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "user": printable(audited.user),
             "peer": audited.peer,
-            "request": _NAMES.get(audited.code, "UNKNOWN"),
+            "request": printable(audited.request) or _NAMES.get(audited.code, "UNKNOWN"),
             "code": audited.code,
             "resources": [printable(name) for name in audited.resources],
             "decision": "allowed" if audited.allowed else "denied",

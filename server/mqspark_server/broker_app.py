@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import random
+import secrets
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sy
 from mqspark_server.following import Following
 from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, resolve_broker_ip
 from mqspark_server.net.descriptors import PROCESS
-from mqspark_server.net.servertls import client_context
+from mqspark_server.net.servertls import Certificates, client_context
 from mqspark_server.net.slaveport import ReplicationServer
 from mqspark_server.node import BrokerParts
 from mqspark_server.phases import Phase, ProcessLifecycle
@@ -43,6 +45,8 @@ log = logging.getLogger("mqspark.app")
 MAX_PORT = 65535
 HTTP_PORT_DISTANCE = 3
 """httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
+LOOPBACK_TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
+"""Gives a broker without users the token that changes over HTTP need."""
 
 _NEVER_MS = 60_000
 """The tick interval of a stopped process."""
@@ -75,6 +79,7 @@ class BrokerApp:
         """None before the store is recovered."""
         self.term: Term | None = None
         """In controller mode: this broker's part."""
+        self.loopback_token = os.environ.get(LOOPBACK_TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         self.more_handlers: dict[int, Handler] = {}
         self._ends = Ends()
 
@@ -145,9 +150,10 @@ class BrokerApp:
                 raise ConfigError(
                     f"there is no port {port} (listenPort + 3) for HTTP: set httpPort", key="httpPort"
                 )
+        tls = None if config.http_tls is None else Certificates(config.http_tls)
         sock = bind("HTTP", host, port)
         self._ends.always(sock.close)
-        http = HttpServer(sock, self._build_api, worker, config.http_max_connections)
+        http = HttpServer(sock, self._build_api, worker, config.http_max_connections, tls)
         try:
             http.start()
         except OSError as error:

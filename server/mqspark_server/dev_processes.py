@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -25,6 +26,7 @@ from typing import Any
 from mqspark.errors import ConfigError, MQError
 from mqspark.protocol.bodies import BrokerReplicasInfo, ReplicasInfo, decode_body, encode_body
 from mqspark.protocol.codes import RequestCode
+from mqspark_server.broker_app import LOOPBACK_TOKEN_VARIABLE
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.settings.settings import DEVELOPMENT, Layer, broker_settings
 
@@ -145,6 +147,7 @@ class ProcessCluster:
             )
             for number in range(brokers)
         ]
+        self._loopback_token = os.environ.get(LOOPBACK_TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         self._watching: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._master: str | None = None
@@ -191,6 +194,7 @@ class ProcessCluster:
     async def _launch(self, part: _Child) -> None:
         """Start the part and wait for its READY line. Ports that the system chose are kept for its next start."""
         environment = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+        environment[LOOPBACK_TOKEN_VARIABLE] = self._loopback_token
         part.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -304,6 +308,7 @@ class ProcessCluster:
         ]
         if self._replicated:
             lines.append(f"{self.describe_master()}: kill -9 it, and see another one take over")
+        lines.append(f"changes over HTTP: Authorization: Bearer {self._loopback_token}")
         return "\n".join(lines)
 
     async def stop(self) -> None:

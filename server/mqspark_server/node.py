@@ -51,6 +51,8 @@ class BrokerNode(Protocol):
     store: MessageStore | None
     recovery: dict[str, Any] | None
     parts: BrokerParts | None
+    loopback_token: str
+    """Lets its holder change over HTTP what a broker without users has."""
 
     @property
     def store_path(self) -> Path: ...

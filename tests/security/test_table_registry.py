@@ -32,6 +32,8 @@ SERVERS = {
     "BrokerSettings.unused": "keys of the settings",
     "NamesrvSettings.unused": "keys of the settings",
     "Layer.values": "settings",
+    "Logins._open": "MAX_LOGINS, each of a bounded user name",
+    "Failures._free_ms": "MAX_ADDRESSES",
     "DevCluster._layers": "settings",
     "DevCluster._ports": "settings",
     "DevCluster._roles": "settings",

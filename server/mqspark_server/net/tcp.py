@@ -385,10 +385,10 @@ class RemotingServer:
         self.core.disconnected(session)
         self.schedule()
 
-    def local_peer(self) -> LocalPeer:
-        """A connection without a socket, for requests from this process (HTTP)."""
+    def local_peer(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> LocalPeer:
+        """A connection without a socket, for requests from this process (HTTP) in the name of who is at ``address``."""
         peer = LocalPeer(self)
-        peer.session = self._open_session(peer, ("127.0.0.1", 0), 0, False)
+        peer.session = self._open_session(peer, address, 0, False)
         return peer
 
     def _close_idle(self) -> None:

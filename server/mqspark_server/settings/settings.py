@@ -124,6 +124,12 @@ class ServerConfig:
     """``name;name``: host names that requests may use in addition to loopback's names, httpBindAddress, brokerIP1
     and the address of the connection; ``*``: any, for use behind a proxy that checks the host."""
     http_max_connections: int = 128
+    http_tls_cert_path: str = ""
+    """With it HTTP speaks TLS alone. On an address that other hosts reach, ``tls.server.certPath`` is the default."""
+    http_tls_key_path: str = ""
+    http_tls_key_password: str = field(default="", repr=False)
+    http_allow_plaintext: bool = False
+    """Consent to take secrets and show data without TLS on an address that other hosts reach, as behind a proxy."""
     metrics_max_series: int = 1_000
     """Per metric; the largest series are shown, and the sum of the others."""
     log_level: str = "INFO"
@@ -213,6 +219,27 @@ class ServerConfig:
             self.tls_server_need_client_auth,
             required=self.tls_server_mode == "enforcing",
         )
+
+    @property
+    def http_tls(self) -> ServerTls | None:
+        """None: HTTP is plain. Browsers are asked for no certificate."""
+        own = self.http_tls_cert_path, self.http_tls_key_path, self.http_tls_key_password
+        if own[0]:
+            return ServerTls(*own, trust_cert_path="", client_auth="none", required=True)
+        shared = self.server_tls
+        if shared is None or _is_loopback(self.http_bind_address):
+            return None
+        return dataclasses.replace(shared, trust_cert_path="", client_auth="none", required=True)
+
+    def check_http(self, auth: AuthConfig) -> None:
+        """Raises ConfigError when users' secrets would come in clear from other hosts."""
+        is_open = self.http_enable and not _is_loopback(self.http_bind_address) and self.http_tls is None
+        if is_open and auth.authentication_enabled and not self.http_allow_plaintext:
+            raise ConfigError(
+                f"httpBindAddress={self.http_bind_address}: secrets of users would go over HTTP in clear: set"
+                " httpTlsCertPath or tls.server.certPath, or consent with httpAllowPlaintext=true",
+                key="httpBindAddress",
+            )
 
     @property
     def client_tls(self) -> ClientTls | None:
@@ -305,6 +332,7 @@ def broker_settings(
     )
     with _from(*layers):
         server.check()
+        server.check_http(auth)
     if broker.broker_id and broker.broker_role is not BrokerRole.SLAVE:
         broker.broker_id = 0  # a master's is always 0, whatever the file says (BrokerStartup)
         unused.append("brokerId")
@@ -384,9 +412,14 @@ def _advertised_port(controller: ControllerConfig) -> int | None:
 def consent_to_anonymous(server: ServerConfig, auth: AuthConfig, *layers: Layer) -> str | None:
     """What to say loudly before a server is reached from other hosts without authentication; None if it is not, or
     has users. Raises ConfigError unless an operator has consented."""
-    if auth.authentication_enabled or _is_loopback(server.bind_address):
+    if auth.authentication_enabled:
         return None
-    text = f"whoever reaches {server.bind_address}:{server.listen_port} may read, write and delete everything"
+    if not _is_loopback(server.bind_address):
+        text = f"whoever reaches {server.bind_address}:{server.listen_port} may read, write and delete everything"
+    elif server.http_enable and not _is_loopback(server.http_bind_address):
+        text = f"whoever reaches {server.http_bind_address} over HTTP may read everything, and send"
+    else:
+        return None
     spellings = {"authenticationEnabled", "authentication_enabled"}
     if not auth.allow_anonymous and not any(spellings & layer.values.keys() for layer in layers):
         raise ConfigError(

@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import html
-import json
 from collections.abc import MutableMapping
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Path, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Path, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import View, groups_view, topics_view
 from mqspark.errors import FrameTooLarge, InvalidMessage, MessageTooLarge
 from mqspark.message import (
@@ -33,11 +32,16 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from mqspark.protocol.slices import Work
+from mqspark_server.web import login, problems
+from mqspark_server.web.callers import CLUSTER, Callers
+from mqspark_server.web.callers import group as group_named
+from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send
+from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import CONTENT_TYPE, render
+from mqspark_server.web.problems import Problem
 
 if TYPE_CHECKING:
-    from mqspark_server.net.tcp import LocalPeer
     from mqspark_server.node import BrokerNode, BrokerParts
 
 __all__ = ["create_api"]
@@ -124,21 +128,14 @@ def create_api(app: BrokerNode) -> ASGIApp:
         summary="Health, metrics and a small API beside the remoting port",
         openapi_url="/openapi.json",
     )
-    peers: list[LocalPeer] = []
+    callers = api.state.callers = Callers(app, app.loopback_token)
+    problems.answer_on(api)
+    api.include_router(login.router)
 
     def serving() -> BrokerParts:
         if not app.lifecycle.ready or app.parts is None:
-            raise HTTPException(503, f"the broker is {app.lifecycle.phase.name.lower()}")
-        if app.settings.auth.authentication_enabled:
-            # Requests over HTTP name no user yet.
-            raise HTTPException(403, "this broker has users (authenticationEnabled): use a client that signs")
+            raise Problem(503, f"the broker is {app.lifecycle.phase.name.lower()}")
         return app.parts
-
-    def local_peer() -> LocalPeer:
-        parts = serving()
-        if not peers:
-            peers.append(parts.server.local_peer())
-        return peers[0]
 
     @api.get("/", include_in_schema=False)
     async def links() -> HTMLResponse:
@@ -153,8 +150,9 @@ def create_api(app: BrokerNode) -> ASGIApp:
     @api.get(
         "/health/ready", tags=["health"], responses={503: {"description": "not ready; the body says why"}}
     )
-    async def ready() -> JSONResponse:
-        """Whether messages are accepted and served: the start-up state, the store, the name servers."""
+    async def ready(request: Request) -> JSONResponse:
+        """Whether messages are accepted and served: the start-up state, the store, the name servers. A broker with
+        users says why to those who may Get its cluster."""
         store, parts = app.store, app.parts
         read_only = store.read_only if store is not None and app.lifecycle.ready else None
         disk_full = store.disk_full if store is not None else None
@@ -185,14 +183,22 @@ def create_api(app: BrokerNode) -> ASGIApp:
             else None,
             "housekeepingError": parts.housekeeper.error if parts is not None else None,
         }
+        if callers.has_users:
+            try:
+                callers.authorize(callers.identify(request.scope), CLUSTER, Action.GET)
+            except Problem:
+                body = {"status": body["status"]}
         return JSONResponse(body, 200 if good else 503)
 
     scrapes: list[asyncio.Task[bytes]] = []
     one_view = asyncio.Lock()
 
     @api.get("/metrics", tags=["metrics"], response_class=Response)
-    async def metrics() -> Response:
-        """Prometheus text, RocketMQ 5 metric names. Concurrent requests share one rendering."""
+    async def metrics(request: Request) -> Response:
+        """Prometheus text, RocketMQ 5 metric names. Concurrent requests share one rendering. A broker with users shows
+        them to those who may Get its cluster."""
+        if callers.has_users:
+            callers.authorize(callers.identify(request.scope), CLUSTER, Action.GET)
         if not scrapes:
             scrape = asyncio.get_running_loop().create_task(
                 _between_turns(render(app)), name="mqspark-scrape"
@@ -206,8 +212,9 @@ def create_api(app: BrokerNode) -> ASGIApp:
             return Response(await _between_turns(listed(view)), media_type="application/json")
 
     @api.get("/api/v1/cluster", tags=["cluster"])
-    async def cluster() -> dict[str, Any]:
+    async def cluster(caller: CallerNow) -> dict[str, Any]:
         """This broker, as its tools see it."""
+        callers.authorize(caller, CLUSTER, Action.GET)
         parts, config = serving(), app.config
         return {
             "cluster": config.broker_cluster_name,
@@ -220,34 +227,40 @@ def create_api(app: BrokerNode) -> ASGIApp:
         }
 
     @api.get("/api/v1/topics", tags=["topics"], response_model=list[dict[str, Any]])
-    async def topics() -> Response:
+    async def topics(caller: CallerNow) -> Response:
         """Every topic with its queues and their offsets."""
+        callers.authorize(caller, CLUSTER, Action.GET, Action.LIST)
         return await document(topics_view(serving().core.state))
 
     @api.get("/api/v1/topics/{topic}", tags=["topics"])
-    async def topic_of(topic: str) -> dict[str, Any]:
+    async def topic_of(topic: str, caller: CallerNow) -> dict[str, Any]:
+        callers.authorize(caller, topic_named(topic), Action.GET)
         return await _only(topics_view(serving().core.state, topic), "topic", topic)
 
     @api.get("/api/v1/groups", tags=["groups"], response_model=list[dict[str, Any]])
-    async def groups() -> Response:
+    async def groups(caller: CallerNow) -> Response:
         """Every consumer group with its members, offsets and lag."""
+        callers.authorize(caller, CLUSTER, Action.GET, Action.LIST)
         return await document(groups_view(serving().core.state))
 
     @api.get("/api/v1/groups/{group}", tags=["groups"])
-    async def group_of(group: str) -> dict[str, Any]:
+    async def group_of(group: str, caller: CallerNow) -> dict[str, Any]:
+        callers.authorize(caller, group_named(group), Action.GET)
         return await _only(groups_view(serving().core.state, group), "group", group)
 
     @api.post("/api/v1/topics/{topic}/messages", tags=["topics"], status_code=201)
-    async def put_message(topic: Annotated[str, Path(max_length=255)], message: NewMessage) -> StoredMessage:
+    async def put_message(
+        topic: Annotated[str, Path(max_length=255)], message: NewMessage, caller: CallerNow
+    ) -> StoredMessage:
         """Store one message; answered when the broker's flush type allows it."""
-        peer = local_peer()
+        serving()
         try:
             check_topic(topic)
             body = _body(message)
             unique_id = new_unique_id()
             properties = _properties(message, unique_id)
         except (InvalidMessage, MessageTooLarge) as error:
-            raise HTTPException(400, str(error)) from None
+            raise Problem(400, str(error)) from None
         header = SendMessageRequestHeaderV2(
             producer_group=PRODUCER_GROUP,
             topic=topic,
@@ -260,15 +273,15 @@ def create_api(app: BrokerNode) -> ASGIApp:
             properties=properties,
         )
         try:
-            answer = await peer.request(RequestCode.SEND_MESSAGE_V2, header, body)
+            answer = await callers.ask(caller, RequestCode.SEND_MESSAGE_V2, header, body)
         except TimeoutError:
-            raise HTTPException(504, "the broker did not answer in time; the message may be stored") from None
+            raise Problem(504, "the broker did not answer in time; the message may be stored") from None
         except ConnectionError as error:
-            raise HTTPException(503, str(error)) from None
+            raise Problem(503, str(error)) from None
         except FrameTooLarge as error:
-            raise HTTPException(413, str(error)) from None
+            raise Problem(413, str(error)) from None
         if answer.code != ResponseCode.SUCCESS:
-            raise HTTPException(_status(answer), f"code {answer.code}: {answer.remark}")
+            raise Problem(_status(answer), f"code {answer.code}: {answer.remark}")
         stored = answer.header(SendMessageResponseHeader)
         return StoredMessage(
             msgId=unique_id,
@@ -277,12 +290,6 @@ def create_api(app: BrokerNode) -> ASGIApp:
             queueId=stored.queue_id,
             queueOffset=stored.queue_offset,
         )
-
-    @api.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        """Omits the input: it may be NaN, which JSON does not have, or half a surrogate pair."""
-        problems = [{key: problem[key] for key in ("type", "loc", "msg")} for problem in error.errors()[:10]]
-        return Response(json.dumps({"detail": problems}), 422, media_type="application/json")
 
     hosts = (*app.settings.server.http_allowed_hosts.split(";"), app.config.broker_ip1)
     return Guarded(_bounded(api, app), (*hosts, app.settings.server.http_bind_address))
@@ -329,7 +336,7 @@ async def _only(view: View, key: str, name: str) -> dict[str, Any]:
 
     found = await _between_turns(first())
     if found is None:
-        raise HTTPException(404, f"no {key} {name!r}")
+        raise Problem(404, f"no {key} {name!r}")
     return found
 
 
@@ -394,7 +401,7 @@ def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
         if not too_large:
             await api(scope, counted, muted)
         if too_large:
-            detail = {"detail": f"the request is larger than {limit} bytes"}
-            await JSONResponse(detail, 413)(scope, receive, send)
+            answer = problems.response(413, f"the request is larger than {limit} bytes")
+            await answer(scope, receive, send)
 
     return bounded

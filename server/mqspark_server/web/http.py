@@ -4,8 +4,8 @@ Holds the listening socket from the start, and loads FastAPI and uvicorn (half a
 thread when the first connection comes: a broker without HTTP requests does not pay for it. The application itself
 is in ``api``.
 
-There is no authentication: the socket is on loopback unless ``httpBindAddress`` says otherwise, and ``httpguard``
-refuses requests of web pages of another origin and closes slow connections.
+``callers`` says who asks; ``httpguard`` refuses requests of web pages of another origin and closes slow connections.
+With a certificate the port speaks TLS alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.logs import sparing
 from mqspark_server.diskwork import Worker
+from mqspark_server.net.servertls import Certificates
 
 if TYPE_CHECKING:
     import uvicorn
@@ -33,9 +34,10 @@ BACKLOG = 128
 class _Import:
     """The job that builds the ASGI application, for a worker thread."""
 
-    def __init__(self, build: Callable[[], Any], max_connections: int) -> None:
+    def __init__(self, build: Callable[[], Any], max_connections: int, tls: Certificates | None) -> None:
         self._build = build
         self._max_connections = max_connections
+        self._tls = tls
         self.server: uvicorn.Server | None = None
 
     def run(self) -> None:
@@ -53,12 +55,13 @@ class _Import:
 
         config = uvicorn.Config(
             self._build(),
-            http=bounded_protocol(self._max_connections),
+            http=bounded_protocol(self._max_connections, self._tls),
             ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
             server_header=False,
+            proxy_headers=False,  # anybody could write them
             timeout_graceful_shutdown=1,
         )
         self.server = Server(config)
@@ -66,11 +69,17 @@ class _Import:
 
 class HttpServer:
     def __init__(
-        self, sock: socket.socket, build: Callable[[], Any], worker: Worker, max_connections: int
+        self,
+        sock: socket.socket,
+        build: Callable[[], Any],
+        worker: Worker,
+        max_connections: int,
+        tls: Certificates | None = None,
     ) -> None:
         self._sock = sock
         self._build = build
         self._max_connections = max_connections
+        self._tls = tls
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._waiting = False
@@ -81,7 +90,8 @@ class HttpServer:
     @property
     def url(self) -> str:
         host, port = self._sock.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def start(self) -> None:
         self._sock.listen(BACKLOG)
@@ -98,7 +108,7 @@ class HttpServer:
             self._waiting = False
 
     async def _serve(self) -> None:
-        job = _Import(self._build, self._max_connections)
+        job = _Import(self._build, self._max_connections, self._tls)
         try:
             await self._worker.run(job.run)
         except ImportError as error:

@@ -5,9 +5,9 @@ of this broker (``httpAllowedHosts``); otherwise a name that someone else's DNS 
 read and post. Requests that a browser marks as coming from another origin are refused. Tools send neither Origin
 nor Sec-Fetch-Site.
 
-Clients are not authenticated, so time and connections are limited: HEAD_S for the head of a request, BODY_S for
-its body and ANSWER_S for its answer. At ``httpMaxConnections`` a new connection replaces the one that has been
-idle for longest, so that idle connections lock nobody out.
+Time and connections are limited before anybody is known, TLS handshakes included: HEAD_S for the head of a request,
+BODY_S for its body and ANSWER_S for its answer. At ``httpMaxConnections`` a new connection replaces the one that has
+been idle for longest, so that idle connections lock nobody out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from urllib.parse import urlsplit
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mqspark.errors import ProtocolError
+from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
+
 __all__ = ["Guarded", "bounded_protocol", "host_of"]
 
 HEAD_S = 10.0
@@ -28,6 +31,10 @@ IDLE_S = 30.0
 """Longer than uvicorn's keep-alive: a connection still open then does not read its answer."""
 BODY_S = 30.0
 ANSWER_S = 60.0
+_NEEDS_TLS = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 30\r\nconnection: close\r\n\r\n"
+    b"this port speaks https alone.\n"
+)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -69,9 +76,10 @@ class Guarded:
         if problem is None:
             await self._app(scope, receive, send)
             return
-        body = b'{"detail":"%b"}' % problem.encode()
+        title = b'"type":"about:blank","title":"Forbidden","status":403'
+        body = b'{%b,"detail":"%b"}' % (title, problem.encode())
         headers = [
-            (b"content-type", b"application/json"),
+            (b"content-type", b"application/problem+json"),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
         ]
@@ -110,8 +118,9 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def bounded_protocol(max_connections: int) -> type[H11Protocol]:
-    """uvicorn's protocol with the limits of one server."""
+def bounded_protocol(max_connections: int, tls: Certificates | None = None) -> type[H11Protocol]:
+    """uvicorn's protocol with the limits of one server. ``tls``: inside of TLS, whose handshake counts as a part of
+    the first head."""
 
     class GuardedProtocol(H11Protocol):
         _phase: str | None = None
@@ -175,4 +184,87 @@ def bounded_protocol(max_connections: int) -> type[H11Protocol]:
             if seconds is not None:
                 self._limit = self.loop.call_later(seconds, self.transport.abort)
 
-    return GuardedProtocol
+    if tls is None:
+        return GuardedProtocol
+    certificates = tls
+
+    class TlsProtocol(GuardedProtocol):
+        _stream: TlsStream
+        _begun = False
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            self._stream = TlsStream(certificates.context())
+            super().connection_made(TlsTransport(transport, self._stream))
+
+        def data_received(self, data: bytes) -> None:
+            transport, stream = self.transport, self._stream
+            if not isinstance(transport, TlsTransport) or transport.is_closing():
+                return
+            if not self._begun and data[0] != HANDSHAKE_BYTE:
+                transport.plain.write(_NEEDS_TLS)
+                transport.plain.close()
+                return
+            self._begun = True
+            try:
+                stream.receive(data)
+                plain = stream.read() if stream.established or stream.shake_hands() else b""
+            except EOFError:
+                transport.close()
+                return
+            except ProtocolError:
+                transport.plain.write(stream.to_send())  # an alert says why
+                transport.plain.close()
+                return
+            if reply := stream.to_send():
+                transport.plain.write(reply)
+            if plain:
+                super().data_received(plain)
+
+    return TlsProtocol
+
+
+class TlsTransport(asyncio.Transport):
+    """What is written goes into TLS. ``plain`` is the socket's own transport."""
+
+    def __init__(self, plain: asyncio.Transport, stream: TlsStream) -> None:
+        super().__init__()
+        self.plain = plain
+        self._stream = stream
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        # uvicorn knows by it that the scheme is https.
+        return self._stream if name == "sslcontext" else self.plain.get_extra_info(name, default)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._stream.established:
+            return
+        try:
+            self.plain.write(self._stream.encrypt([bytes(data)]))
+        except ProtocolError:
+            self.plain.abort()
+
+    def close(self) -> None:
+        if not self.plain.is_closing():
+            self.plain.write(self._stream.end())
+        self.plain.close()
+
+    def abort(self) -> None:
+        self.plain.abort()
+
+    def is_closing(self) -> bool:
+        return self.plain.is_closing()
+
+    def pause_reading(self) -> None:
+        self.plain.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.plain.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self.plain.is_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.plain.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self.plain.get_write_buffer_size()

@@ -23,6 +23,7 @@ from mqspark.logs import OneLine, sparing
 from mqspark_server.collector import Collector
 
 if TYPE_CHECKING:
+    from mqspark_server.broker_app import BrokerApp
     from mqspark_server.controller_app import ControllerApp
 
 __all__ = ["broker_run", "controller_run", "dev", "namesrv_run"]
@@ -199,8 +200,14 @@ def dev(
             f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
             f" http={app.brokers[0].http_url or '-'} store={app.brokers[0].store_path}"
         ),
-        lambda: _to_try(app.namesrv.address),
+        lambda: f"{_to_try(app.namesrv.address)}{_token_of(app.brokers[0])}",
     )
+
+
+def _token_of(broker: BrokerApp) -> str:
+    if broker.http_url is None or broker.settings.auth.authentication_enabled:
+        return ""
+    return f"\nchanges over HTTP: Authorization: Bearer {broker.loopback_token}"
 
 
 def _to_try(namesrv: str) -> str:

@@ -1,0 +1,401 @@
+"""Who asks over HTTP, and what they may do: by the same users, policies and table of requests as over remoting.
+
+A caller shows one of
+
+- ``Authorization: Basic`` with an access key and a secret, or ``Authorization: Bearer`` with a token: of a login
+  (``POST /api/v1/session``), or the loopback token of a broker without users;
+- the cookie of a login, and for what changes something the login's CSRF token in the header ``X-CSRF-Token``.
+
+Secrets are accepted over TLS and from loopback only, unless ``httpAllowPlaintext`` consents. Requests of a caller go to
+the broker on a connection of their own inside the process, for which the gate is told who asks; so the gate judges and
+audits them as it does those of remoting. A broker without users lets everybody read and send; other changes need the
+loopback token.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hmac
+import ipaddress
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mqspark.auth.gate import changes_more
+from mqspark.auth.policies import Action, Kind
+from mqspark.logs import printable, sparing
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Refusal
+from mqspark.protocol.headers import Header
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.sessions import Failures, Login, Logins
+
+if TYPE_CHECKING:
+    from mqspark.auth.gate import Gate
+    from mqspark_server.net.tcp import LocalPeer
+    from mqspark_server.node import BrokerNode, BrokerParts
+
+__all__ = ["CLUSTER", "CSRF_HEADER", "Caller", "Callers", "How", "Resource", "group", "topic"]
+
+CSRF_HEADER = "x-csrf-token"
+MAX_CREDENTIALS_LENGTH = 2_048
+"""Of one header with credentials."""
+TOO_MANY = "too many failed logins from this address"
+_FAILED = "the access key or the secret is wrong, or the user is disabled"
+"""One text for an unknown user, a disabled one and a wrong secret."""
+_READS = frozenset({Action.GET, Action.LIST, Action.SUB, Action.PUB})
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="mqspark"'}
+"""Not Basic, though it is accepted: for that a browser would ask, and then send the secret with every request."""
+
+log = logging.getLogger("mqspark.http")
+_changes_log = sparing("mqspark.http.changes", lines=20)
+
+
+class How(StrEnum):
+    """How a caller was recognised."""
+
+    NOT = "anonymous"
+    BASIC = "basic"
+    BEARER = "bearer"
+    SESSION = "session"
+    TOKEN = "loopback token"  # noqa: S105 - no secret
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """``user``: empty for nobody. ``address``: host and port of the connection."""
+
+    user: str
+    address: tuple[str, int]
+    how: How
+    proof: str = ""
+    reads_only: bool = False
+    request: str = ""
+    """Method and path, for the audit log."""
+    login: Login | None = None
+
+    @property
+    def peer(self) -> str:
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def __repr__(self) -> str:
+        return f"<Caller {self.user!r} {self.how} {self.peer}>"
+
+
+class Resource(NamedTuple):
+    kind: Kind
+    name: str
+
+
+def topic(name: str) -> Resource:
+    return Resource(Kind.TOPIC, name)
+
+
+def group(name: str) -> Resource:
+    return Resource(Kind.GROUP, name)
+
+
+CLUSTER = Resource(Kind.CLUSTER, "")
+"""That of the broker."""
+
+
+class Callers:
+    """The door of one broker's HTTP. ``loopback_token``: lets its holder change what a broker without users has."""
+
+    def __init__(self, app: BrokerNode, loopback_token: str) -> None:
+        self._app = app
+        self._loopback_token = loopback_token
+        self._logins = Logins()
+        self._failures = Failures()
+
+    # --- who ---
+
+    def identify(self, scope: Mapping[str, Any]) -> Caller:
+        """Raises Problem: 401 for credentials that are none, 403 for a missing CSRF token or credentials in clear, 429
+        after too many failures."""
+        host, port = scope.get("client") or ("0.0.0.0", 0)  # noqa: S104 - an address that means none
+        address = str(host).partition("%")[0].removeprefix("::ffff:"), int(port)
+        request = f"{scope['method']} {scope['path']}"
+        headers = _headers(scope)
+        credentials = headers.get("authorization")
+        if credentials is not None:
+            self._check_private(scope, address)
+            return self._by_header(credentials, address, request)
+        cookie = _cookie(headers.get("cookie", ""), self.cookie_name(scope))
+        login = None if cookie is None else self._find(cookie, address)
+        if login is None or not login.csrf_token:  # a bearer's token is no cookie
+            return Caller("", address, How.NOT, request=request)
+        self._check_private(scope, address)
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            given = headers.get(CSRF_HEADER, "")
+            if not hmac.compare_digest(given.encode(), login.csrf_token.encode()):
+                raise Problem(403, f"a change by a session needs its CSRF token in the header {CSRF_HEADER}")
+        return Caller(
+            login.user, address, How.SESSION, login.proof, login.reads_only, request=request, login=login
+        )
+
+    def _by_header(self, credentials: str, address: tuple[str, int], request: str) -> Caller:
+        scheme, _, value = credentials.partition(" ")
+        value = value.strip()
+        if len(value) <= MAX_CREDENTIALS_LENGTH:
+            if scheme.lower() == "basic":
+                try:
+                    pair = base64.b64decode(value, validate=True).decode()
+                except (binascii.Error, ValueError):
+                    pair = ""
+                name, colon, secret = pair.partition(":")
+                if colon:
+                    proof = self._prove(name, secret, address)
+                    return Caller(name, address, How.BASIC, proof, request=request)
+            elif scheme.lower() == "bearer" and value:
+                if self._is_loopback_token(value, address):
+                    return Caller("", address, How.TOKEN, request=request)
+                login = self._find(value, address)
+                if login is not None and not login.csrf_token:
+                    return Caller(
+                        login.user,
+                        address,
+                        How.BEARER,
+                        login.proof,
+                        login.reads_only,
+                        request=request,
+                        login=login,
+                    )
+        raise self._failed("", address, "the credentials are none")
+
+    def _find(self, secret: str, address: tuple[str, int]) -> Login | None:
+        """A login that still holds: its user is there with the same secret."""
+        login = self._logins.find(secret, self._now_ms())
+        if login is None:
+            return None
+        gate = self._gate()
+        if gate is None:
+            holds = not login.user and _is_loopback(address[0])
+        else:
+            holds = bool(login.user) and gate.holds(login.user, login.proof) is not None
+        if not holds:
+            self._logins.end(secret)
+            return None
+        return login
+
+    def _prove(self, name: str, secret: str, address: tuple[str, int]) -> str:
+        """Raises Problem."""
+        gate = self._gate()
+        if gate is None:
+            raise Problem(403, "this broker has no users (authenticationEnabled=false)")
+        self._check_failures(address)
+        try:
+            proof = gate.prove(name, secret)
+        except UnicodeEncodeError:
+            proof = None
+        if proof is None:
+            raise self._failed(name, address, _FAILED)
+        return proof
+
+    def _check_failures(self, address: tuple[str, int]) -> None:
+        wait_ms = self._failures.wait_ms(address[0], self._now_ms())
+        if wait_ms:
+            raise Problem(429, TOO_MANY, headers={"Retry-After": str(-(-wait_ms // 1000))})
+
+    def _failed(self, name: str, address: tuple[str, int], reason: str) -> Problem:
+        try:
+            self._check_failures(address)
+        except Problem as problem:
+            return problem
+        self._failures.note(address[0], self._now_ms())
+        self._audit_login(name, address, allowed=False, reason=reason)
+        return Problem(401, reason, headers=_CHALLENGE)
+
+    def _is_loopback_token(self, given: str, address: tuple[str, int]) -> bool:
+        """Of no use to others, nor when there are users."""
+        return (
+            self._gate() is None
+            and _is_loopback(address[0])
+            and hmac.compare_digest(given.encode("utf-8", "replace"), self._loopback_token.encode())
+        )
+
+    def _check_private(self, scope: Mapping[str, Any], address: tuple[str, int]) -> None:
+        """Raises Problem."""
+        is_open = scope.get("scheme") != "https" and not _is_loopback(address[0])
+        if is_open and not self._app.settings.server.http_allow_plaintext:
+            raise Problem(403, "secrets go over TLS only: set httpTlsCertPath or tls.server.certPath")
+
+    # --- logins ---
+
+    def log_in(
+        self,
+        scope: Mapping[str, Any],
+        name: str,
+        secret: str,
+        *,
+        is_bearer: bool = False,
+        reads_only: bool = False,
+        lasts_ms: int | None = None,
+    ) -> tuple[str, Caller]:
+        """The session's id and its holder. An empty name: ``secret`` is the loopback token. Raises Problem."""
+        nobody = self.identify({**scope, "headers": []})
+        address = nobody.address
+        self._check_private(scope, address)
+        proof = ""
+        if name:
+            proof = self._prove(name, secret, address)
+        else:
+            self._check_failures(address)
+            if not self._is_loopback_token(secret, address):
+                raise self._failed("", address, "this is not the loopback token of this broker")
+        more = {} if lasts_ms is None else {"lasts_ms": lasts_ms}
+        session_id, login = self._logins.open(
+            name, proof, self._now_ms(), is_bearer=is_bearer, reads_only=reads_only, **more
+        )
+        self._audit_login(name, address, allowed=True)
+        how = How.BEARER if is_bearer else How.SESSION
+        return session_id, Caller(name, address, how, proof, reads_only, nobody.request, login)
+
+    def log_out(self, scope: Mapping[str, Any], caller: Caller) -> None:
+        headers = _headers(scope)
+        if caller.how is How.SESSION:
+            self._logins.end(_cookie(headers.get("cookie", ""), self.cookie_name(scope)) or "")
+        elif caller.how is How.BEARER:
+            self._logins.end(headers.get("authorization", "").partition(" ")[2].strip())
+
+    def expires_in_s(self, login: Login) -> int:
+        return max(0, (login.ends_ms - self._now_ms()) // 1000)
+
+    @staticmethod
+    def cookie_name(scope: Mapping[str, Any]) -> str:
+        """Cookies are not kept apart by port, and brokers share hosts. The prefix binds it to TLS and the host."""
+        server = scope.get("server") or ("", 0)
+        return f"{'__Host-' if scope.get('scheme') == 'https' else ''}mqspark-{server[1]}"
+
+    def _audit_login(self, name: str, address: tuple[str, int], *, allowed: bool, reason: str = "") -> None:
+        gate, peer = self._gate(), Caller("", address, How.NOT).peer
+        if gate is not None:
+            gate.audit(peer, name, "HTTP LOGIN", allowed=allowed, reason=reason)
+        else:
+            _changes_log.info("login by the loopback token from %s: %s", peer, reason or "allowed")
+
+    # --- what ---
+
+    @property
+    def has_users(self) -> bool:
+        return self._app.settings.auth.authentication_enabled
+
+    def may_change(self, caller: Caller) -> bool:
+        """Whether any change may be allowed: for pages, which hide what would be refused."""
+        if caller.reads_only:
+            return False
+        return bool(caller.user) if self.has_users else caller.how in (How.TOKEN, How.SESSION, How.BEARER)
+
+    def authorize(self, caller: Caller, resource: Resource, *actions: Action) -> None:
+        """Whether the caller may do one of ``actions``, for what no request of remoting does. Raises Problem: 401 for
+        nobody, 403 for a user without the right, 503 while the broker does not serve."""
+        self._serving()
+        gate = self._gate()
+        if gate is None:
+            self._check_anonymous(caller, _READS.isdisjoint(actions))
+            return
+        with self.peer(caller) as peer:
+            try:
+                gate.authorize(peer.session, *resource, frozenset(actions), caller.request)
+            except Refusal as refusal:
+                raise _denied(caller, refusal.remark) from None
+
+    @contextlib.contextmanager
+    def peer(self, caller: Caller) -> Iterator[LocalPeer]:
+        """A connection to the broker on which everything is asked in the caller's name. Raises Problem while the broker
+        does not serve."""
+        parts, gate = self._serving(), self._gate()
+        peer = parts.server.local_peer(caller.address)
+        try:
+            if gate is not None and caller.user:
+                gate.vouch(peer.session, caller.user, caller.proof, reads_only=caller.reads_only)
+            yield peer
+        finally:
+            peer.close()
+
+    async def ask(
+        self,
+        caller: Caller,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = 5.0,
+    ) -> Command:
+        """The broker's answer to one request of remoting, whatever its code. Raises Problem when the caller may not ask
+        that; and as ``LocalPeer.request``."""
+        gate = self._gate()
+        if gate is None:
+            self._check_anonymous(caller, changes_more(code))
+        elif not caller.user:
+            raise _denied(caller, "")
+        with self.peer(caller) as peer:
+            return await peer.request(code, header, body, timeout_s=timeout_s)
+
+    def _check_anonymous(self, caller: Caller, is_change: bool) -> None:
+        """Raises Problem."""
+        if not is_change:
+            return
+        if caller.how not in (How.TOKEN, How.SESSION, How.BEARER) or caller.reads_only:
+            raise Problem(
+                401,
+                "changes need the loopback token, which `mqspark dev` prints, or a broker with users"
+                " (authenticationEnabled=true)",
+                headers=_CHALLENGE,
+            )
+        _changes_log.info("%s by %s from %s", printable(caller.request, 200), caller.how, caller.peer)
+
+    def _serving(self) -> BrokerParts:
+        app = self._app
+        if not app.lifecycle.ready or app.parts is None:
+            raise Problem(503, f"the broker is {app.lifecycle.phase.name.lower()}")
+        return app.parts
+
+    def _gate(self) -> Gate | None:
+        """None: the broker has no users. Raises Problem while it has them, but has not read them yet."""
+        parts = self._app.parts
+        gate = None if parts is None else parts.core.gate
+        if gate is None and self.has_users:
+            raise Problem(503, f"the broker is {self._app.lifecycle.phase.name.lower()}")
+        return gate
+
+    def _now_ms(self) -> int:
+        return self._app.clock.monotonic_ms()
+
+
+def _denied(caller: Caller, remark: str) -> Problem:
+    if not caller.user:
+        text = "log in: Basic or Bearer credentials, or a session (POST /api/v1/session)"
+        return Problem(401, text, headers=_CHALLENGE)
+    return Problem(403, remark)
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
+
+
+def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
+    """Raises Problem for credentials that come twice, which proxies and servers could read differently."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name = raw_name.decode("latin-1")
+        if name in ("authorization", CSRF_HEADER) and name in found:
+            raise Problem(400, f"the header {name} comes twice")
+        value = raw_value.decode("latin-1")
+        found[name] = f"{found[name]}; {value}" if name == "cookie" and name in found else value
+    return found
+
+
+def _cookie(header: str, wanted: str) -> str | None:
+    if len(header) > MAX_CREDENTIALS_LENGTH * 4:
+        return None
+    for part in header.split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == wanted:
+            return value
+    return None

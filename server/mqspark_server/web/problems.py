@@ -1,0 +1,79 @@
+"""Errors of the HTTP API: problem details, application/problem+json (RFC 9457)."""
+
+from __future__ import annotations
+
+import http
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+__all__ = ["MEDIA_TYPE", "Problem", "ProblemDetails", "answer_on", "response"]
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(Exception):
+    """A request is answered with an error. ``detail`` says what to do about it; ``more``: further members."""
+
+    def __init__(
+        self, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.more = more
+
+
+class ProblemDetails(BaseModel):
+    """An error."""
+
+    type: str = "about:blank"
+    title: str = Field(description="the meaning of the status")
+    status: int
+    detail: str = Field(description="what is wrong with this request, and what to do about it")
+    errors: list[dict[str, Any]] | None = Field(
+        default=None, description="for a request that is malformed: where, and what is wrong there"
+    )
+    code: int | None = Field(default=None, description="the broker's response code, where it refused")
+
+
+def response(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
+    document = {"type": "about:blank", "title": _title(status), "status": status, "detail": detail, **more}
+    # As ASCII, which can also hold what is no text.
+    return Response(json.dumps(document), status, headers, MEDIA_TYPE)
+
+
+def answer_on(api: FastAPI) -> None:
+    """Make every error of an application a problem."""
+
+    @api.exception_handler(Problem)
+    async def problem(request: Request, error: Problem) -> Response:
+        return response(error.status, error.detail, error.headers, **error.more)
+
+    @api.exception_handler(HTTPException)
+    async def raised(request: Request, error: HTTPException) -> Response:
+        return response(error.status_code, str(error.detail), error.headers)
+
+    @api.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        """Omits the input: it may be NaN, which JSON does not have, or half a surrogate pair."""
+        errors = [{key: each[key] for key in ("type", "loc", "msg")} for each in error.errors()[:10]]
+        detail = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors[:3])
+        return response(422, detail[:1_000], errors=errors)
+
+    @api.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        return response(500, "the broker failed at this request; its log says how")
+
+
+def _title(status: int) -> str:
+    try:
+        return http.HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"
