@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mqspark_server.net.tcp import LocalPeer
     from mqspark_server.node import BrokerNode, BrokerParts
 
-__all__ = ["CLUSTER", "CSRF_HEADER", "Caller", "Callers", "How", "Resource", "group", "topic"]
+__all__ = ["CLUSTER", "CSRF_HEADER", "Caller", "Callers", "How", "Subject", "group", "topic"]
 
 CSRF_HEADER = "x-csrf-token"
 MAX_CREDENTIALS_LENGTH = 2_048
@@ -87,20 +87,20 @@ class Caller:
         return f"<Caller {self.user!r} {self.how} {self.peer}>"
 
 
-class Resource(NamedTuple):
+class Subject(NamedTuple):
     kind: Kind
     name: str
 
 
-def topic(name: str) -> Resource:
-    return Resource(Kind.TOPIC, name)
+def topic(name: str) -> Subject:
+    return Subject(Kind.TOPIC, name)
 
 
-def group(name: str) -> Resource:
-    return Resource(Kind.GROUP, name)
+def group(name: str) -> Subject:
+    return Subject(Kind.GROUP, name)
 
 
-CLUSTER = Resource(Kind.CLUSTER, "")
+CLUSTER = Subject(Kind.CLUSTER, "")
 """That of the broker."""
 
 
@@ -291,7 +291,7 @@ class Callers:
             return False
         return bool(caller.user) if self.has_users else caller.how in (How.TOKEN, How.SESSION, How.BEARER)
 
-    def authorize(self, caller: Caller, resource: Resource, *actions: Action) -> None:
+    def authorize(self, caller: Caller, resource: Subject, *actions: Action) -> None:
         """Whether the caller may do one of ``actions``, for what no request of remoting does. Raises Problem: 401 for
         nobody, 403 for a user without the right, 503 while the broker does not serve."""
         self._serving()

@@ -36,7 +36,7 @@ CallerNow = Annotated[Caller, Depends(_caller)]
 """Who asks. Nobody is a caller, too: what a route does needs ``Callers.authorize`` or ``Callers.ask``."""
 
 
-class Credentials(BaseModel):
+class NewSession(BaseModel):
     """An access key with its secret; or the loopback token that `mqspark dev` prints."""
 
     model_config = ConfigDict(extra="forbid")
@@ -53,7 +53,7 @@ class Credentials(BaseModel):
     lastsSeconds: int | None = Field(default=None, ge=1, le=LONGEST_MS // 1000)
 
 
-class Session(BaseModel):
+class SessionView(BaseModel):
     user: str = Field(description="empty: nobody")
     how: str = Field(description="by what the request was recognised")
     mayChange: bool = Field(description="whether any change may be allowed")
@@ -69,7 +69,7 @@ router = APIRouter(prefix="/api/v1/session", tags=["session"], responses=ERRORS)
 
 
 @router.post("", status_code=201)
-async def log_in(request: Request, response: Response, credentials: Credentials) -> Session:
+async def log_in(request: Request, response: Response, credentials: NewSession) -> SessionView:
     """Log in: a cookie for pages, or a bearer token for scripts. A session ends after twelve hours; one of a cookie
     also after half an hour without use."""
     callers = callers_of(request)
@@ -98,7 +98,7 @@ async def log_in(request: Request, response: Response, credentials: Credentials)
 
 
 @router.get("")
-async def who_am_i(request: Request, response: Response, caller: CallerNow) -> Session:
+async def who_am_i(request: Request, response: Response, caller: CallerNow) -> SessionView:
     """Who asks, and the CSRF token of their session."""
     response.headers["Cache-Control"] = "no-store"
     return _session(callers_of(request), caller)
@@ -117,9 +117,9 @@ def _cookie(request: Request, value: str, max_age_s: int) -> str:
     return f"{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}"
 
 
-def _session(callers: Callers, caller: Caller) -> Session:
+def _session(callers: Callers, caller: Caller) -> SessionView:
     login = caller.login
-    return Session(
+    return SessionView(
         user=caller.user,
         how=caller.how,
         mayChange=callers.may_change(caller),
