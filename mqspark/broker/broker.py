@@ -31,7 +31,13 @@ from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.registration import Publication
-from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower, HaViews
+from mqspark.broker.replication.epochlink import (
+    UNSURE,
+    ControlledReplicas,
+    EpochFollower,
+    HaViews,
+    reads_once_sure,
+)
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Metadata
 from mqspark.broker.replication.replicas import Replicas
@@ -218,6 +224,7 @@ class BrokerCore:
             state,
             machine_bytes,
             None if follower is None else lambda: follower.address is not None,
+            lambda: "" if self.replicas.is_sure else UNSURE,
         )
         self._sends = SendProcessor(
             state,
@@ -252,6 +259,8 @@ class BrokerCore:
                 topics.begin_epoch(term.epoch)
             shown = HaViews(config, store, term, self.epochs)
             self.handlers.update(shown.handlers)
+        if isinstance(self.replicas, ControlledReplicas):
+            self.handlers.update(reads_once_sure(self.handlers, self.replicas))
         if self.follower is not None:
             self.handlers.update(refusals())
         if authority is not None:

@@ -246,6 +246,8 @@ class MessageStore:
         self._confirmed = INT64_MAX
         """Consumers see nothing at or after this position (``confirm``)."""
         self._cut_back_to: int | None = None
+        self._gated_before_cut = False
+        """Whether ``confirm`` decides what consumers see."""
         self.refusal: NotNow | None = None
         """Why puts are refused although the store is healthy (``refuse_puts``), or None."""
         self._copier: LogCopier | None = None
@@ -345,6 +347,8 @@ class MessageStore:
     def cut_back(self, position: int) -> None:
         """Take the log of a copy back to ``position``, the end of a record, with the next ``maintenance``. The rest is
         saved in ``mqspark.diverged``. ``is_cutting`` until then."""
+        if self._cut_back_to is None:
+            self._gated_before_cut = self._confirmed != INT64_MAX
         self._cut_back_to = position
         self._unreported_arrivals += self.confirm(INT64_MAX)  # what is cut has its queue entries
 
@@ -386,6 +390,8 @@ class MessageStore:
 
     def _cut(self, position: int) -> None:
         self._cut_back_to = None
+        if self._gated_before_cut:
+            self._confirmed = position
         self.deletions.end_at(position)
         self._checkpoints.cut(position)
         if self.scrub is not None:
@@ -1188,6 +1194,11 @@ class MessageStore:
     def acked_offset(self) -> int:
         """End of the last record that this broker alone would acknowledge; consumers see it once it is confirmed."""
         return self._stored_end
+
+    @property
+    def shown_offset(self) -> int:
+        """End of the last record that consumers see."""
+        return self._visible_end
 
     @property
     def unconfirmed_bytes(self) -> int:

@@ -32,7 +32,7 @@ GROUPS = {
     "tests/interop/": CLIENTS,
 }  # fmt: skip
 """By the begin of a test's id; the first that fits."""
-EACH_ALONE = ("tests/crash/", "tests/property/")
+EACH_ALONE = ("tests/crash/", "tests/property/", "tests/simulation/")
 SECONDS = {
     SPARK: 300,
     BROKERS: 200,
@@ -55,6 +55,7 @@ SECONDS = {
     "tests/integration/test_testing.py": 20,
     "tests/integration/test_commands_operating.py": 15,
     "tests/integration/test_commands.py": 10,
+    "tests/simulation/test_simulation.py::test_promises_are_kept": 25,
     "tests/unit/test_store_tools.py": 20,
     "tests/security/test_interrupted_starts.py": 15,
     "tests/security/test_descriptors.py": 15,

@@ -30,7 +30,8 @@ from mqspark.protocol.autoswitch import (
     epoch_data_head,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from tests.unit.broker_kit import SEND, Bench, ManualClock, send_ext
+from tests.unit.broker_kit import PULL, SEND, Bench, ManualClock, pull_ext, send_ext
+from tests.unit.test_slave_metadata import one_round
 
 STORE = {
     "mapped_file_size_commit_log": 1 << 16,
@@ -264,6 +265,66 @@ def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path, benches
         assert one.broker.epochs.entries == ((1, 0), (2, common))
     (saved,) = (tmp_path / "a" / "mqspark.diverged").iterdir()
     assert saved.read_bytes() == lost
+
+
+def test_a_start_shows_nothing_before_it_is_known_to_be_confirmed(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    """A start shows all that is stored, and what only a replaced master has is taken back later."""
+    one = make(tmp_path / "a", 1, 1, slave_read_enable=True)
+    two = make(tmp_path / "b", 2, 1)
+    benches += [one, two]
+    send(one, 5)
+    with joined(one, two):
+        agree_on_set(one, {1, 2})
+    send(one, 2)
+    assert pull(one).code == 0
+    one_round(one, two)
+    change_part(two, 2, 2, 2)
+    assert pull(two).code == 0, "nobody else can be elected"
+    send(two, 1)
+    change_part(one, 1, 2, 2)
+    assert pull(one).code == ResponseCode.SYSTEM_BUSY
+    assert pull(one, RequestCode.GET_MAX_OFFSET).code == ResponseCode.SYSTEM_BUSY
+    with joined(two, one) as pair:
+        pair.carry()
+        one.broker.replicated()
+        assert pull(one).code == 0
+        assert shown_by(one) == 6
+
+
+def test_a_slave_shows_nothing_while_its_log_is_taken_back(tmp_path: Path, benches: list[Bench]) -> None:
+    master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1, slave_read_enable=True)
+    benches += [master, slave]
+    send(master, 5)
+    with joined(master, slave):
+        confirmed = slave.store.max_physical_offset
+        slave.broker.replicated()
+        pull(master)
+        one_round(master, slave)
+        assert pull(slave).code == 0
+        send(master, 2)
+    with joined(master, slave):
+        pass
+    waiting = slave.peer()
+    end = {"queueOffset": str(shown_by(slave)), "sysFlag": "6", "suspendTimeoutMillis": "15000"}
+    waiting.give(PULL, pull_ext(topic="T", queueId="0") | end)
+    slave.broker.turn()
+    assert not waiting.heard()
+    slave.store.cut_back(confirmed)
+    assert pull(slave).code == ResponseCode.SYSTEM_BUSY
+    slave.broker.turn()
+    for _ in range(3):
+        slave.flush()
+        slave.run_jobs()
+        slave.broker.turn()
+    assert [answer.code for answer in waiting.heard()] in ([], [ResponseCode.SYSTEM_BUSY])
+    assert slave.store.max_physical_offset == slave.store.shown_offset == confirmed
+    assert pull(slave).code == 0
+
+
+def pull(bench: Bench, code: int = PULL) -> Any:
+    return bench.peer().ask(code, pull_ext(topic="T", queueId="0"))
 
 
 def test_epochs_from_the_same_place_keep_logs_apart(tmp_path: Path, benches: list[Bench]) -> None:

@@ -98,11 +98,14 @@ class PullProcessor:
         state: BrokerState,
         memory_bytes: int = 1 << 62,
         has_master: Callable[[], bool] | None = None,
+        why_unsure: Callable[[], str] = str,
     ) -> None:
-        """``memory_bytes`` of this machine. ``has_master``: set on a slave, whether its master is there."""
+        """``memory_bytes`` of this machine. ``has_master``: set on a slave, whether its master is there.
+        ``why_unsure``: why parked pulls are not answered now, or ''."""
         self._state = state
         self._memory_bytes = memory_bytes
         self._has_master = has_master
+        self._why_unsure = why_unsure
         self._get = state.store.get
         self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
         self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
@@ -341,6 +344,8 @@ class PullProcessor:
             if pull.session.room <= 0:
                 self._put_off(pull)
                 return True
+            if reason := self._why_unsure():
+                raise NotNow(reason)
             return self._serve(pull, may_wait=may_wait, woken=woken)
         except (OSError, NotNow) as error:
             remark = f"the messages cannot be read now: {error}"

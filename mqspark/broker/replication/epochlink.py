@@ -32,15 +32,18 @@ from mqspark.protocol.autoswitch import (
     epoch_data_head,
 )
 from mqspark.protocol.bodies import EpochEntry, EpochEntryCache, encode_body
-from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, ok
+from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers import ExchangeHAInfoResponseHeader
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
 from mqspark.store.log.epochs import Epoch, EpochFile, check_order, last_common
 from mqspark.store.store import MessageStore
 
-__all__ = ["ControlledReplicas", "EpochFollower", "HaViews"]
+__all__ = ["ControlledReplicas", "EpochFollower", "HaViews", "UNSURE", "reads_once_sure"]
+
+UNSURE = "this replica does not know yet which of its messages are confirmed"
 
 MAX_LEFT = 1_000
 """Slaves that are remembered after they left."""
@@ -224,6 +227,8 @@ class ControlledReplicas(Replicas):
         self._since_ms = clock.monotonic_ms()
         self._left: set[int] = set()
         """Slaves whose connection ended."""
+        self._sure = False
+        """Of a master: all that its start has shown is confirmed."""
 
     def _new(self, address: str) -> Replica:
         return EpochReplica(address, self._config, self._store, self._clock, self._epochs, self)
@@ -282,6 +287,21 @@ class ControlledReplicas(Replicas):
         return True
 
     @property
+    def is_sure(self) -> bool:
+        """Whether nothing that this broker shows can be taken back: all of it is confirmed, or nobody else may be
+        elected. A start and a cut of the log show everything that is stored."""
+        if self._sure:
+            return True
+        store, term = self._store, self._term
+        if store.is_cutting:
+            return False
+        is_alone = term.holds and term.members == {term.broker_id}
+        if not is_alone and self.confirmed < store.shown_offset:
+            return False
+        self._sure = self._epoch_follower is None
+        return True
+
+    @property
     def shortage(self) -> TooFewReplicas | None:
         if self._epoch_follower is not None:
             return None
@@ -318,6 +338,42 @@ class ControlledReplicas(Replicas):
             if replica.acked >= max(self._confirmed, begin):
                 wanted.add(broker_id)
         return frozenset(wanted) if wanted != term.sync_set else None
+
+
+_READS = (
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.POP_LITE_MESSAGE,
+    RequestCode.PEEK_MESSAGE,
+    RequestCode.QUERY_MESSAGE,
+    RequestCode.VIEW_MESSAGE_BY_ID,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+)
+
+
+def reads_once_sure(handlers: dict[int, Handler], replicas: ControlledReplicas) -> dict[int, Handler]:
+    """Handlers of requests that read messages, which refuse until it is certain that nobody has to forget an answer."""
+
+    def check() -> None:
+        if not replicas.is_sure:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy, {UNSURE}")
+
+    def checked_after(slices: Slices) -> Slices:
+        answer = yield from slices
+        check()
+        return answer
+
+    def guarded(handler: Handler) -> Handler:
+        def guard(session: Session, command: Command) -> bytes | Slices | None:
+            check()
+            answer = handler(session, command)
+            return answer if answer is None or isinstance(answer, bytes) else checked_after(answer)
+
+        return guard
+
+    return {code: guarded(handlers[code]) for code in _READS if code in handlers}
 
 
 class HaViews:

@@ -196,6 +196,11 @@ class Replicas:
         return config.broker_role is BrokerRole.SYNC_MASTER and config.all_ack_in_sync_state_set
 
     @property
+    def is_sure(self) -> bool:
+        """Whether messages may be read now."""
+        return True
+
+    @property
     def shortage(self) -> TooFewReplicas | None:
         """Why a SYNC_MASTER accepts no message now: fewer than minInSyncReplicas are in sync."""
         config = self._config

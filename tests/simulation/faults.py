@@ -1,0 +1,66 @@
+"""What goes wrong in a run: a list that depends on the seed alone, and that can be shortened."""
+
+from __future__ import annotations
+
+import errno
+import random
+from dataclasses import dataclass
+
+__all__ = ["Fault", "draw_faults"]
+
+NODES = ("broker-0", "broker-1", "broker-2", "controller")
+KINDS = (
+    ("kill", 4),
+    ("power", 3),
+    ("pause", 4),
+    ("cut", 4),
+    ("isolate", 4),
+    ("reset", 2),
+    ("clock", 1),
+    ("slow", 1),
+    ("disk", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    at_s: float
+    kind: str
+    node: str
+    other: str
+    for_s: float
+    value: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.at_s:7.3f} s  {self.kind} {self.node}"
+        if self.kind in ("cut", "reset"):
+            text += f" -> {self.other}"
+        if self.value:
+            text += f" ({self.value})"
+        return text + (f" for {self.for_s:.3f} s" if self.for_s else "")
+
+
+def draw_faults(seed: int, begin_s: float, end_s: float) -> list[Fault]:
+    """At most two at a time, mostly."""
+    chance = random.Random(f"faults {seed}")
+    mean_s = chance.choice((1.5, 4.0, 8.0))
+    kinds = [kind for kind, weight in KINDS for _ in range(weight)]
+    if chance.random() < 0.3:  # one kind only, again and again
+        kinds = [chance.choice(kinds)]
+    found: list[Fault] = []
+    at_s = begin_s
+    while True:
+        at_s += chance.expovariate(1 / mean_s)
+        if at_s >= end_s:
+            return found
+        kind, node = chance.choice(kinds), chance.choice(NODES)
+        other = chance.choice([each for each in NODES if each != node])
+        for_s = min(chance.choice((0.05, 0.5, 2.0, 4.0, 9.0)) * chance.uniform(0.7, 1.3), end_s - at_s)
+        value = 0
+        if kind == "clock":
+            value = chance.choice((-60_000, -1_000, 1_000, 3_600_000))
+        elif kind == "cut":
+            value = chance.choice((0, 1))  # 1: both ways
+        elif kind == "disk":
+            value = chance.choice((errno.EIO, errno.ENOSPC))
+        found.append(Fault(round(at_s, 3), kind, node, other, round(for_s, 3), value))

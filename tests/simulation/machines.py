@@ -1,0 +1,248 @@
+"""The processes of a cluster: the servers of this project, unchanged, on simulated machines.
+
+What they would take from their host is replaced for as long as a world runs: sockets, threads, files, and the seconds
+of ``time``. A machine keeps its disk when its process is killed; the cut of its power may lose what was not synced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import mqspark_server.broker_app as broker_module
+import mqspark_server.controlled_app as controlled_module
+import mqspark_server.controller_app as controller_module
+from mqspark.controller.statefile import StateFile
+from mqspark.store.store import MessageStore
+from mqspark_server.controlled_app import ControlledApp
+from mqspark_server.controller_app import ControllerApp
+from mqspark_server.net.descriptors import Descriptors
+from mqspark_server.settings.settings import broker_settings, controller_settings
+from tests.crash.disk import Tree
+from tests.simulation.disk import SimulatedFiles
+from tests.simulation.network import Network
+from tests.simulation.scheduler import Process, ProcessLoop, World, here
+
+__all__ = ["BrokerMachine", "ControllerMachine", "Machine", "replaced_host"]
+
+DISK_S = (0.0002, 0.004)
+"""What a job of the disk takes."""
+
+
+class SimulatedWorker:
+    """``diskwork.Worker`` without a thread: a job runs at one moment, a while after it was submitted."""
+
+    def __init__(self, name: str) -> None:
+        process = here()
+        self._loop = process.loop
+        self._chance = random.Random(f"{name} {process.chance.random()}")
+        self._jobs: deque[tuple[Callable[[], object], Callable[[BaseException | None], None]]] = deque()
+        self._busy = False
+
+    def submit(self, work: Callable[[], object], done: Callable[[BaseException | None], None]) -> None:
+        self._jobs.append((work, done))
+        if not self._busy:
+            self._next()
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        finished = self._loop.create_future()
+        results: list[Any] = []
+
+        def done(error: BaseException | None) -> None:
+            if finished.done():
+                return
+            if error is None:
+                finished.set_result(results[0])
+            else:
+                finished.set_exception(error)
+
+        self.submit(lambda: results.append(work()), done)
+        return await finished
+
+    def _next(self) -> None:
+        self._busy = True
+        self._loop.call_later(self._chance.uniform(*DISK_S), self._work)
+
+    def _work(self) -> None:
+        self._busy = False
+        if not self._jobs:
+            return
+        work, done = self._jobs.popleft()
+        error: BaseException | None = None
+        try:
+            work()
+        except Exception as caught:
+            error = caught
+        self._loop.call_later(self._chance.uniform(*DISK_S), done, error)
+        if self._jobs:
+            self._next()
+
+    def close(self) -> None:
+        while self._jobs:
+            self._work()
+
+
+class Machine:
+    """``start`` and the faults; ``process`` is None while it does not run."""
+
+    def __init__(self, world: World, network: Network, name: str, host: str) -> None:
+        self.world, self.network = world, network
+        self.name, self.host = name, host
+        self.process: Process | None = None
+        self.root = Path("/simulated") / name
+        self._tree: Tree = {}
+        self.app: Any = None
+        self.starts = 0
+        self.failures: list[str] = []
+        self._chance = random.Random(f"machine {name} {world.seed}")
+
+    @property
+    def files(self) -> SimulatedFiles:
+        assert self.process is not None
+        files: SimulatedFiles = self.process.files
+        return files
+
+    def start(self) -> None:
+        if self.process is not None:
+            return
+        self.starts += 1
+        self.network.without_power.discard(self.host)
+        process = self.process = Process(self.world, self.name, self.host)
+        process.files = SimulatedFiles(self.root, self._tree)
+        process.start(self._run(process))
+
+    async def _run(self, process: Process) -> None:
+        try:
+            self.app = self.make()
+            await self.app.start()
+        except Exception as error:
+            self.failures.append(f"{self.world.now_s:.3f} s: {error!r}")
+            self.kill(power=False)
+            self.world.at(self.world.now_s + 1.0, self.start)
+
+    def make(self) -> Any:
+        raise NotImplementedError
+
+    def kill(self, *, power: bool) -> None:
+        process = self.process
+        if process is None:
+            return
+        self.process = None
+        process.die()
+        files = process.files
+        self._tree = files.after_power_cut(self._chance) if power else files.tree()
+        if power:
+            self.network.without_power.add(self.host)
+        self.network.killed(process, power=power)
+
+    def pause(self) -> None:
+        if self.process is not None:
+            self.process.pause()
+
+    def resume(self) -> None:
+        if self.process is not None:
+            self.process.resume()
+
+    def step_clock(self, ms: int) -> None:
+        if self.process is not None:
+            self.process.wall_step_ms += ms
+
+
+class ControllerMachine(Machine):
+    def make(self) -> ControllerApp:
+        settings = controller_settings(
+            {
+                "listenPort": 9878,
+                "bindAddress": self.host,
+                "controllerStorePath": str(self.root),
+                "scanNotActiveBrokerInterval": 500,
+                "scanInactiveMasterInterval": 500,
+            }
+        )
+        return ControllerApp(settings, clock=here().clock)
+
+
+class SimulatedBroker(ControlledApp):
+    def _note_recovery(self, report: Any) -> None:
+        self.recovery = {"report": report}
+
+
+class BrokerMachine(Machine):
+    def __init__(
+        self, world: World, network: Network, name: str, host: str, controllers: str, **settings: Any
+    ) -> None:
+        super().__init__(world, network, name, host)
+        self.settings = {
+            "brokerName": "orders",
+            "listenPort": 10911,
+            "bindAddress": host,
+            "brokerIP1": host,
+            "storePathRootDir": str(self.root),
+            "enableControllerMode": True,
+            "controllerAddr": controllers,
+            "minInSyncReplicas": 2,
+            "slaveReadEnable": True,
+            "flushDiskType": "SYNC_FLUSH",
+            "autoCreateTopicEnable": True,
+            "httpEnable": False,
+            "fastPortEnable": False,
+            "timerWheelEnable": False,
+            "messageIndexEnable": False,
+            "mappedFileSizeCommitLog": 64 << 10,
+            "mappedFileSizeConsumeQueue": 20 * 500,
+            "maxMessageSize": 16 << 10,
+            "controllerHeartBeatTimeoutMills": 3_000,
+            "brokerHeartbeatInterval": 500,
+            "syncBrokerMetadataPeriod": 1_000,
+            "checkSyncStateSetPeriod": 1_000,
+            "haMaxTimeSlaveNotCatchup": 3_000,
+            "haHousekeepingInterval": 5_000,
+            "haSendHeartbeatInterval": 1_000,
+            **settings,
+        }
+
+    def make(self) -> ControlledApp:
+        settings = broker_settings(self.settings, use_environment=False)
+        return SimulatedBroker(settings, clock=here().clock, chance=here().chance)
+
+
+@contextmanager
+def replaced_host(network: Network) -> Iterator[None]:
+    """For as long as this lasts, servers of this process get their host's services from the world."""
+
+    def store(*args: Any, **kwargs: Any) -> MessageStore:
+        return MessageStore(*args, files=here().files, **kwargs)
+
+    def state_file(directory: Path) -> StateFile:
+        return StateFile(directory, here().files)
+
+    def seconds() -> float:
+        return asyncio.get_running_loop().time()
+
+    times = SimpleNamespace(perf_counter=seconds, monotonic=seconds)
+    with ExitStack() as stack:
+        for target, replacement in (
+            ("mqspark_server.net.addresses.bind_socket", network.bind),
+            ("mqspark_server.net.tcp.monotonic", seconds),
+            ("mqspark_server.net.lateness.monotonic", seconds),
+            ("mqspark_server.registrar.time", times),
+            ("mqspark.store.recovery.recovery.time", times),
+        ):
+            stack.enter_context(patch(target, replacement))
+        for part in ("net.tcp", "net.slaveport", "broker_app"):
+            stack.enter_context(patch(f"mqspark_server.{part}.PROCESS", Descriptors()))
+        for module in (broker_module, controller_module):
+            stack.enter_context(patch.object(module, "Worker", SimulatedWorker))
+        stack.enter_context(patch.object(broker_module, "open_kernel_sync", lambda: None))
+        stack.enter_context(patch.object(broker_module, "MessageStore", store))
+        stack.enter_context(patch.object(controller_module, "StateFile", state_file))
+        stack.enter_context(patch.object(controlled_module, "OsFiles", lambda: here().files))
+        stack.enter_context(patch.object(ProcessLoop, "network", network))
+        yield

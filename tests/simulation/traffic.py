@@ -1,0 +1,137 @@
+"""Clients of a simulated cluster: they send, read and commit by the wire, over connections that may break."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from mqspark.errors import MQError
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import (
+    Header,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from mqspark.record import decode_records
+from mqspark_server.net.outbound import Outbound
+from tests.simulation.history import GROUP, QUEUES, TOPIC, History, Sent
+from tests.simulation.scheduler import Process
+
+__all__ = ["Client", "Consumer", "Producer"]
+
+TIMEOUT_S = 3.0
+_FAILURES = (OSError, ValueError, MQError, TimeoutError)
+
+
+class Client:
+    def __init__(self, process: Process, history: History, addresses: list[str]) -> None:
+        self.process = process
+        self.history = history
+        self.chance = random.Random(f"client {process.chance.random()}")
+        self.is_ending = False
+        self._addresses = addresses
+        self._connections: dict[str, Outbound] = {}
+
+    async def ask(self, address: str, code: int, header: Header, body: bytes = b"") -> Command:
+        connection = self._connections.get(address)
+        if connection is None or not connection.alive:
+            connection = await Outbound.connect(address, lambda: None, TIMEOUT_S)
+            self._connections[address] = connection
+        try:
+            return await connection.request(code, header, body, timeout_s=TIMEOUT_S)
+        except MQError:
+            if self.chance.random() < 0.5:  # otherwise what is under way may still arrive
+                connection.close()
+                self._connections.pop(address, None)
+            raise
+
+
+class Producer(Client):
+    """Sends one message after the other, each of them once: what is not acknowledged is there or not."""
+
+    async def run(self) -> None:
+        number = place = 0
+        name = self.process.name
+        while not self.is_ending:
+            number += 1
+            body = b"%s-%d" % (name.encode(), number) + b"." * self.chance.choice((0, 50, 400))
+            sent = Sent(name, self.chance.choice(QUEUES), body)
+            self.history.sent += 1
+            header = SendMessageRequestHeaderV2(
+                producer_group="senders",
+                topic=TOPIC,
+                default_topic="TBW102",
+                default_topic_queue_nums=len(QUEUES),
+                queue_id=sent.queue_id,
+                sys_flag=0,
+                born_timestamp=self.process.clock.now_ms(),
+                flag=0,
+                properties="",
+            )
+            address = self._addresses[place % len(self._addresses)]
+            try:
+                answer = await self.ask(address, RequestCode.SEND_MESSAGE_V2, header, body)
+            except _FAILURES:
+                place += 1
+            else:
+                if answer.code == ResponseCode.SUCCESS:
+                    found = answer.header(SendMessageResponseHeader)
+                    self.history.was_acked(sent, (found.queue_id, found.queue_offset))
+                else:
+                    place += 1
+            await asyncio.sleep(self.chance.choice((0.001, 0.02, 0.2)))
+
+
+class Consumer(Client):
+    """Reads all queues from whichever broker answers, and commits where it is."""
+
+    async def run(self) -> None:
+        offsets = dict.fromkeys(QUEUES, 0)
+        while not self.is_ending:
+            queue_id = self.chance.choice(QUEUES)
+            address = self.chance.choice(self._addresses)
+            try:
+                offsets[queue_id] = await self._pull(address, queue_id, offsets[queue_id])
+                if self.chance.random() < 0.3:
+                    await self._commit(self.chance.choice(self._addresses), queue_id, offsets[queue_id])
+            except _FAILURES:
+                pass
+            await asyncio.sleep(self.chance.choice((0.01, 0.1, 0.5)))
+
+    async def _pull(self, address: str, queue_id: int, offset: int) -> int:
+        header = PullMessageRequestHeader(
+            consumer_group=GROUP,
+            topic=TOPIC,
+            queue_id=queue_id,
+            queue_offset=offset,
+            max_msg_nums=32,
+            sys_flag=4,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            sub_version=0,
+            subscription="*",
+        )
+        answer = await self.ask(address, RequestCode.PULL_MESSAGE, header)
+        if answer.code != ResponseCode.SUCCESS:
+            return offset
+        found = answer.header(PullMessageResponseHeader)
+        for message in decode_records(bytes(answer.body)):
+            place = queue_id, message.queue_offset
+            self.history.reads += 1
+            self.history.observed(
+                place, message.body, f"read from {address} at {self.history.world.now_s:.3f} s"
+            )
+        self.history.world.note("read", address, queue_id, offset, found.next_begin_offset)
+        return found.next_begin_offset
+
+    async def _commit(self, address: str, queue_id: int, offset: int) -> None:
+        committed = self.history.committed
+        committed[queue_id] = max(committed.get(queue_id, 0), offset)
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=GROUP, topic=TOPIC, queue_id=queue_id, commit_offset=offset
+        )
+        await self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
