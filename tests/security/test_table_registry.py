@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import mqspark_server.web.sessions  # noqa: F401, a broker imports it once users log in
 from mqspark.bounded import MEMOS, Memo
 from mqspark.client.remoting import instance
 from mqspark.message import Message
