@@ -18,6 +18,13 @@ from mqspark.store.disk.saved import SavedTable
 
 __all__ = ["SavedState"]
 
+SHORT_SAVE_MS = 20
+"""After a longer save, the next changes wait to be saved together."""
+REST_FACTOR = 3
+"""They wait for so many times as long as the save took, so that saves take at most a quarter of the time, however
+often peers change a large table."""
+MAX_REST_MS = 1_000
+
 
 class SavedState:
     """What operators change is saved at once; offsets, and the tables of services, every flushConsumerOffsetInterval.
@@ -33,9 +40,12 @@ class SavedState:
         """``on_saved`` is called after a save of what operators change."""
         self._state = state
         self._lmq = state.store_config.enable_lmq
-        self.topics = SavedTable(state.topics, config_file("topics.json"), on_saved)
-        self.groups = SavedTable(state.subscriptions, config_file("subscriptionGroup.json"), on_saved)
-        self.modes = SavedTable(modes, config_file("messageRequestMode.json"), on_saved)
+        self._on_saved = on_saved
+        self._began_ms = self._rest_until_ms = 0
+        """When the last saves began, and when the next ones may."""
+        self.topics = SavedTable(state.topics, config_file("topics.json"), self._saved)
+        self.groups = SavedTable(state.subscriptions, config_file("subscriptionGroup.json"), self._saved)
+        self.modes = SavedTable(modes, config_file("messageRequestMode.json"), self._saved)
         state.subscriptions.lmq = self._lmq
         offsets_file = config_file("consumerOffset.json")
         if self._lmq:
@@ -77,12 +87,20 @@ class SavedState:
     @property
     def is_due(self) -> bool:
         """Whether an operator changed something."""
-        return any(table.behind for table in self._urgent)
+        is_behind = any(table.behind for table in self._urgent)
+        return is_behind and self._state.clock.monotonic_ms() >= self._rest_until_ms
+
+    def _saved(self) -> None:
+        now_ms = self._state.clock.monotonic_ms()
+        took_ms = now_ms - self._began_ms
+        if took_ms > SHORT_SAVE_MS:
+            self._rest_until_ms = now_ms + min(MAX_REST_MS, REST_FACTOR * took_ms)
+        self._on_saved()
 
     def jobs(self) -> Iterator[Job]:
         """Saves of what has changed, in order."""
+        now_ms = self._began_ms = self._state.clock.monotonic_ms()
         yield from (table.job() for table in self._urgent if table.behind)
-        now_ms = self._state.clock.monotonic_ms()
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + self._state.config.flush_consumer_offset_interval
             yield from (table.job() for table in self._timed if table.behind)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from mqspark.broker.group.membership import NOTIFIED_AT_ONCE
+from mqspark.broker.savedstate import MAX_REST_MS, SHORT_SAVE_MS
 from mqspark.broker.state import groups
 from mqspark.broker.state.changes import ANSWERED_AT_ONCE
 from mqspark.broker.state.consumer_offsets import DROPPED_AT_ONCE
@@ -480,6 +481,45 @@ def test_answers_of_one_save_are_sent_between_turns_and_waiting_ones_cost_nothin
         assert more <= ANSWERED_AT_ONCE
         answered += more
     assert answered + len(peer.heard()) == CHANGES
+    bench.close()
+
+
+@pytest.mark.parametrize(("took_ms", "rest_ms"), [(SHORT_SAVE_MS, 0), (100, 300), (5_000, MAX_REST_MS)])
+def test_changes_during_the_rest_after_a_long_save_are_saved_together(
+    tmp_path: Path, took_ms: int, rest_ms: int
+) -> None:
+    bench = Bench(tmp_path)
+
+    def change(number: int) -> None:
+        bench.broker.state.topics.put(TopicConfig(topic_name=f"T{number}", perm=6))
+
+    def save() -> int:
+        jobs = bench.broker.jobs()
+        bench.clock.advance(took_ms)
+        for job in jobs:
+            job.run()
+            job.done()
+        return len(jobs)
+
+    save()
+    bench.clock.advance(MAX_REST_MS)
+    assert not bench.broker.jobs_due
+    change(0)
+    assert bench.broker.jobs_due
+    assert save()
+    assert not bench.broker.jobs_due
+    if rest_ms:
+        for number in range(1, 100):
+            change(number)
+            assert not bench.broker.jobs_due
+        bench.clock.advance(rest_ms - 1)
+        assert not bench.broker.jobs_due
+        bench.clock.advance(1)
+    else:
+        change(1)
+    assert bench.broker.jobs_due
+    save()
+    assert not bench.broker.jobs_due
     bench.close()
 
 
