@@ -85,7 +85,7 @@ class BrokerConfig:
     region_id: str = "DefaultRegion"
     trace_on: bool = True
 
-    register_name_server_period: int = 30_000  # ms
+    register_name_server_period: int = 30_000  # ms; held between 10 and 60 s
     register_broker_timeout_mills: int = 24_000
     force_register: bool = True
     """False: a name server is first asked for its data version, and skipped when it is current."""

@@ -34,9 +34,11 @@ from mqspark.protocol.named import check_header, names_getter
 __all__ = [
     "JSON",
     "BINARY",
+    "UNREAD_CODE",
     "RESPONSE_FLAG",
     "ONEWAY_FLAG",
     "Command",
+    "UnreadRequest",
     "decode_header",
     "encode_command",
     "encode_request",
@@ -140,6 +142,18 @@ class Command(msgspec.Struct, eq=False, gc=False):
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         remark = f" remark={self.remark!r}" if self.remark else ""
         return f"<Command {kind} code={self.code} opaque={self.opaque} body={len(self.body)} bytes{remark}>"
+
+
+UNREAD_CODE = -1
+"""No request has it, so that no handler is asked."""
+
+
+class UnreadRequest(Command, kw_only=True, eq=False, gc=False):
+    """A request of which nothing but a few numbers was read. ``asked`` is its code; ``code`` is UNREAD_CODE."""
+
+    asked: int
+    exceeded: str
+    """Which limit it exceeds."""
 
 
 @functools.cache

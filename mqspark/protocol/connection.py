@@ -6,20 +6,23 @@ frame. A malformed frame raises ProtocolError. The connection is unusable afterw
 as RocketMQ does. Complete commands before the malformed frame in the same chunk are not delivered; their
 sender sees the connection close.
 
+A server reads over a request whose header alone is too long: it becomes an UnreadRequest, which is answered with
+an error, and the connection goes on.
+
 Must not know about sockets, nor what commands mean.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 
 from mqspark.errors import FrameTooLarge, ProtocolError
-from mqspark.protocol.command import Command, decode_header
+from mqspark.protocol.command import JSON, UNREAD_CODE, Command, UnreadRequest, decode_header
 
 __all__ = [
     "MAX_FRAME_BYTES",
     "MAX_HEADER_BYTES",
-    "MAX_KNOWN_HEADER_BYTES",
     "MAX_ANSWER_HEADER_BYTES",
     "LARGE_BODY_BYTES",
     "Connection",
@@ -28,13 +31,9 @@ __all__ = [
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Limit of a frame, length prefix included (com.rocketmq.remoting.frameMaxLength)."""
 
-MAX_HEADER_BYTES = 64 * 1024
-"""Limit chosen by this project for the first frame of a connection; RocketMQ has none."""
-
-MAX_KNOWN_HEADER_BYTES = 256 * 1024
-"""Limit of later frames. It leaves room for a property string of the legal length, 32767 bytes, even if JSON
-escapes each byte with six. A string several times too long still fits: it is answered with an error and not
-treated as an attack."""
+MAX_HEADER_BYTES = 256 * 1024
+"""Limit chosen by this project; RocketMQ has none. It leaves room for a property string of the legal length, 32767
+bytes, even if JSON escapes each byte with six."""
 
 MAX_ANSWER_HEADER_BYTES = MAX_FRAME_BYTES
 """Limit for answers to own requests. The answer to a batch has the id of every message in its header."""
@@ -47,8 +46,14 @@ SLICE_COMMANDS = 512
 """``Connection(in_slices=True)`` checks after every ``SLICE_BYTES`` whether it has found ``SLICE_COMMANDS``,
 and leaves the rest for the next call. A read of 256 KiB can hold 14,000 frames that consist of a code only."""
 
+KEPT_BYTES = 2 * 1024
+"""Of either end of a header that is read over: RocketMQ's clients write ``opaque`` last, others first."""
+
 _PREFIX = struct.Struct(">iI")
 _PREFIX_BYTES = _PREFIX.size
+_BINARY_HEAD = struct.Struct(">hbhii")
+_MEMBER = r'(?<!\\)"%s"\s*:\s*(-?\d{1,10})\s*[,}]'
+_CODE, _OPAQUE, _FLAG = (re.compile((_MEMBER % name).encode()) for name in ("code", "opaque", "flag"))
 
 
 class Connection:
@@ -57,11 +62,12 @@ class Connection:
     __slots__ = (
         "_filled",
         "_in_slices",
-        "_known",
         "_max_frame_bytes",
         "_max_header_bytes",
         "_needed",
         "_partial",
+        "_passed",
+        "_reads_over",
         "_rest",
         "unparsed",
     )
@@ -72,14 +78,17 @@ class Connection:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_header_bytes: int = MAX_HEADER_BYTES,
         in_slices: bool = False,
+        reads_over: bool = False,
     ) -> None:
+        """``reads_over``: a request with too long a header becomes an UnreadRequest."""
         self._in_slices = in_slices
+        self._reads_over = reads_over
+        self._passed: _LongHeader | None = None
+        """The frame that is being read over."""
         self.unparsed = b""
         """Received bytes left for the next ``receive_data`` (``in_slices``), which may be called with b""."""
         self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
-        self._known = False
-        """Whether a whole frame has arrived."""
         self._partial = bytearray()
         self._needed = _PREFIX_BYTES
         self._rest: bytearray | None = None
@@ -88,7 +97,9 @@ class Connection:
 
     @property
     def buffered_bytes(self) -> int:
-        """Number of received bytes of an incomplete frame."""
+        """Number of bytes that are kept of an incomplete frame."""
+        if self._passed is not None:
+            return self._passed.kept_bytes
         return self._filled if self._rest is not None else len(self._partial)
 
     def rest(self) -> memoryview | None:
@@ -121,7 +132,9 @@ class Connection:
             raise RuntimeError("the rest of the current frame must be read into rest()")
         commands: list[Command] = []
         position = 0
-        if self._partial:
+        if self._passed is not None:
+            position = self._read_over(self._passed, data, 0, commands)
+        elif self._partial:
             position = self._complete_partial(data, commands)
             if not commands:
                 return commands
@@ -137,8 +150,10 @@ class Connection:
                 total, meta = unpack(data, position)
                 header_length = meta & 0xFFFFFF
                 if not header_length + 4 <= total <= max_total or header_length > max_header_bytes:
-                    self._known = self._known or bool(commands)
-                    self._check(total, header_length)
+                    passed = self._check(total, meta)
+                    if passed is not None:
+                        position = self._read_over(passed, data, position + _PREFIX_BYTES, commands)
+                        continue
                 end = position + 4 + total
                 if end > length:
                     self._needed = 4 + total
@@ -162,8 +177,6 @@ class Connection:
             break
         if position < length:
             self._partial += data[position:] if position else data
-        if commands:
-            self._known = True
         return commands
 
     def _complete_partial(self, data: bytes, commands: list[Command]) -> int:
@@ -181,9 +194,11 @@ class Connection:
             partial += data[position : position + missing]
             position += missing
             total, meta = _PREFIX.unpack_from(partial, 0)
-            header_length = meta & 0xFFFFFF
             if self._needed == _PREFIX_BYTES:
-                self._check(total, header_length)
+                passed = self._check(total, meta)
+                if passed is not None:
+                    self._partial = bytearray()
+                    return self._read_over(passed, data, position, commands)
                 self._needed = 4 + total
                 if self._needed > _PREFIX_BYTES:
                     continue
@@ -192,16 +207,76 @@ class Connection:
             commands.append(_command(partial))
             return position
 
-    def _check(self, total: int, header_length: int) -> None:
+    def _check(self, total: int, meta: int) -> _LongHeader | None:
+        """None: the frame may be read."""
+        header_length = meta & 0xFFFFFF
         if 4 + total > self._max_frame_bytes:
             raise FrameTooLarge("frame", 4 + total, self._max_frame_bytes)
         if total < 4 or header_length > total - 4:
             raise ProtocolError(f"frame of {total} bytes with a header of {header_length}")
-        limit = self._max_header_bytes
-        if self._known:
-            limit = max(limit, MAX_KNOWN_HEADER_BYTES)
-        if header_length > limit:
-            raise FrameTooLarge("header", header_length, limit)
+        if header_length <= self._max_header_bytes:
+            return None
+        if not self._reads_over:
+            raise FrameTooLarge("header", header_length, self._max_header_bytes)
+        return _LongHeader(meta >> 24, header_length, total - 4 - header_length, self._max_header_bytes)
+
+    def _read_over(self, passed: _LongHeader, data: bytes, position: int, commands: list[Command]) -> int:
+        """Returns where in ``data`` the next frame starts."""
+        position = passed.take(data, position)
+        self._passed = None if passed.is_over else passed
+        if passed.is_over:
+            commands.append(passed.request())
+        return position
+
+
+class _LongHeader:
+    """A frame that is read over. Of its header the ends are kept, of its body nothing."""
+
+    def __init__(self, kind: int, length: int, body_bytes: int, most_bytes: int) -> None:
+        self._kind = kind
+        self._length = length
+        self._most_bytes = most_bytes
+        self._header_left, self._body_left = length, body_bytes
+        self._head, self._tail = bytearray(), bytearray()
+
+    @property
+    def kept_bytes(self) -> int:
+        return _PREFIX_BYTES + len(self._head) + len(self._tail)
+
+    @property
+    def is_over(self) -> bool:
+        return not self._header_left and not self._body_left
+
+    def take(self, data: bytes, position: int) -> int:
+        """Returns where in ``data`` the frame ends, or the length of ``data``."""
+        end = min(position + self._header_left, len(data))
+        self._header_left -= end - position
+        missing = KEPT_BYTES - len(self._head)
+        self._head += data[position : min(position + missing, end)]
+        self._tail = (self._tail + data[max(position, end - KEPT_BYTES) : end])[-KEPT_BYTES:]
+        if self._header_left:
+            return end
+        position, end = end, min(end + self._body_left, len(data))
+        self._body_left -= end - position
+        return end
+
+    def request(self) -> UnreadRequest:
+        """Raises FrameTooLarge when it is not clear what to answer to."""
+        too_large = FrameTooLarge("header", self._length, self._most_bytes)
+        if self._kind != JSON:
+            code, _, _, opaque, flag = _BINARY_HEAD.unpack_from(self._head)
+            return UnreadRequest(UNREAD_CODE, opaque, flag, asked=code, exceeded=str(too_large))
+        # A quotation mark without a backslash is not inside of a text, and the fields of requests have texts as
+        # values: these are members of the header itself.
+        code, opaque, flag = (self._member(pattern) for pattern in (_CODE, _OPAQUE, _FLAG))
+        if code is None or opaque is None:
+            raise too_large
+        return UnreadRequest(UNREAD_CODE, opaque, flag or 0, asked=code, exceeded=str(too_large))
+
+    def _member(self, pattern: re.Pattern[bytes]) -> int | None:
+        found = pattern.search(self._head) or pattern.search(self._tail)
+        value = None if found is None else int(found[1])
+        return value if value is not None and -0x80000000 <= value <= 0x7FFFFFFF else None
 
 
 def _command(frame: bytearray) -> Command:

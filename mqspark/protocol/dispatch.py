@@ -25,7 +25,7 @@ from mqspark.errors import (
 )
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.command import Command, UnreadRequest, encode_response
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
@@ -65,6 +65,16 @@ _LOOK_UP_BOTH = frozenset(
     }
 )
 """Requests for which RocketMQ treats an illegal name as an unknown one."""
+
+_SENDS = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
 
 
 class Refusal(MQError):
@@ -119,14 +129,7 @@ def dispatch(
         handler = handlers.get(command.code)
         frame: bytes | Slices | None
         try:
-            if handler is None:
-                frame = encode_response(
-                    command.opaque,
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    remark=f" request type {command.code} not supported",
-                )
-            else:
-                frame = handler(session, command)
+            frame = _unserved(command) if handler is None else handler(session, command)
         except Exception as error:
             frame = _failed(session, command, error)
         if frame is None:  # as for most sends and pulls, which are answered later
@@ -141,6 +144,19 @@ def dispatch(
                 session.send(encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark=remark))
         else:
             long_work.begin(session, _answer_later(session, command, frame))
+
+
+def _unserved(command: Command) -> bytes:
+    if isinstance(command, UnreadRequest):
+        if command.asked in _SENDS:
+            remark = f"the message is illegal, its properties take over 32 KB: {command.exceeded}"
+            return encode_response(command.opaque, ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+        return encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=command.exceeded)
+    return encode_response(
+        command.opaque,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        remark=f" request type {command.code} not supported",
+    )
 
 
 def _answer_later(session: Session, command: Command, slices: Slices) -> Work[None]:

@@ -1,4 +1,5 @@
-"""Registers one broker at all its name servers: as soon as it is ready, when its topics change, and every 30 s.
+"""Registers one broker at all its name servers: as soon as it is ready, when its topics change, and every
+registerNameServerPeriod.
 
 Each name server has a task and a connection of its own, so that a dead one delays no other; it is retried after
 RETRY_S. (RocketMQ's broker registers after 10 s.) Must not know how a registration is built.
@@ -23,7 +24,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 
-__all__ = ["Master", "Registrar"]
+__all__ = ["Master", "Registrar", "period_s"]
 
 log = sparing("mqspark.registrar")
 
@@ -33,8 +34,14 @@ UNREGISTER_TIMEOUT_S = 1.0
 PAUSE_FACTOR = 9
 """Registering takes at most a tenth of the loop's time, however often topics change."""
 MAX_PAUSE_S = 5.0
+SHORTEST_PERIOD_MS, LONGEST_PERIOD_MS = 10_000, 60_000
+"""As in BrokerController: a broker is taken for dead after two minutes of silence."""
 
 _FAILURES = (OSError, ValueError, ClientError, ProtocolError)
+
+
+def period_s(asked_ms: int) -> float:
+    return max(SHORTEST_PERIOD_MS, min(asked_ms, LONGEST_PERIOD_MS)) / 1000
 
 
 class _NameServer:
@@ -122,9 +129,9 @@ class Registrar:
 
     async def _keep(self, server: _NameServer) -> None:
         while True:
-            period_s = self._broker.config.register_name_server_period / 1000
+            pause_s = period_s(self._broker.config.register_name_server_period)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(period_s if server.known else RETRY_S):
+                async with asyncio.timeout(pause_s if server.known else RETRY_S):
                     await server.due.wait()
             await asyncio.sleep(server.pause_s)
             server.due.clear()

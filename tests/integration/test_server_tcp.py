@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
+from mqspark.protocol.dispatch import dispatch, ok
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import LongWork
 from mqspark_server.net.addresses import bind_pair, bind_socket
 from mqspark_server.net.tcp import TURN_BYTES, RemotingServer
 from tests.support.waiting import eventually_async
@@ -23,6 +25,7 @@ from tests.support.waiting import eventually_async
 pytestmark = pytest.mark.anyio
 
 ECHO = int(RequestCode.GET_BROKER_RUNTIME_INFO)
+SEND = int(RequestCode.SEND_MESSAGE_V2)
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -120,6 +123,25 @@ async def serving(core: EchoCore | None = None, **options: Any) -> AsyncIterator
             await client.close()
         await server.close()
         assert server.connections == 0
+
+
+async def test_a_first_request_with_too_long_a_header_is_answered_and_the_connection_goes_on() -> None:
+    class Served(EchoCore):
+        def received(self, session: Session, commands: Iterable[Command]) -> None:
+            dispatch({ECHO: lambda session, command: ok(command)}, session, commands, LongWork())
+
+    async with serving(Served()) as harness:
+        client = await harness.client()
+        for opaque, code in enumerate((SEND, ECHO)):
+            client.writer.write(encode_request(code, opaque, {"i": "\u4e2d" * 200_000}, b"a body"))
+        client.writer.write(encode_request(SEND, 2, {"i": "v" * 300_000}, oneway=True))
+        refused = [await client.next(), await client.next()]
+        assert [(each.opaque, each.code) for each in refused] == [
+            (0, ResponseCode.MESSAGE_ILLEGAL),
+            (1, ResponseCode.SYSTEM_ERROR),
+        ]
+        assert "600" in (refused[0].remark or "")
+        assert (await client.request(3)).code == ResponseCode.SUCCESS
 
 
 async def test_answers_of_a_chunk_come_in_order_and_cost_one_turn() -> None:

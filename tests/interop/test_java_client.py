@@ -263,6 +263,21 @@ def test_a_queue_that_does_not_exist_is_refused(java: JavaDriver, cluster: Clust
     assert (refused.value.type, refused.value.code) == ("MQBrokerException", 29)
 
 
+@BOTH_HEADERS
+@pytest.mark.parametrize("characters", [20_000, 100_000])
+def test_properties_that_are_too_long_are_refused_and_the_connection_goes_on(
+    java: JavaDriver, cluster: Cluster, name: Name, characters: int
+) -> None:
+    topic = create_topic(cluster, name("Long"))
+    handle = producer(java, cluster)
+    long = message(topic, b"long", properties={"a": "\u4e2d" * characters})
+    with pytest.raises(JavaError) as refused:
+        java.call("producer.send", handle=handle, mode="sync", message=long)
+    assert (refused.value.type, refused.value.code) == ("MQBrokerException", 13)
+    sent = java.call("producer.send", handle=handle, mode="sync", message=message(topic, b"short"))
+    assert sent["status"] == "SEND_OK"
+
+
 # ---- push consumers
 
 

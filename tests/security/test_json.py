@@ -33,7 +33,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import BINARY, JSON, decode_header
-from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_KNOWN_HEADER_BYTES
+from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from mqspark.protocol.dispatch import Refusal, parse_properties
 from tests.unit.broker_kit import Bench, namesrv_peer
 
@@ -208,7 +208,7 @@ def test_deep_nesting_is_refused_as_such(levels: int) -> None:
 )
 def test_a_header_as_long_as_may_be(ext: bytes) -> None:
     header = b'{"code":1,"extFields":' + ext + b"}"
-    assert len(header) < MAX_KNOWN_HEADER_BYTES
+    assert len(header) < MAX_HEADER_BYTES
     assert costs_at_most(0.25, lambda: decode_header(JSON, header, b"").ext)
     odd = b"{'code':1,'extFields':" + ext + b"}"
     assert costs_at_most(0.25, lambda: decode_header(JSON, odd, b"").ext)

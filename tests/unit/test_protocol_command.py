@@ -12,7 +12,9 @@ from mqspark.protocol.codes import CURRENT_VERSION, Language, RequestCode, Respo
 from mqspark.protocol.command import (
     BINARY,
     JSON,
+    UNREAD_CODE,
     Command,
+    UnreadRequest,
     encode_command,
     encode_request,
     encode_request_head,
@@ -20,7 +22,7 @@ from mqspark.protocol.command import (
     encode_response_head,
     send_response_frame,
 )
-from mqspark.protocol.connection import LARGE_BODY_BYTES, Connection
+from mqspark.protocol.connection import KEPT_BYTES, LARGE_BODY_BYTES, MAX_HEADER_BYTES, Connection
 from mqspark.protocol.headers import (
     GetRouteInfoRequestHeader,
     PullMessageResponseHeader,
@@ -285,15 +287,51 @@ def test_bounds_hold_before_the_bytes_come() -> None:
     with pytest.raises(FrameTooLarge) as caught:
         Connection().receive_data(b"\x00\xff\xff\xfd" + b"\x00\x00\x00\x10")
     assert (caught.value.length, caught.value.limit) == (0xFFFFFD + 4, 1 << 24)
-    for heard, limit in ((b"", 64 * 1024), (encode_request(34, 1), 256 * 1024)):
-        for size in (limit, limit + 1):
-            begun = heard + (1 << 20).to_bytes(4, "big") + size.to_bytes(4, "big")
-            for chunks in ([begun], [begun[at : at + 1] for at in range(len(begun))]):
-                connection = Connection()
-                with pytest.raises(FrameTooLarge) if size > limit else contextlib.nullcontext():
-                    for chunk in chunks:
-                        connection.receive_data(chunk)
+    for size in (MAX_HEADER_BYTES, MAX_HEADER_BYTES + 1):
+        begun = (1 << 20).to_bytes(4, "big") + size.to_bytes(4, "big")
+        for chunks in ([begun], [begun[at : at + 1] for at in range(len(begun))]):
+            connection = Connection()
+            with pytest.raises(FrameTooLarge) if size > MAX_HEADER_BYTES else contextlib.nullcontext():
+                for chunk in chunks:
+                    connection.receive_data(chunk)
     assert Connection().receive_data(b"\x00\xff\xff\xfc" + b"\x00\x00\x00\x10") == []
+
+
+GO_HEADER = '{"code":310,"language":"GO","opaque":7,"flag":0,"extFields":{"i":%s}}'
+JAVA_HEADER = '{"code":310,"extFields":{"i":%s},"flag":0,"language":"JAVA","opaque":7,"version":455}'
+
+
+@pytest.mark.parametrize("chunk", [1, 1000, 4096, 1 << 20])
+@pytest.mark.parametrize(
+    "long",
+    [
+        json_frame(JAVA_HEADER % json.dumps('"opaque":5,"code":6,' * 20_000), b"a body"),
+        json_frame(GO_HEADER % json.dumps("\u4e2d" * 100_000, ensure_ascii=False), b"x" * 5000),
+        encode_request(310, 7, {"i": "v" * MAX_HEADER_BYTES}, b"a body", serialize_type=BINARY),
+    ],
+    ids=["java", "go", "binary"],
+)
+def test_a_server_reads_over_too_long_a_header(long: bytes, chunk: int) -> None:
+    chunk = max(chunk, len(long) // 5000) if chunk == 1 else chunk
+    before, after = encode_request(34, 1), encode_request(35, 2, body=b"next")
+    connection = Connection(in_slices=True, reads_over=True)
+    data, commands = before + long + after, []
+    for at in range(0, len(data), chunk):
+        commands += connection.receive_data(data[at : at + chunk])
+        assert connection.buffered_bytes <= 2 * KEPT_BYTES + 8
+    first, unread, last = commands
+    assert (first.code, last.code, bytes(last.body), connection.buffered_bytes) == (34, 35, b"next", 0)
+    assert isinstance(unread, UnreadRequest)
+    assert (unread.code, unread.asked, unread.opaque, unread.flag) == (UNREAD_CODE, 310, 7, 0)
+    assert str(MAX_HEADER_BYTES) in unread.exceeded
+
+
+@pytest.mark.parametrize(
+    "header", ['{"i":"%s"}', '{"code":310,"i":"%s"}', '{"code":310,"opaque":9999999999,"i":"%s"}']
+)
+def test_a_long_header_that_cannot_be_answered_ends_the_connection(header: str) -> None:
+    with pytest.raises(FrameTooLarge):
+        Connection(reads_over=True).receive_data(json_frame(header % ("x" * MAX_HEADER_BYTES)))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from typing import Protocol, cast
 from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.command import Command, encode_request
-from mqspark.protocol.connection import MAX_KNOWN_HEADER_BYTES, Connection
+from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.descriptors import PROCESS
@@ -596,7 +596,7 @@ class _RemotingConnection(asyncio.Protocol):
         self._server = server
         self._local_port = local_port
         self._fast = fast
-        self._parser = Connection(in_slices=True)
+        self._parser = Connection(in_slices=True, reads_over=True)
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._tls: TlsStream | None = None
@@ -1025,7 +1025,7 @@ class LocalPeer:
 
     def __init__(self, server: RemotingServer) -> None:
         self._server = server
-        self._requests = Connection(max_header_bytes=MAX_KNOWN_HEADER_BYTES)
+        self._requests = Connection()
         self._answers = Connection()
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
