@@ -80,7 +80,7 @@ def test_a_message_is_stored_and_counted(http: httpx.Client, broker: Broker) -> 
 
     topic = http.get("/api/v1/topics/http-topic").json()
     assert topic["queues"] == [{"queueId": 1, "minOffset": 0, "maxOffset": 2}]
-    assert "http-topic" in [entry["topic"] for entry in http.get("/api/v1/topics").json()]
+    assert "http-topic" in [entry["topic"] for entry in http.get("/api/v1/topics").json()["items"]]
 
     def records() -> list[bytes]:
         store = broker.apps[0].store
@@ -177,7 +177,7 @@ def test_cluster_groups_and_openapi(http: httpx.Client, broker: Broker) -> None:
     cluster = http.get("/api/v1/cluster").json()
     assert (cluster["address"], cluster["nameServers"]) == (broker.address, [broker.namesrv])
     assert cluster["runtime"]["brokerActive"] == "true"
-    assert isinstance(http.get("/api/v1/groups").json(), list)
+    assert isinstance(http.get("/api/v1/groups").json()["items"], list)
     assert http.get("/api/v1/groups/nobody").status_code == 404
     assert http.get("/api/v1/topics/nothing").status_code == 404
     paths = http.get("/openapi.json").json()["paths"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from mqspark.broker.state.consumer_offsets import NOT_FOUND
@@ -10,7 +10,7 @@ from mqspark.broker.state.groups import ConsumerGroup
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import Language
 
-__all__ = ["View", "groups_view", "lags", "language_name", "topics_view"]
+__all__ = ["View", "group_names", "groups_view", "lags", "language_name", "topics_view"]
 
 QUEUES_AT_ONCE = 256
 
@@ -56,17 +56,23 @@ def topics_view(state: BrokerState, only: str | None = None) -> View:
         }
 
 
-def groups_view(state: BrokerState, only: str | None = None) -> View:
+def group_names(state: BrokerState) -> set[str]:
+    """Groups that have members, offsets or a configuration."""
+    with_offsets = {group for _, group in state.offsets.pairs()}
+    return {*state.subscriptions.names(), *with_offsets, *(group.name for group in state.clients.consumers())}
+
+
+def groups_view(state: BrokerState, only: Collection[str] | None = None) -> View:
     """One entry per group that has members, offsets or a configuration: members, and the offset and lag of each
     queue."""
     topics_of: dict[str, list[str]] = {}
     for topic, group in state.offsets.pairs():
-        if only is None or group == only:
+        if only is None or group in only:
             topics_of.setdefault(group, []).append(topic)
     yield None
     clients = state.clients
-    names = {*state.subscriptions.names(), *topics_of, *(group.name for group in clients.consumers())}
-    for name in sorted(names) if only is None else sorted(names & {only}):
+    names = group_names(state)
+    for name in sorted(names) if only is None else sorted(names.intersection(only)):
         topics = []
         for topic in sorted(topics_of.get(name, ())):
             queues = []

@@ -9,17 +9,14 @@ import asyncio
 import base64
 import html
 from collections.abc import MutableMapping
-from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-from fastapi import FastAPI, Path, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
-from mqspark.broker.admin.views import View, groups_view, topics_view
-from mqspark.errors import FrameTooLarge, InvalidMessage, MessageTooLarge
+from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import (
     DEFAULT_TOPIC,
     MAX_PROPERTIES_BYTES,
@@ -28,18 +25,17 @@ from mqspark.message import (
     encode_properties,
     new_unique_id,
 )
-from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from mqspark.protocol.slices import Work
 from mqspark_server.web import login, problems
 from mqspark_server.web.callers import CLUSTER, Callers
-from mqspark_server.web.callers import group as group_named
-from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send
 from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import CONTENT_TYPE, render
 from mqspark_server.web.problems import Problem
+from mqspark_server.web.turns import between_turns
+from mqspark_server.web.v1 import groups, topics
+from mqspark_server.web.v1.asking import ERRORS, AskerNow, TopicName
 
 if TYPE_CHECKING:
     from mqspark_server.node import BrokerNode, BrokerParts
@@ -49,31 +45,6 @@ __all__ = ["create_api"]
 PRODUCER_GROUP = "HTTP_PRODUCER"
 ENVELOPE_BYTES = 256 * 1024
 """How much larger than maxMessageSize in base64 a request may be, for names and properties."""
-
-T = TypeVar("T")
-
-SLICE_S = 0.005
-"""The time spent on a view before other work runs."""
-
-_STATUS = {
-    ResponseCode.MESSAGE_ILLEGAL: 400,
-    ResponseCode.INVALID_PARAMETER: 400,
-    ResponseCode.NO_PERMISSION: 403,
-    ResponseCode.TOPIC_NOT_EXIST: 404,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: 404,
-    ResponseCode.SYSTEM_BUSY: 503,
-    ResponseCode.SERVICE_NOT_AVAILABLE: 503,
-    ResponseCode.FLUSH_DISK_TIMEOUT: 504,
-}
-"""Broker response code → HTTP status; all others are a 500."""
-
-_REMARKS = {
-    "property DELAY": 400,
-    "accurate timer message is not enabled": 501,
-    "timer message is under flow control": 503,
-    "broker unable to service, until": 503,
-}
-"""Beginning of a remark → HTTP status, where RocketMQ uses SYSTEM_ERROR for several reasons."""
 
 
 class NewMessage(BaseModel):
@@ -130,7 +101,9 @@ def create_api(app: BrokerNode) -> ASGIApp:
     )
     callers = api.state.callers = Callers(app, app.loopback_token)
     problems.answer_on(api)
-    api.include_router(login.router)
+    api.state.broker = app
+    for router in (login.router, topics.router, groups.router):
+        api.include_router(router)
 
     def serving() -> BrokerParts:
         if not app.lifecycle.ready or app.parts is None:
@@ -191,7 +164,6 @@ def create_api(app: BrokerNode) -> ASGIApp:
         return JSONResponse(body, 200 if good else 503)
 
     scrapes: list[asyncio.Task[bytes]] = []
-    one_view = asyncio.Lock()
 
     @api.get("/metrics", tags=["metrics"], response_class=Response)
     async def metrics(request: Request) -> Response:
@@ -200,18 +172,12 @@ def create_api(app: BrokerNode) -> ASGIApp:
         if callers.has_users:
             callers.authorize(callers.identify(request.scope), CLUSTER, Action.GET)
         if not scrapes:
-            scrape = asyncio.get_running_loop().create_task(
-                _between_turns(render(app)), name="mqspark-scrape"
-            )
+            scrape = asyncio.get_running_loop().create_task(between_turns(render(app)), name="mqspark-scrape")
             scrapes.append(scrape)
             scrape.add_done_callback(scrapes.remove)
         return Response(await asyncio.shield(scrapes[0]), media_type=CONTENT_TYPE)
 
-    async def document(view: View) -> Response:
-        async with one_view:
-            return Response(await _between_turns(listed(view)), media_type="application/json")
-
-    @api.get("/api/v1/cluster", tags=["cluster"])
+    @api.get("/api/v1/cluster", tags=["cluster"], responses=ERRORS)
     async def cluster(caller: CallerNow) -> dict[str, Any]:
         """This broker, as its tools see it."""
         callers.authorize(caller, CLUSTER, Action.GET)
@@ -226,34 +192,9 @@ def create_api(app: BrokerNode) -> ASGIApp:
             "runtime": parts.core.runtime_info(),
         }
 
-    @api.get("/api/v1/topics", tags=["topics"], response_model=list[dict[str, Any]])
-    async def topics(caller: CallerNow) -> Response:
-        """Every topic with its queues and their offsets."""
-        callers.authorize(caller, CLUSTER, Action.GET, Action.LIST)
-        return await document(topics_view(serving().core.state))
-
-    @api.get("/api/v1/topics/{topic}", tags=["topics"])
-    async def topic_of(topic: str, caller: CallerNow) -> dict[str, Any]:
-        callers.authorize(caller, topic_named(topic), Action.GET)
-        return await _only(topics_view(serving().core.state, topic), "topic", topic)
-
-    @api.get("/api/v1/groups", tags=["groups"], response_model=list[dict[str, Any]])
-    async def groups(caller: CallerNow) -> Response:
-        """Every consumer group with its members, offsets and lag."""
-        callers.authorize(caller, CLUSTER, Action.GET, Action.LIST)
-        return await document(groups_view(serving().core.state))
-
-    @api.get("/api/v1/groups/{group}", tags=["groups"])
-    async def group_of(group: str, caller: CallerNow) -> dict[str, Any]:
-        callers.authorize(caller, group_named(group), Action.GET)
-        return await _only(groups_view(serving().core.state, group), "group", group)
-
-    @api.post("/api/v1/topics/{topic}/messages", tags=["topics"], status_code=201)
-    async def put_message(
-        topic: Annotated[str, Path(max_length=255)], message: NewMessage, caller: CallerNow
-    ) -> StoredMessage:
+    @api.post("/api/v1/topics/{topic}/messages", tags=["messages"], status_code=201, responses=ERRORS)
+    async def put_message(topic: TopicName, message: NewMessage, asker: AskerNow) -> StoredMessage:
         """Store one message; answered when the broker's flush type allows it."""
-        serving()
         try:
             check_topic(topic)
             body = _body(message)
@@ -272,16 +213,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
             flag=0,
             properties=properties,
         )
-        try:
-            answer = await callers.ask(caller, RequestCode.SEND_MESSAGE_V2, header, body)
-        except TimeoutError:
-            raise Problem(504, "the broker did not answer in time; the message may be stored") from None
-        except ConnectionError as error:
-            raise Problem(503, str(error)) from None
-        except FrameTooLarge as error:
-            raise Problem(413, str(error)) from None
-        if answer.code != ResponseCode.SUCCESS:
-            raise Problem(_status(answer), f"code {answer.code}: {answer.remark}")
+        answer = await asker.ask(RequestCode.SEND_MESSAGE_V2, header, body)
         stored = answer.header(SendMessageResponseHeader)
         return StoredMessage(
             msgId=unique_id,
@@ -293,51 +225,6 @@ def create_api(app: BrokerNode) -> ASGIApp:
 
     hosts = (*app.settings.server.http_allowed_hosts.split(";"), app.config.broker_ip1)
     return Guarded(_bounded(api, app), (*hosts, app.settings.server.http_bind_address))
-
-
-def _status(refused: Command) -> int:
-    remark = refused.remark or ""
-    for beginning, status in _REMARKS.items():
-        if refused.code == ResponseCode.SYSTEM_ERROR and remark.startswith(beginning):
-            return status
-    return _STATUS.get(ResponseCode(refused.code), 500)
-
-
-async def _between_turns(work: Work[T]) -> T:
-    """Work for SLICE_S, then let other tasks run, until finished."""
-    while True:
-        end = monotonic() + SLICE_S
-        while monotonic() < end:
-            try:
-                next(work)
-            except StopIteration as finished:
-                result: T = finished.value
-                return result
-        await asyncio.sleep(0)
-
-
-def listed(view: View) -> Work[bytes]:
-    """As a JSON array."""
-    parts: list[bytes] = []
-    for entry in view:
-        if entry is not None:
-            parts.append(msgspec.json.encode(entry))
-        yield
-    return b"[%b]" % b",".join(parts)
-
-
-async def _only(view: View, key: str, name: str) -> dict[str, Any]:
-    def first() -> Work[dict[str, Any] | None]:
-        for entry in view:
-            if entry is not None:
-                return entry
-            yield
-        return None
-
-    found = await _between_turns(first())
-    if found is None:
-        raise Problem(404, f"no {key} {name!r}")
-    return found
 
 
 def _body(message: NewMessage) -> bytes:

@@ -50,7 +50,20 @@ def response(status: int, detail: str, headers: Mapping[str, str] | None = None,
 
 
 def answer_on(api: FastAPI) -> None:
-    """Make every error of an application a problem."""
+    """Make every error of an application a problem, in its OpenAPI document as well."""
+    plain = api.openapi
+
+    def documented() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            document = plain()
+            for operations in document["paths"].values():
+                for operation in operations.values():
+                    _as_problems(operation["responses"])
+            document["components"]["schemas"].pop("HTTPValidationError", None)
+            document["components"]["schemas"].pop("ValidationError", None)
+        return plain()
+
+    api.openapi = documented  # type: ignore[method-assign]
 
     @api.exception_handler(Problem)
     async def problem(request: Request, error: Problem) -> Response:
@@ -70,6 +83,13 @@ def answer_on(api: FastAPI) -> None:
     @api.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
         return response(500, "the broker failed at this request; its log says how")
+
+
+def _as_problems(responses: dict[str, Any]) -> None:
+    for status, described in responses.items():
+        if status >= "400" and "content" in described:
+            schema = {"$ref": "#/components/schemas/ProblemDetails"}
+            described["content"] = {MEDIA_TYPE: {"schema": schema}}
 
 
 def _title(status: int) -> str:

@@ -1,0 +1,42 @@
+"""Work on the broker's loop in slices: no answer over HTTP holds up the messages."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TypeVar
+
+import msgspec
+
+from mqspark.broker.admin.views import View
+from mqspark.protocol.slices import Work
+
+__all__ = ["between_turns", "listed"]
+
+T = TypeVar("T")
+
+SLICE_S = 0.005
+"""The time spent on a view before other work runs."""
+
+
+async def between_turns(work: Work[T]) -> T:
+    """Work for SLICE_S, then let other tasks run, until finished."""
+    while True:
+        end = monotonic() + SLICE_S
+        while monotonic() < end:
+            try:
+                next(work)
+            except StopIteration as finished:
+                result: T = finished.value
+                return result
+        await asyncio.sleep(0)
+
+
+def listed(view: View) -> Work[bytes]:
+    """As a JSON array."""
+    parts: list[bytes] = []
+    for entry in view:
+        if entry is not None:
+            parts.append(msgspec.json.encode(entry))
+        yield
+    return b"[%b]" % b",".join(parts)

@@ -1,0 +1,201 @@
+"""What all routes of /api/v1 share: the broker behind them, its answers as results or problems, pages and ETags."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from fastapi import Depends, Path, Query, Request
+
+from mqspark.auth.policies import Action
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import FrameTooLarge
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import Header
+from mqspark_server.node import BrokerNode, BrokerParts
+from mqspark_server.web.callers import Caller, Callers, Subject
+from mqspark_server.web.problems import Problem, ProblemDetails
+
+__all__ = [
+    "ERRORS",
+    "MAX_PAGE",
+    "After",
+    "Asker",
+    "AskerNow",
+    "GroupName",
+    "Limit",
+    "TopicName",
+    "check_match",
+    "cursor",
+    "etag",
+    "page_after",
+]
+
+MAX_PAGE = 1_000
+_MAX_CURSOR_LENGTH = 65_536
+
+_STATUS = {
+    ResponseCode.MESSAGE_ILLEGAL: 400,
+    ResponseCode.INVALID_PARAMETER: 400,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: 400,
+    ResponseCode.NO_PERMISSION: 403,
+    ResponseCode.TOPIC_NOT_EXIST: 404,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: 404,
+    ResponseCode.QUERY_NOT_FOUND: 404,
+    ResponseCode.CONSUMER_NOT_ONLINE: 409,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: 501,
+    ResponseCode.SYSTEM_BUSY: 503,
+    ResponseCode.SERVICE_NOT_AVAILABLE: 503,
+    ResponseCode.FLUSH_DISK_TIMEOUT: 504,
+}
+"""Broker response code → HTTP status; all others are a 500."""
+
+_REMARKS = {
+    "property DELAY": 400,
+    "accurate timer message is not enabled": 501,
+    "timer message is under flow control": 503,
+    "broker unable to service, until": 503,
+}
+"""Beginning of a remark → HTTP status, where RocketMQ uses SYSTEM_ERROR for several reasons."""
+
+_PROBLEMS = {
+    400: "the request is malformed, or the broker refuses its values",
+    401: "nobody is logged in, or the credentials are wrong",
+    403: "the caller may not do that",
+    404: "there is no such thing",
+    409: "the state of the broker does not allow it now",
+    412: "the thing has changed since it was read, or is there already",
+    413: "the request is too large",
+    422: "the request is not of the documented form",
+    429: "too many failed logins from this address; see Retry-After",
+    500: "the broker failed",
+    501: "the broker does not have this feature, or it is off",
+    503: "the broker is busy, read-only, full or not ready",
+    504: "the broker did not answer in time; a change may have happened",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ProblemDetails, "description": text} for status, text in _PROBLEMS.items()
+}
+"""For routers: every error is a problem."""
+
+TopicName = Annotated[str, Path(min_length=1, max_length=255)]
+GroupName = Annotated[str, Path(min_length=1, max_length=255)]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="at most so many")]
+After = Annotated[
+    str | None,
+    Query(max_length=_MAX_CURSOR_LENGTH, description="`next` of the page before; absent: the first page"),
+]
+
+
+class Asker(NamedTuple):
+    """A caller of a broker that serves."""
+
+    app: BrokerNode
+    parts: BrokerParts
+    callers: Callers
+    caller: Caller
+
+    @property
+    def state(self) -> BrokerState:
+        return self.parts.core.state
+
+    def authorize(self, subject: Subject, *actions: Action) -> None:
+        """Raises Problem unless the caller may do one of the actions."""
+        self.callers.authorize(self.caller, subject, *actions)
+
+    async def ask(
+        self,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        also: Collection[int] = (),
+    ) -> Command:
+        """The answer of the broker's handler, of success or of a code in ``also``. Raises Problem."""
+        try:
+            answer = await self.callers.ask(self.caller, code, header, body)
+        except TimeoutError:
+            raise Problem(
+                504, "the broker did not answer in time; what was asked for may have happened"
+            ) from None
+        except ConnectionError as error:
+            raise Problem(503, str(error)) from None
+        except FrameTooLarge as error:
+            raise Problem(413, str(error)) from None
+        if answer.code != ResponseCode.SUCCESS and answer.code not in also:
+            raise refused(answer)
+        return answer
+
+
+def refused(answer: Command) -> Problem:
+    remark = answer.remark or ""
+    status = _STATUS.get(ResponseCode(answer.code), 500) if answer.code in set(ResponseCode) else 500
+    if answer.code == ResponseCode.SYSTEM_ERROR:
+        status = next((status for begin, status in _REMARKS.items() if remark.startswith(begin)), status)
+    return Problem(status, f"code {answer.code}: {remark}", code=answer.code)
+
+
+async def _asker(request: Request) -> Asker:
+    app: BrokerNode = request.app.state.broker
+    callers: Callers = request.app.state.callers
+    caller = callers.identify(request.scope)
+    if not app.lifecycle.ready or app.parts is None:
+        raise Problem(503, f"the broker is {app.lifecycle.phase.name.lower()}")
+    return Asker(app, app.parts, callers, caller)
+
+
+AskerNow = Annotated[Asker, Depends(_asker)]
+
+
+# --- pages ---
+
+
+def page_after(names: Iterable[str], after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """The ``limit`` names behind a cursor, and the cursor of the next page. Names that come or go meanwhile move no
+    other from its page. Raises Problem for a cursor that is none."""
+    ordered = sorted(names)
+    first = 0 if after is None else bisect_right(ordered, _decoded(after))
+    page = ordered[first : first + limit]
+    return page, cursor(page[-1]) if first + limit < len(ordered) else None
+
+
+def cursor(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise Problem(
+            400, "the cursor is none of this broker's: leave `after` out for the first page"
+        ) from None
+
+
+# --- versions ---
+
+
+def etag(document: Any) -> str:
+    """Of what a document says, whenever it was written."""
+    text = msgspec.json.encode(document, order="sorted")
+    return f'"{hashlib.sha256(text).hexdigest()[:32]}"'
+
+
+def check_match(request: Request, current: str | None) -> None:
+    """If-Match and If-None-Match against the present ETag; None: there is nothing yet. Raises Problem."""
+    wanted = request.headers.get("if-match")
+    if wanted is not None and (
+        current is None
+        or (wanted.strip() != "*" and current not in [each.strip() for each in wanted.split(",")])
+    ):
+        raise Problem(412, "it has changed since it was read: read it again, and then decide")
+    unwanted = request.headers.get("if-none-match")
+    values = [] if unwanted is None else [each.strip() for each in unwanted.split(",")]
+    if current is not None and ("*" in values or current in values):
+        raise Problem(412, "it is there already")

@@ -1,0 +1,306 @@
+"""/api/v1/groups: list, describe, make, change and delete consumer groups, and move them to other offsets."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from mqspark.auth.policies import Action
+from mqspark.broker.admin.views import group_names, groups_view
+from mqspark.errors import InvalidMessage
+from mqspark.message import check_group
+from mqspark.protocol.bodies import SubscriptionGroupConfig, encode_body
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers import DeleteSubscriptionGroupRequestHeader, ResetOffsetRequestHeader
+from mqspark.protocol.slices import Work
+from mqspark_server.web.callers import CLUSTER
+from mqspark_server.web.callers import group as group_named
+from mqspark_server.web.callers import topic as topic_named
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.turns import between_turns
+from mqspark_server.web.v1.asking import (
+    ERRORS,
+    After,
+    Asker,
+    AskerNow,
+    GroupName,
+    Limit,
+    check_match,
+    etag,
+    page_after,
+)
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/groups", tags=["groups"], responses=ERRORS)
+
+
+class QueueLag(BaseModel):
+    queueId: int
+    offset: int
+    pullOffset: int | None
+    maxOffset: int
+    lag: int
+
+
+class TopicLag(BaseModel):
+    topic: str
+    lag: int
+    queues: list[QueueLag]
+
+
+class Member(BaseModel):
+    clientId: str
+    address: str
+    language: str
+    version: int
+
+
+class GroupView(BaseModel):
+    group: str
+    online: bool
+    consumeType: str | None
+    messageModel: str | None
+    subscriptions: dict[str, str]
+    members: list[Member]
+    lag: int
+    topics: list[TopicLag]
+
+
+class GroupPage(BaseModel):
+    items: list[GroupView]
+    next: str | None = Field(description="for `after` of the next page; null: this is the last one")
+
+
+class GroupSettings(BaseModel):
+    """Of a group; what is absent stays as it is, or is RocketMQ's default for a new group."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    consumeEnable: bool | None = None
+    consumeBroadcastEnable: bool | None = None
+    consumeMessageOrderly: bool | None = None
+    retryQueueNums: int | None = Field(default=None, ge=0, le=0x7FFF)
+    retryMaxTimes: int | None = Field(default=None, ge=-1, le=1_000_000)
+    consumeTimeoutMinute: int | None = Field(default=None, ge=1, le=1_000_000)
+    notifyConsumerIdsChangedEnable: bool | None = None
+
+
+class GroupSettingsView(BaseModel):
+    group: str
+    consumeEnable: bool
+    consumeBroadcastEnable: bool
+    consumeMessageOrderly: bool
+    retryQueueNums: int
+    retryMaxTimes: int
+    consumeTimeoutMinute: int
+    notifyConsumerIdsChangedEnable: bool
+    attributes: dict[str, str]
+
+
+class Reset(BaseModel):
+    """To where a group is to be moved in a topic."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str = Field(min_length=1, max_length=255)
+    to: Literal["earliest", "latest", "time", "offset"]
+    timeMs: int | None = Field(default=None, ge=0, le=1 << 62, description="ms since 1970, for `time`")
+    queueId: int | None = Field(
+        default=None, ge=0, le=0x7FFF, description="for `offset`; otherwise all queues move"
+    )
+    offset: int | None = Field(default=None, ge=0, le=1 << 62)
+    dryRun: bool = Field(default=False, description="only say what would happen")
+
+
+class QueueMove(BaseModel):
+    queueId: int
+    before: int | None = Field(description="null: the group has no offset yet")
+    after: int
+    minOffset: int
+    maxOffset: int
+    lagAfter: int
+
+
+class ResetOutcome(BaseModel):
+    group: str
+    topic: str
+    dryRun: bool
+    online: bool = Field(description="whether members are connected, which continue from the new offsets")
+    queues: list[QueueMove]
+
+
+@router.get("")
+async def list_groups(
+    asker: AskerNow, limit: Limit = 100, after: After = None, prefix: str = Query(default="", max_length=255)
+) -> GroupPage:
+    """Groups that have settings, members or offsets, in the order of their names."""
+    asker.authorize(CLUSTER, Action.GET, Action.LIST)
+    state = asker.state
+    names = [name for name in group_names(state) if name.startswith(prefix)]
+    page, following = page_after(names, after, limit)
+
+    def collected() -> Work[list[dict[str, Any]]]:
+        items = []
+        for entry in groups_view(state, page):
+            if entry is not None:
+                items.append(entry)
+            yield
+        return items
+
+    items = await between_turns(collected())
+    return GroupPage(items=[GroupView(**item) for item in items], next=following)
+
+
+@router.get("/{group}")
+async def describe_group(group: GroupName, asker: AskerNow) -> GroupView:
+    """Its members, offsets and lag."""
+    asker.authorize(group_named(group), Action.GET)
+
+    def only() -> Work[dict[str, Any] | None]:
+        for entry in groups_view(asker.state, [group]):
+            if entry is not None:
+                return entry
+            yield
+        return None
+
+    found = await between_turns(only())
+    if found is None:
+        raise Problem(404, f"no group {group!r}")
+    return GroupView(**found)
+
+
+@router.get("/{group}/settings")
+async def group_settings(group: GroupName, asker: AskerNow, response: Response) -> GroupSettingsView:
+    asker.authorize(group_named(group), Action.GET)
+    return _settings_view(asker, group, response)
+
+
+@router.put("/{group}/settings", responses={201: {"model": GroupSettingsView, "description": "made"}})
+async def put_group(
+    group: GroupName, settings: GroupSettings, asker: AskerNow, request: Request, response: Response
+) -> GroupSettingsView:
+    """Make a group, or change it: with If-Match only as it was read, with `If-None-Match: *` only if it is new."""
+    try:
+        check_group(group)
+    except InvalidMessage as error:
+        raise Problem(400, str(error)) from None
+    old = asker.state.subscriptions.configured(group)
+    check_match(request, None if old is None else etag(old))
+    names = {
+        "consumeEnable": "consume_enable",
+        "consumeBroadcastEnable": "consume_broadcast_enable",
+        "consumeMessageOrderly": "consume_message_orderly",
+        "retryQueueNums": "retry_queue_nums",
+        "retryMaxTimes": "retry_max_times",
+        "consumeTimeoutMinute": "consume_timeout_minute",
+        "notifyConsumerIdsChangedEnable": "notify_consumer_ids_changed_enable",
+    }
+    given = {names[key]: value for key, value in settings.model_dump(exclude_none=True).items()}
+    config = old or SubscriptionGroupConfig(group_name=group)
+    # Attributes of a request are changes to those that are there.
+    new = msgspec.structs.replace(config, attributes={}, **given)
+    await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(new))
+    response.status_code = 201 if old is None else 200
+    return _settings_view(asker, group, response)
+
+
+@router.delete("/{group}", status_code=204)
+async def delete_group(
+    group: GroupName,
+    asker: AskerNow,
+    request: Request,
+    cleanOffsets: bool = Query(default=False, description="delete its offsets, too"),
+) -> None:
+    """Delete the settings of a group."""
+    config = asker.state.subscriptions.configured(group)
+    if config is None:
+        asker.authorize(group_named(group), Action.DELETE)
+        raise Problem(404, f"group {group!r} has no settings")
+    check_match(request, etag(config))
+    header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=cleanOffsets)
+    await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+
+@router.post("/{group}/reset")
+async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetOutcome:
+    """Move a group to other offsets of a topic, forward or back, live members included."""
+    asker.authorize(group_named(group), Action.GET, Action.UPDATE)
+    asker.authorize(topic_named(reset.topic), Action.GET, Action.UPDATE)
+    if (reset.to == "time") != (reset.timeMs is not None):
+        raise Problem(422, "timeMs belongs to `time`, and only to that")
+    if (reset.to == "offset") != (reset.offset is not None and reset.queueId is not None):
+        raise Problem(422, "offset and queueId belong to `offset`, and only to that")
+    moves = await between_turns(_moves(asker, group, reset))
+    if not reset.dryRun:
+        header = ResetOffsetRequestHeader(group=group, topic=reset.topic, is_force=True)
+        if reset.to == "offset":
+            header = ResetOffsetRequestHeader(
+                group=group,
+                topic=reset.topic,
+                queue_id=reset.queueId or 0,
+                offset=reset.offset,
+                is_force=True,
+            )
+        else:
+            header.timestamp = {"earliest": 0, "latest": -1}.get(reset.to, reset.timeMs or 0)
+        await asker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    online = asker.state.clients.consumer(group) is not None
+    return ResetOutcome(group=group, topic=reset.topic, dryRun=reset.dryRun, online=online, queues=moves)
+
+
+def _moves(asker: Asker, group: str, reset: Reset) -> Work[list[QueueMove]]:
+    """Raises Problem."""
+    state, topic = asker.state, asker.state.topics.get(reset.topic)
+    if topic is None:
+        raise Problem(404, f"no topic {reset.topic!r}")
+    if group not in state.subscriptions:
+        raise Problem(404, f"no group {group!r}")
+    queue_ids = range(topic.read_queue_nums) if reset.queueId is None else [reset.queueId]
+    if reset.queueId is not None and reset.queueId >= topic.read_queue_nums:
+        raise Problem(400, f"topic {topic.name} has no queue {reset.queueId}")
+    store, moves = state.store, []
+    for queue_id in queue_ids:
+        low, high = store.min_offset(topic.name, queue_id), store.max_offset(topic.name, queue_id)
+        if reset.offset is not None:
+            target = reset.offset
+            if not low <= target <= high:
+                raise Problem(400, f"queue {queue_id} has the offsets {low} to {high}")
+        elif reset.to == "latest":
+            target = high
+        else:
+            target = store.offset_by_timestamp(topic.name, queue_id, reset.timeMs or 0)
+        before = state.offsets.query(group, topic.name, queue_id)
+        moves.append(
+            QueueMove(
+                queueId=queue_id,
+                before=None if before < 0 else before,
+                after=target,
+                minOffset=low,
+                maxOffset=high,
+                lagAfter=max(0, high - target),
+            )
+        )
+        yield
+    return moves
+
+
+def _settings_view(asker: Asker, group: str, response: Response) -> GroupSettingsView:
+    config = asker.state.subscriptions.configured(group)
+    if config is None:
+        raise Problem(404, f"group {group!r} has no settings")
+    response.headers["ETag"] = etag(config)
+    return GroupSettingsView(
+        group=group,
+        consumeEnable=config.consume_enable,
+        consumeBroadcastEnable=config.consume_broadcast_enable,
+        consumeMessageOrderly=config.consume_message_orderly,
+        retryQueueNums=config.retry_queue_nums,
+        retryMaxTimes=config.retry_max_times,
+        consumeTimeoutMinute=config.consume_timeout_minute,
+        notifyConsumerIdsChangedEnable=config.notify_consumer_ids_changed_enable,
+        attributes=dict(config.attributes),
+    )

@@ -1,0 +1,240 @@
+"""/api/v1/topics: list, describe, make, change and delete topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from mqspark.auth.policies import Action
+from mqspark.broker.admin.views import topics_view
+from mqspark.errors import InvalidMessage
+from mqspark.message import DEFAULT_TOPIC, check_topic
+from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from mqspark.protocol.slices import Work
+from mqspark_server.web.callers import CLUSTER
+from mqspark_server.web.callers import topic as topic_named
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.turns import between_turns
+from mqspark_server.web.v1.asking import (
+    ERRORS,
+    After,
+    Asker,
+    AskerNow,
+    Limit,
+    TopicName,
+    check_match,
+    cursor,
+    etag,
+    page_after,
+)
+
+__all__ = ["router"]
+
+MAX_QUEUES_SHOWN = 10_000
+"""Queues of all topics of one page; a page ends early behind the topic that exceeds it."""
+
+_SEPARATORS = (",", "=")
+
+router = APIRouter(prefix="/api/v1/topics", tags=["topics"], responses=ERRORS)
+
+
+class QueueBounds(BaseModel):
+    queueId: int
+    minOffset: int
+    maxOffset: int = Field(description="of the next message")
+
+
+class TopicView(BaseModel):
+    topic: str
+    system: bool
+    perm: int = Field(description="4 read, 2 write")
+    readQueueNums: int
+    writeQueueNums: int
+    order: bool
+    attributes: dict[str, str]
+    putTps: float
+    queues: list[QueueBounds]
+
+
+class TopicPage(BaseModel):
+    items: list[TopicView]
+    next: str | None = Field(description="for `after` of the next page; null: this is the last one")
+
+
+class TopicSettings(BaseModel):
+    """Of a topic; what is absent stays as it is, or is the broker's default for a new topic."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    readQueueNums: int | None = Field(default=None, ge=1, le=0x7FFF)
+    writeQueueNums: int | None = Field(default=None, ge=1, le=0x7FFF)
+    perm: int | None = Field(default=None, ge=0, le=7, description="4 read, 2 write, 1 inherit")
+    order: bool | None = None
+    attributes: dict[str, str | None] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="to set; null removes one (`message.type`, `cleanup.policy`)",
+    )
+
+
+class TopicStats(BaseModel):
+    topic: str
+    messagesStored: int = Field(description="in all queues now")
+    messagesIn: int = Field(description="since the broker started")
+    bytesIn: int
+    putTps: float
+    lastStored: int | None = Field(description="when the newest message was stored, ms since 1970")
+    groups: list[str] = Field(description="with offsets in it, the first thousand")
+
+
+@router.get("")
+async def list_topics(
+    asker: AskerNow, limit: Limit = 100, after: After = None, prefix: str = Query(default="", max_length=255)
+) -> TopicPage:
+    """Topics in the order of their names."""
+    asker.authorize(CLUSTER, Action.GET, Action.LIST)
+    state = asker.state
+    names = [name for name in state.topics.names() if name.startswith(prefix)]
+    page, following = page_after(names, after, limit)
+
+    def collected() -> Work[tuple[list[dict[str, Any]], str | None]]:
+        items: list[dict[str, Any]] = []
+        shown = 0
+        for name in page:
+            for entry in topics_view(state, name):
+                if entry is not None:
+                    items.append(entry)
+                    shown += len(entry["queues"])
+                yield
+            if shown > MAX_QUEUES_SHOWN and name != page[-1]:
+                return items, cursor(name)
+        return items, following
+
+    items, following = await between_turns(collected())
+    return TopicPage(items=[TopicView(**item) for item in items], next=following)
+
+
+@router.get("/{topic}")
+async def describe_topic(topic: TopicName, asker: AskerNow, response: Response) -> TopicView:
+    """Its settings and queues; the ETag is of the settings."""
+    asker.authorize(topic_named(topic), Action.GET)
+    return await _view(asker, topic, response)
+
+
+@router.put("/{topic}", responses={201: {"model": TopicView, "description": "made"}})
+async def put_topic(
+    topic: TopicName, settings: TopicSettings, asker: AskerNow, request: Request, response: Response
+) -> TopicView:
+    """Make a topic, or change it: with If-Match only as it was read, with `If-None-Match: *` only if it is new."""
+    try:
+        check_topic(topic)
+    except InvalidMessage as error:
+        raise Problem(400, str(error)) from None
+    old = _config(asker, topic)
+    check_match(request, None if old is None else _etag(old))
+    number = asker.app.config.default_topic_queue_nums
+    config = old or TopicConfig(topic_name=topic, read_queue_nums=number, write_queue_nums=number)
+    header = CreateTopicRequestHeader(
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        read_queue_nums=settings.readQueueNums or config.read_queue_nums,
+        write_queue_nums=settings.writeQueueNums or config.write_queue_nums,
+        perm=config.perm if settings.perm is None else settings.perm,
+        topic_filter_type=config.topic_filter_type,
+        topic_sys_flag=config.topic_sys_flag,
+        order=config.order if settings.order is None else settings.order,
+        attributes=_attribute_changes(settings.attributes),
+    )
+    await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    response.status_code = 201 if old is None else 200
+    return await _view(asker, topic, response)
+
+
+@router.delete("/{topic}", status_code=204)
+async def delete_topic(topic: TopicName, asker: AskerNow, request: Request) -> None:
+    """Delete a topic with its messages."""
+    config = _config(asker, topic)
+    if config is None:
+        asker.authorize(topic_named(topic), Action.DELETE)
+        raise Problem(404, f"no topic {topic!r}")
+    check_match(request, _etag(config))
+    await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
+
+
+@router.get("/{topic}/stats")
+async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicStats:
+    """How much is in it, comes in, and who reads it."""
+    asker.authorize(topic_named(topic), Action.GET)
+    state = asker.state
+    found = state.topics.get(topic)
+    if found is None:
+        raise Problem(404, f"no topic {topic!r}")
+    store = state.store
+
+    def counted() -> Work[tuple[int, int, list[str]]]:
+        stored = newest = 0
+        for queue_id in range(found.queue_limit):
+            if store.has_queue(topic, queue_id):
+                low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+                stored += high - low
+                if high > low:
+                    newest = max(newest, store.store_timestamp_at(topic, queue_id, high - 1))
+            yield
+        groups: list[str] = []
+        for number, (name, group) in enumerate(state.offsets.pairs()):
+            if name == topic and len(groups) < 1_000:
+                groups.append(group)
+            if number % 1_000 == 0:
+                yield
+        return stored, newest, sorted(groups)
+
+    stored, newest, groups = await between_turns(counted())
+    return TopicStats(
+        topic=topic,
+        messagesStored=stored,
+        messagesIn=found.put_count,
+        bytesIn=found.put_bytes,
+        putTps=state.stats.per_second("TOPIC_PUT_NUMS", topic),
+        lastStored=newest if newest > 0 else None,
+        groups=groups,
+    )
+
+
+def _config(asker: Asker, topic: str) -> TopicConfig | None:
+    found = asker.state.topics.get(topic)
+    return None if found is None else found.config
+
+
+def _etag(config: TopicConfig) -> str:
+    return etag(config)
+
+
+async def _view(asker: Asker, topic: str, response: Response) -> TopicView:
+    config = _config(asker, topic)
+
+    def only() -> Work[dict[str, Any] | None]:
+        for entry in topics_view(asker.state, topic):
+            if entry is not None:
+                return entry
+            yield
+        return None
+
+    found = None if config is None else await between_turns(only())
+    if found is None or config is None:
+        raise Problem(404, f"no topic {topic!r}")
+    response.headers["ETag"] = _etag(config)
+    return TopicView(**found)
+
+
+def _attribute_changes(attributes: dict[str, str | None]) -> str | None:
+    """In RocketMQ's form: ``+name=value,-name``. Raises Problem."""
+    words = []
+    for name, value in attributes.items():
+        if not name or any(mark in f"{name}{value or ''}" for mark in _SEPARATORS):
+            raise Problem(422, f"the attribute {name[:100]!r} has a comma or an equals sign, or no name")
+        words.append(f"-{name}" if value is None else f"+{name}={value}")
+    return ",".join(words) or None

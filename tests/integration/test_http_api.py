@@ -1,0 +1,177 @@
+"""/api/v1 of a real broker, noun by noun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from mqspark.testing import Broker, Clients
+
+PROBLEM = "application/problem+json"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(http=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def clients(broker: Broker) -> Iterator[Clients]:
+    with Clients(broker) as made:
+        yield made
+
+
+@pytest.fixture
+def http(broker: Broker) -> Iterator[httpx.Client]:
+    headers = {"authorization": f"Bearer {broker.apps[0].loopback_token}"}
+    with httpx.Client(base_url=f"{broker.http_url}/api/v1", timeout=60, headers=headers) as client:
+        yield client
+
+
+def send(http: httpx.Client, topic: str, body: str, **more: Any) -> dict[str, Any]:
+    answer = http.post(f"/topics/{topic}/messages", json={"body": body, **more})
+    assert answer.status_code == 201, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def check_problem(answer: httpx.Response, status: int) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == PROBLEM
+    assert answer.json()["status"] == status
+    assert answer.json()["detail"]
+
+
+def test_every_operation_documents_its_problems(http: httpx.Client, broker: Broker) -> None:
+    document = httpx.get(f"{broker.http_url}/openapi.json", timeout=60).json()
+    for path, operations in document["paths"].items():
+        if not path.startswith("/api/v1"):
+            continue
+        for method, operation in operations.items():
+            statuses = set(operation["responses"])
+            assert {"401", "403", "429"} <= statuses, (method, path)
+            for status, described in operation["responses"].items():
+                if status >= "400" and "content" in described:
+                    assert list(described["content"]) == [PROBLEM], (method, path, status)
+
+
+# --- topics ---
+
+
+def test_topics_are_made_changed_and_deleted(http: httpx.Client) -> None:
+    made = http.put(
+        "/topics/Made", json={"readQueueNums": 3, "writeQueueNums": 3}, headers={"if-none-match": "*"}
+    )
+    assert made.status_code == 201, made.text
+    assert (made.json()["readQueueNums"], made.json()["perm"]) == (3, 6)
+    check_problem(http.put("/topics/Made", json={}, headers={"if-none-match": "*"}), 412)
+    tag = http.get("/topics/Made").headers["etag"]
+    assert tag == made.headers["etag"]
+    changed = http.put("/topics/Made", json={"perm": 4}, headers={"if-match": tag})
+    assert (changed.status_code, changed.json()["perm"], changed.json()["readQueueNums"]) == (200, 4, 3)
+    check_problem(http.put("/topics/Made", json={"perm": 6}, headers={"if-match": tag}), 412)
+    check_problem(http.delete("/topics/Made", headers={"if-match": tag}), 412)
+    assert http.get("/topics/Made").json()["perm"] == 4
+    assert http.delete("/topics/Made", headers={"if-match": changed.headers["etag"]}).status_code == 204
+    check_problem(http.get("/topics/Made"), 404)
+    check_problem(http.delete("/topics/Made"), 404)
+    check_problem(http.put("/topics/Made", json={}, headers={"if-match": tag}), 412)
+
+
+def test_attributes_of_topics(http: httpx.Client) -> None:
+    made = http.put("/topics/Kept", json={"attributes": {"message.type": "FIFO"}})
+    assert made.json()["attributes"] == {"message.type": "FIFO"}
+    check_problem(http.put("/topics/Kept", json={"attributes": {"a": "b,+c=d"}}), 422)
+    assert http.put("/topics/Kept", json={"attributes": {"message.type": None}}).json()["attributes"] == {}
+
+
+@pytest.mark.parametrize("name", ["a b", "x" * 128, "%23", "..", "a/b", "\u00e9"])
+def test_names_that_are_none(http: httpx.Client, name: str) -> None:
+    answer = http.put(f"/topics/{name}", json={})
+    assert answer.status_code in (400, 404, 405)
+    assert answer.headers["content-type"] == PROBLEM
+
+
+def test_changes_need_the_token(broker: Broker) -> None:
+    with httpx.Client(base_url=f"{broker.http_url}/api/v1", timeout=60) as http:
+        check_problem(http.put("/topics/Unasked", json={}), 401)
+        check_problem(http.delete("/topics/Unasked"), 401)
+        check_problem(http.put("/groups/unasked/settings", json={}), 401)
+        check_problem(http.get("/topics/Unasked"), 404)
+
+
+def test_pages_of_topics(http: httpx.Client) -> None:
+    for number in range(5):
+        http.put(f"/topics/Page-{number}", json={"readQueueNums": 1, "writeQueueNums": 1})
+    first = http.get("/topics", params={"prefix": "Page-", "limit": 2}).json()
+    assert [entry["topic"] for entry in first["items"]] == ["Page-0", "Page-1"]
+    http.delete("/topics/Page-0")
+    second = http.get("/topics", params={"prefix": "Page-", "limit": 2, "after": first["next"]}).json()
+    assert [entry["topic"] for entry in second["items"]] == ["Page-2", "Page-3"]
+    last = http.get("/topics", params={"prefix": "Page-", "limit": 2, "after": second["next"]}).json()
+    assert ([entry["topic"] for entry in last["items"]], last["next"]) == (["Page-4"], None)
+    check_problem(http.get("/topics", params={"limit": 1_001}), 422)
+    check_problem(http.get("/topics", params={"after": "!"}), 400)
+
+
+def test_statistics_of_a_topic(http: httpx.Client) -> None:
+    send(http, "Counted", "one")
+    send(http, "Counted", "two")
+    stats = http.get("/topics/Counted/stats").json()
+    assert (stats["messagesStored"], stats["messagesIn"]) == (2, 2)
+    assert stats["lastStored"] > 0
+    check_problem(http.get("/topics/Nothing/stats"), 404)
+
+
+# --- groups ---
+
+
+def test_groups_are_made_changed_and_deleted(http: httpx.Client) -> None:
+    path = "/groups/workers/settings"
+    made = http.put(path, json={"retryMaxTimes": 3}, headers={"if-none-match": "*"})
+    assert (made.status_code, made.json()["retryMaxTimes"], made.json()["consumeEnable"]) == (201, 3, True)
+    changed = http.put(path, json={"consumeEnable": False}, headers={"if-match": made.headers["etag"]})
+    assert (changed.json()["retryMaxTimes"], changed.json()["consumeEnable"]) == (3, False)
+    check_problem(http.put(path, json={}, headers={"if-match": made.headers["etag"]}), 412)
+    assert http.get("/groups/workers").json()["online"] is False
+    assert "workers" in [
+        entry["group"] for entry in http.get("/groups", params={"prefix": "work"}).json()["items"]
+    ]
+    check_problem(http.delete("/groups/workers", headers={"if-match": made.headers["etag"]}), 412)
+    assert http.delete("/groups/workers").status_code == 204
+    check_problem(http.get(path), 404)
+
+
+def test_a_group_is_moved_after_a_look(http: httpx.Client) -> None:
+    http.put("/topics/Moved", json={"readQueueNums": 1, "writeQueueNums": 1})
+    http.put("/groups/movers/settings", json={})
+    for number in range(4):
+        send(http, "Moved", str(number), queueId=0)
+    look = http.post("/groups/movers/reset", json={"topic": "Moved", "to": "latest", "dryRun": True}).json()
+    assert look["queues"] == [
+        {"queueId": 0, "before": None, "after": 4, "minOffset": 0, "maxOffset": 4, "lagAfter": 0}
+    ]
+    assert http.get("/groups/movers").json()["topics"] == []
+    moved = http.post(
+        "/groups/movers/reset", json={"topic": "Moved", "to": "offset", "queueId": 0, "offset": 1}
+    )
+    assert moved.json()["queues"][0]["lagAfter"] == 3
+    assert http.get("/groups/movers").json()["lag"] == 3
+    for to, lag in (("latest", 0), ("earliest", 4)):
+        assert http.post("/groups/movers/reset", json={"topic": "Moved", "to": to}).status_code == 200
+        assert http.get("/groups/movers").json()["lag"] == lag
+    for wrong, status in (
+        ({"to": "offset", "queueId": 0, "offset": 5}, 400),
+        ({"to": "offset", "queueId": 9, "offset": 0}, 400),
+        ({"to": "offset"}, 422),
+        ({"to": "time"}, 422),
+        ({"to": "latest", "timeMs": 1}, 422),
+        ({"to": "yesterday"}, 422),
+    ):
+        check_problem(http.post("/groups/movers/reset", json={"topic": "Moved", **wrong}), status)
+    check_problem(http.post("/groups/movers/reset", json={"topic": "Nothing", "to": "latest"}), 404)
+    check_problem(http.post("/groups/nobody/reset", json={"topic": "Moved", "to": "latest"}), 404)
