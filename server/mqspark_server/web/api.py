@@ -34,7 +34,7 @@ from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import CONTENT_TYPE, render
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1 import groups, topics
+from mqspark_server.web.v1 import groupapi, topicapi
 from mqspark_server.web.v1.asking import ERRORS, AskerNow, TopicName
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
     callers = api.state.callers = Callers(app, app.loopback_token)
     problems.answer_on(api)
     api.state.broker = app
-    for router in (login.router, topics.router, groups.router):
+    for router in (login.router, topicapi.router, groupapi.router):
         api.include_router(router)
 
     def serving() -> BrokerParts:

@@ -75,7 +75,7 @@ class GroupPage(BaseModel):
     next: str | None = Field(description="for `after` of the next page; null: this is the last one")
 
 
-class GroupSettings(BaseModel):
+class GroupChange(BaseModel):
     """Of a group; what is absent stays as it is, or is RocketMQ's default for a new group."""
 
     model_config = ConfigDict(extra="forbid")
@@ -181,7 +181,7 @@ async def group_settings(group: GroupName, asker: AskerNow, response: Response) 
 
 @router.put("/{group}/settings", responses={201: {"model": GroupSettingsView, "description": "made"}})
 async def put_group(
-    group: GroupName, settings: GroupSettings, asker: AskerNow, request: Request, response: Response
+    group: GroupName, settings: GroupChange, asker: AskerNow, request: Request, response: Response
 ) -> GroupSettingsView:
     """Make a group, or change it: with If-Match only as it was read, with `If-None-Match: *` only if it is new."""
     try:

@@ -65,7 +65,7 @@ class TopicPage(BaseModel):
     next: str | None = Field(description="for `after` of the next page; null: this is the last one")
 
 
-class TopicSettings(BaseModel):
+class TopicChange(BaseModel):
     """Of a topic; what is absent stays as it is, or is the broker's default for a new topic."""
 
     model_config = ConfigDict(extra="forbid")
@@ -81,7 +81,7 @@ class TopicSettings(BaseModel):
     )
 
 
-class TopicStats(BaseModel):
+class TopicFigures(BaseModel):
     topic: str
     messagesStored: int = Field(description="in all queues now")
     messagesIn: int = Field(description="since the broker started")
@@ -127,7 +127,7 @@ async def describe_topic(topic: TopicName, asker: AskerNow, response: Response) 
 
 @router.put("/{topic}", responses={201: {"model": TopicView, "description": "made"}})
 async def put_topic(
-    topic: TopicName, settings: TopicSettings, asker: AskerNow, request: Request, response: Response
+    topic: TopicName, settings: TopicChange, asker: AskerNow, request: Request, response: Response
 ) -> TopicView:
     """Make a topic, or change it: with If-Match only as it was read, with `If-None-Match: *` only if it is new."""
     try:
@@ -166,7 +166,7 @@ async def delete_topic(topic: TopicName, asker: AskerNow, request: Request) -> N
 
 
 @router.get("/{topic}/stats")
-async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicStats:
+async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicFigures:
     """How much is in it, comes in, and who reads it."""
     asker.authorize(topic_named(topic), Action.GET)
     state = asker.state
@@ -193,7 +193,7 @@ async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicStats:
         return stored, newest, sorted(groups)
 
     stored, newest, groups = await between_turns(counted())
-    return TopicStats(
+    return TopicFigures(
         topic=topic,
         messagesStored=stored,
         messagesIn=found.put_count,
