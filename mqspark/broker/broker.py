@@ -39,7 +39,7 @@ from mqspark.broker.replication.epochlink import (
     reads_once_sure,
 )
 from mqspark.broker.replication.follower import Follower
-from mqspark.broker.replication.metadata import Metadata
+from mqspark.broker.replication.metadata import Metadata, adopt_queues
 from mqspark.broker.replication.replicas import Replicas
 from mqspark.broker.replication.slave import refusals
 from mqspark.broker.replication.term import Term
@@ -256,6 +256,8 @@ class BrokerCore:
         )
         if term is not None and self.epochs is not None:
             if term.is_master:
+                if term.topics_known_at is not None:
+                    adopt_queues(topics, store, term.topics_known_at)
                 topics.begin_epoch(term.epoch)
             shown = HaViews(config, store, term, self.epochs)
             self.handlers.update(shown.handlers)

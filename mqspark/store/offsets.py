@@ -126,6 +126,16 @@ class QueueOffsets:
                     topics.setdefault(topic, []).append(queue_id)
         return topics
 
+    def queues_since(self, position: int) -> dict[str, list[int]]:
+        """Topic → queue ids, of every queue whose newest record, visible or not, is at or after ``position``."""
+        topics: dict[str, list[int]] = {}
+        for table in self._tables:
+            for (topic, queue_id), queue in table.queues.items():
+                newest = queue.entry(queue.next_offset - 1) if queue.next_offset else None
+                if newest is not None and newest[0] >= position:
+                    topics.setdefault(topic, []).append(queue_id)
+        return topics
+
 
 def _queue_key(item: tuple[tuple[str, int], ConsumeQueue]) -> tuple[str, int]:
     return item[0]

@@ -280,6 +280,7 @@ class MessageStore:
         self.offset_by_position = offsets.offset_by_position
         self.store_timestamp_at = offsets.store_timestamp_at
         self.queues = offsets.queues
+        self.queues_since = offsets.queues_since
         self.has_queue = offsets.has_queue
 
     # --- a copy of another log ------------------------------------------------------------------------------

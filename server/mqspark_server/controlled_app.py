@@ -337,6 +337,8 @@ class ControlledApp(BrokerApp):
         change = Term(self.clock, term.broker_id, self.settings.broker.controller_heart_beat_timeout_mills)
         change.begin(decision.epoch, decision.master_id, decision.master_address)
         change.decided(decision.members, decision.set_epoch)
+        metadata = self.parts.core.metadata if self.parts is not None else None
+        change.topics_known_at = None if metadata is None else metadata.topics_known_at
         if term.is_master and change.is_master and self.parts is not None:
             self._begin_again(term, change)
             return

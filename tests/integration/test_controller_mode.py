@@ -7,15 +7,17 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqspark import Message, MessageExt, Producer, SendStatus
-from mqspark.errors import ConfigError, MQError
+from mqspark import Message, MessageExt, MessageQueue, Producer, SendStatus
+from mqspark.broker.replication.metadata import Metadata, Request
+from mqspark.errors import ConfigError, MQError, ProtocolError
+from mqspark.protocol.command import Command
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.phases import Phase
 from tests.support.clusters import Cluster as Process
@@ -54,6 +56,34 @@ def test_a_cluster_of_replicas_has_one_master_and_all_are_in_sync(tmp_path: Path
         with pytest.raises(ValueError, match="does not grow"):
             cluster.add_broker()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["controller", "dev-0", "dev-1", "dev-2"]
+
+
+def test_a_topic_that_no_slave_has_copied_yet_outlives_its_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_again(metadata: Metadata) -> Generator[Request, Command, None]:
+        raise ProtocolError("the test lets no more tables be copied")
+        yield
+
+    def knows_topics(number: int) -> bool:
+        parts = cluster.apps[number].parts
+        metadata = None if parts is None else parts.core.metadata
+        return metadata is not None and metadata.topics_known_at is not None
+
+    with Cluster(brokers=3, replication="controller", store=tmp_path) as cluster:
+        first = cluster.master
+        assert first is not None
+        eventually(lambda: all(knows_topics(number) for number in ALL - {first}))
+        monkeypatch.setattr(Metadata, "read", none_again)
+        with Clients(cluster.namesrv) as clients:
+            topic = clients.topic(queues=3)
+            queues = [MessageQueue(topic, "dev", number) for number in range(3)]
+            for queue in queues:
+                assert clients.producer().send(Message(topic, b"x"), queue=queue).status is SendStatus.SEND_OK
+            cluster.kill(first)
+            eventually(lambda: cluster.master not in (None, first))
+        with Clients(cluster.namesrv) as clients:
+            assert set(read_all(clients, topic, 3)) == {(number, 0) for number in range(3)}
 
 
 def test_a_broker_that_is_stopped_while_its_part_changes_leaves_nothing_open(tmp_path: Path) -> None:

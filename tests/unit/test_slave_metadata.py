@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.config import BrokerRole
-from mqspark.broker.replication.metadata import Metadata, Request
+from mqspark.broker.replication.metadata import Metadata, Request, adopt_queues
 from mqspark.errors import ProtocolError, TableFull
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -92,6 +92,41 @@ def test_a_slave_has_its_masters_topics_and_groups(pair: tuple[Bench, Bench]) ->
     slave.close()
     slave.open()
     assert names(slave) == names(master)
+
+
+def test_a_new_master_has_the_topics_of_messages_that_were_copied_faster(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    peer = master.peer()
+
+    def send(topic: str, queue_id: int) -> None:
+        assert peer.ask(SEND, send_ext(topic, queue_id), b"x").code == 0
+
+    for name in ("Kept", "Gone"):
+        put_topic(master, name, queues=2)
+        send(name, 1)
+    copy_log(master, slave)
+    assert metadata_of(slave).topics_known_at is None
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"}).code == 0
+    one_round(master, slave)
+    assert metadata_of(slave).topics_known_at == slave.store.max_physical_offset
+    put_topic(master, "Young", queues=3)
+    put_topic(master, "Kept", queues=5)
+    send("Young", 2)
+    send("Kept", 4)
+    copy_log(master, slave)
+
+    topics, known_at = slave.broker.state.topics, metadata_of(slave).topics_known_at
+    assert known_at is not None
+    adopt_queues(topics, slave.store, known_at)
+    assert names(slave) - names(master) == set()
+    found = {name: topics.get(name) for name in ("Young", "Kept", "Gone")}
+    assert {
+        name: topic and (topic.read_queue_nums, topic.write_queue_nums) for name, topic in found.items()
+    } == {
+        "Young": (3, 3),
+        "Kept": (5, 5),
+        "Gone": None,
+    }
 
 
 @pytest.mark.parametrize("has_pages", [True, False])

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.topics import MAX_QUEUES, Topics
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.errors import InvalidMessage, ProtocolError
+from mqspark.logs import sparing
 from mqspark.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
     DataVersion,
@@ -36,8 +38,11 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.store.store import MessageStore
 
-__all__ = ["Metadata", "Request", "log_bounds"]
+__all__ = ["Metadata", "Request", "adopt_queues", "log_bounds"]
+
+log = sparing(__name__, lines=20)
 
 PAGE_ROWS = 2_000
 MAX_PAGES = 1_000
@@ -71,6 +76,20 @@ def _success(answer: Command) -> bytes:
     return bytes(answer.body)
 
 
+def adopt_queues(topics: Topics, store: MessageStore, known_at: int) -> None:
+    """Give a new master the topics, and more queues, of records that its slave's half got faster than the old master's
+    table of topics: what is acknowledged must be readable. ``known_at``: ``Metadata.topics_known_at``."""
+    for name, queue_ids in sorted(store.queues_since(known_at).items()):
+        count, topic = max(queue_ids) + 1, topics.get(name)
+        if topics.is_system(name) or count > MAX_QUEUES:
+            continue
+        if topic is not None and topic.read_queue_nums >= count:
+            continue
+        with contextlib.suppress(InvalidMessage):  # a name that no topic of a broker has
+            topics.adopt(name, count)
+            log.warning("topic %s has messages in %d queues, which the old master made last", name, count)
+
+
 class Metadata:
     """The tables of one slave. ``read`` and ``apply`` alternate."""
 
@@ -90,12 +109,16 @@ class Metadata:
         """The position of the log here at which ``_due`` applies."""
         self._topic_version = self._group_version = DataVersion(0, 0, 0)
         """The master's versions of what is copied."""
+        self.topics_known_at: int | None = None
+        """A position: the topics of all records before it are those of the master; None before the first round."""
 
     def read(self) -> Round[None]:
         """One round of requests. Raises ProtocolError for an answer that cannot be understood, TableFull."""
+        end = self._state.store.max_physical_offset
         topics = yield from self._topics()
         if topics is not None:
             self._copy_topics(*topics)
+        self.topics_known_at = end
         groups = yield from self._groups()
         if groups is not None:
             self._copy_groups(*groups)

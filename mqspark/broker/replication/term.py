@@ -37,6 +37,8 @@ class Term:
         """Members of all sets that were asked for since then, and may be in force."""
         self.is_over = False
         """A newer epoch is known: this broker's part has to change."""
+        self.topics_known_at: int | None = None
+        """``Metadata.topics_known_at`` of the part before this one."""
 
     @property
     def is_master(self) -> bool:

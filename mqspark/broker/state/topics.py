@@ -271,6 +271,15 @@ class Topics:
         config.topic_sys_flag = sys_flag
         return self.put(config, needed=needed)
 
+    def adopt(self, name: str, queues: int) -> None:
+        """Create a topic, or add queues to it, for messages that are stored already. Raises InvalidMessage."""
+        check_kept_topic(name)
+        topic = self._table.get(name)
+        config = _topic(name, queues) if topic is None else copy_config(topic.config)
+        config.read_queue_nums = max(config.read_queue_nums, queues)
+        config.write_queue_nums = max(config.write_queue_nums, queues)
+        self.put(config, needed=True)
+
     def follow_auto_create_setting(self) -> None:
         """Keep the template topic and its inherit bit while autoCreateTopicEnable is on, and only then.
         (RocketMQ's template loses the bit for ever once the setting is turned off.) The operator's queue counts
