@@ -87,7 +87,7 @@ class SavedState:
     @property
     def is_due(self) -> bool:
         """Whether an operator changed something."""
-        is_behind = any(table.behind for table in self._urgent)
+        is_behind = self.topics.behind or self.groups.behind or self.modes.behind
         return is_behind and self._state.clock.monotonic_ms() >= self._rest_until_ms
 
     def _saved(self) -> None:

@@ -225,11 +225,12 @@ class Fetcher:
         check_from = self._written_from if self._config.check_crc_on_read else 0
         oldest = log.min_offset
         cold_before, cold_bytes, cold_count = self._cold_limits(bulk)
-        runs: list[tuple[memoryview, int, int]] = []
-        last_view, last_end = None, -1
+        runs: list[memoryview] = []
+        run_view = view = memoryview(b"")
+        run_start, run_end = 0, -1
         base = segment_end = view_end = 0
-        view = memoryview(b"")
         found = total = 0
+        size_and_magic = _SIZE_MAGIC.unpack_from
         looked_at = 0
         offsets = places if isinstance(places, range) else places.tolist()
         positions, all_sizes = entries["position"].tolist(), entries["size"].tolist()
@@ -244,7 +245,8 @@ class Fetcher:
             looked_at += 1
             if not size:
                 continue
-            total += max(size, 0)  # a damaged entry may have any size
+            if size > 0:  # a damaged entry may have any size
+                total += size
             if not base <= position < segment_end:
                 segment = log.segment_of(position)
                 if segment is None:
@@ -259,7 +261,7 @@ class Fetcher:
             end = start + size
             good = end <= view_end and size >= MIN_RECORD_BYTES
             if good and position >= check_from:
-                said, magic = _SIZE_MAGIC.unpack_from(view, start)
+                said, magic = size_and_magic(view, start)
                 good = said == size and magic & _MAGIC_MASK == _MAGIC
             elif good:
                 asked = None if self._has_seals else queue
@@ -270,12 +272,14 @@ class Fetcher:
                 self._note([position])
                 continue
             found += 1
-            if start == last_end and view is last_view:
-                runs[-1] = (view, runs[-1][1], end)
-            else:
-                runs.append((view, start, end))
-            last_view, last_end = view, end
-        return [view[low:high] for view, low, high in runs], found, looked_at
+            if start != run_end or view is not run_view:
+                if run_end > 0:
+                    runs.append(run_view[run_start:run_end])
+                run_view, run_start = view, start
+            run_end = end
+        if run_end > 0:
+            runs.append(run_view[run_start:run_end])
+        return runs, found, looked_at
 
     def _cold_limits(self, bulk: bool) -> tuple[int, int, int]:
         """The log position before which records are probably not in memory, and the limits of bytes and
