@@ -350,13 +350,10 @@ class BrokerCore:
         """A slave may have more of the log, or have left: notify those who wait for it."""
         confirmed = self.replicas.confirmed
         self.acks.release(min(self._acked, confirmed))
-        if self.replicas.gates_readers:
+        gates_readers = self.replicas.gates_readers
+        if gates_readers:
             self._arrived(self.store.confirm(confirmed))
-        if (
-            self.store.refusal is not None
-            or self.config.min_in_sync_replicas > 1
-            or self.replicas.gates_readers
-        ):
+        if self.store.refusal is not None or self.config.min_in_sync_replicas > 1 or gates_readers:
             self.store.refuse_puts(self.replicas.shortage)
 
     def tick(self) -> int:

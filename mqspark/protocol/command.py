@@ -483,7 +483,7 @@ def _encode_head(
     serialize_type: int,
 ) -> bytes:
     ext = to_ext(header) if isinstance(header, Header) else header
-    if remark is not None:
+    if remark is not None and not (len(remark) <= MAX_REMARK_LENGTH and remark.isascii()):
         remark = remark[:MAX_REMARK_LENGTH].encode("utf-8", "replace").decode()
     if serialize_type == BINARY and -MAX_BINARY_CODE <= code <= MAX_BINARY_CODE:
         text = _encode_binary(code, flag, opaque, ext, remark, language, version)

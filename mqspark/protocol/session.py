@@ -7,7 +7,7 @@ knows the other's types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from mqspark.message import encode_host
@@ -34,6 +34,7 @@ class Session:
         "long_answers",
         "open",
         "out",
+        "out_bytes",
         "peer",
         "peer_host",
         "room",
@@ -61,6 +62,8 @@ class Session:
         """Bytes that may be sent before the peer has to read. The server updates it. When it is used up,
         large frames that are unsolicited or late should not be sent."""
         self.out: list[bytes | memoryview] = []
+        self.out_bytes = 0
+        """Size of all buffers in ``out``."""
         self.attributes: dict[str, object] = {}
         self._outbox = outbox
         self._opaque = 0
@@ -73,14 +76,30 @@ class Session:
         if not self.out:
             self._outbox.append(self)
         self.out.append(buffer)
-        self.room -= len(buffer)
+        size = len(buffer)
         if more:
             self.out += more
-            self.room -= sum(map(len, more))
+            size += sum(map(len, more))
+        self.out_bytes += size
+        self.room -= size
+
+    def send_sized(
+        self, buffer: bytes | memoryview, more: Sequence[bytes | memoryview], more_bytes: int
+    ) -> None:
+        """``send`` for a caller that knows the size of ``more``, which may be hundreds of records."""
+        if not self.open:
+            return
+        if not self.out:
+            self._outbox.append(self)
+        self.out.append(buffer)
+        self.out += more
+        size = len(buffer) + more_bytes
+        self.out_bytes += size
+        self.room -= size
 
     def take(self) -> list[bytes | memoryview]:
         """What is to be written now. The server calls it after taking the session from the outbox."""
-        out, self.out = self.out, []
+        out, self.out, self.out_bytes = self.out, [], 0
         return out
 
     def close(self) -> None:

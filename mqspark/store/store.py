@@ -728,7 +728,7 @@ class MessageStore:
             if not self._sync and self._confirmed == INT64_MAX:
                 return self._progress(self._dispatch(group))
             self._groups.append((self._log.written, group))
-        return self._progress([] if self._sync else self._show())
+        return self._progress(self._show() if self._groups and not self._sync else [])
 
     def _show(self) -> list[tuple[str, int, int]]:
         """Dispatch what has become visible."""

@@ -326,7 +326,9 @@ class BrokerApp:
         parts = self.parts
         if parts is not None:
             parts.flusher.after_turn()
-            self._replicate(parts)
+            parts.slaves.turned()
+            if parts.following is not None:
+                parts.following.turned()
             parts.registrar.after_turn()
             parts.housekeeper.after_turn()
             parts.route_finder.after_turn()

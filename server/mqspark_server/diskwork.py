@@ -140,7 +140,8 @@ class Flusher:
     def after_turn(self) -> None:
         """SYNC_FLUSH: start a group when there is data and no group is in flight. Data without a waiting answer comes
         last."""
-        self._ask_kernel()
+        if self._with_kernel is not None:
+            self._ask_kernel()
         self._begin_sync()
         self._store.catch_up()
 

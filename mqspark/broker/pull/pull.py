@@ -384,7 +384,7 @@ class PullProcessor:
         if result.status is GetStatus.FOUND:
             size_bytes = result.size_bytes
             head = self._head(pull, ResponseCode.SUCCESS, status, result.next_offset, result, size_bytes)
-            session.send(head, *result.buffers)
+            session.send_sized(head, result.buffers, size_bytes)
             self._given[session.id] = self._given.get(session.id, 0) + size_bytes
             state.stats.got(pull.topic, pull.group, result.count, size_bytes)
             state.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)

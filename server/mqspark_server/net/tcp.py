@@ -112,7 +112,9 @@ SHUTDOWN_GRACE_S = 2.0
 
 
 class _FrameWriter(Protocol):
-    def write_out(self, out: list[bytes | memoryview]) -> None: ...
+    def write_out(self, out: list[bytes | memoryview], size: int) -> None:
+        """``size``: of all of them."""
+        ...
 
     def close(self, reason: str) -> None: ...
 
@@ -339,11 +341,12 @@ class RemotingServer:
         writers = self._writers
         for session in sessions:
             writer = writers.get(session.id)
+            size = session.out_bytes
             out = session.take()
             if writer is None:
                 continue
             if out:
-                writer.write_out(out)
+                writer.write_out(out, size)
             if not session.open:
                 writer.close("the server closed it")
 
@@ -806,7 +809,7 @@ class _RemotingConnection(asyncio.Protocol):
         if transport is None or session is None or self.dropped:
             return
         server = self._server
-        held = transport.get_write_buffer_size() + sum(map(len, session.out))
+        held = transport.get_write_buffer_size() + session.out_bytes
         session.room = server.high_water_bytes - held
         server.unsent.keep(self, held if session.room < server.noted_below else 0, now)
 
@@ -963,7 +966,7 @@ class _RemotingConnection(asyncio.Protocol):
 
     # -- frames out --------------------------------------------------------------------------------
 
-    def write_out(self, out: list[bytes | memoryview]) -> None:
+    def write_out(self, out: list[bytes | memoryview], size: int) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -979,7 +982,6 @@ class _RemotingConnection(asyncio.Protocol):
             self._written += len(out[0])
             transport.write(out[0])
         else:
-            size = sum(map(len, out))
             self._written += size
             if not server.gathers or size <= JOIN_BYTES:
                 transport.write(b"".join(out))
@@ -1052,7 +1054,7 @@ class LocalPeer:
         finally:
             self._pending.pop(opaque, None)
 
-    def write_out(self, out: list[bytes | memoryview]) -> None:
+    def write_out(self, out: list[bytes | memoryview], size: int) -> None:
         try:
             commands = self._answers.receive_data(b"".join(out))
         except ProtocolError as error:  # an answer exceeds the frame limit: only these requests fail
