@@ -33,6 +33,7 @@ __all__ = [
     "rocketmq_key",
     "set_setting",
     "to_properties",
+    "value_of",
 ]
 
 INT32_MAX = 0x7FFFFFFF
@@ -166,6 +167,15 @@ def to_properties(settings: Any) -> dict[str, str]:
             text = str(value)
         properties[rocketmq_key(field)] = text
     return properties
+
+
+def value_of(settings: Any, key: str) -> bool | int | float | str:
+    """The value of one key as a settings file has it; "" for None."""
+    value = getattr(settings, known_keys(type(settings))[key].name)
+    if value is None:
+        return ""
+    result: bool | int | float | str = value.value if isinstance(value, enum.Enum) else value
+    return result
 
 
 def _convert(key: str, value: Any, hint: Any) -> Any:

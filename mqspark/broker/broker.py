@@ -12,7 +12,7 @@ servers when they are due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ from mqspark.config import ForeignKeys, no_foreign_keys
 from mqspark.message import new_unique_id
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, dispatch, merged
+from mqspark.protocol.dispatch import Handler, dispatch, merged, ok
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 from mqspark.store.config import StoreConfig
@@ -106,8 +106,10 @@ class BrokerCore:
         foreign_keys: ForeignKeys = no_foreign_keys,
         authority: Authority | None = None,
         term: Term | None = None,
+        settings_file: ConfigFile | None = None,
     ) -> None:
-        """``authority``: None lets everybody do everything. ``term``: in controller mode, this broker's part. A changed
+        """``authority``: None lets everybody do everything. ``settings_file`` merges changed settings into what it
+        contains; None: they last until the end. ``term``: in controller mode, this broker's part. A changed
         part needs a new core."""
         self.config = config
         self.term = term
@@ -155,7 +157,7 @@ class BrokerCore:
         )
         store.deletions.on_removed = self._changes.answer_due
         modes = RequestModes(lambda: config.max_group_table_bytes)
-        self._saved = SavedState(state, modes, config_file, self._changes.answer_due)
+        self._saved = SavedState(state, modes, config_file, self._changes.answer_due, settings_file)
         store_host = store.store_host
         self.acks = Acks(clock)
         self.delays = DelayService(state, config_file("delayOffset.json"))
@@ -235,7 +237,9 @@ class BrokerCore:
             all_wait=term is not None,
         )
         self.routes = ClusterRoutes(state)
-        admin = admin_handlers(state, self.runtime_info, self._settings_changed, self._change, foreign_keys)
+        admin = admin_handlers(
+            state, self.runtime_info, self._settings_changed, self._change, self._keep_settings, foreign_keys
+        )
         self.overload = FastFail(config, admin)
         self.handlers: dict[int, Handler] = merged(
             admin,
@@ -413,6 +417,13 @@ class BrokerCore:
         saved = self._saved.topics if topics else self._saved.groups
         published = topics and bool(self.config.namesrv_addr)
         self._changes.answer_when_safe(session, command, saved, published=published)
+
+    def _keep_settings(self, session: Session, command: Command, values: Mapping[str, Any]) -> bytes | None:
+        if self._saved.settings is None or not values:
+            return ok(command)
+        self._saved.note_settings(values)
+        self._changes.answer_when_safe(session, command, self._saved.settings)
+        return None
 
     def _mode_changed(self, session: Session, command: Command) -> None:
         self._changes.answer_when_safe(session, command, self._saved.modes)

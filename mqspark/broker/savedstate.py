@@ -5,7 +5,8 @@ Must not know what is in a table, nor the thread that saves it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
@@ -14,7 +15,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.errors import MQError
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.saved import ChangedSettings, SavedTable
 
 __all__ = ["SavedState"]
 
@@ -36,8 +37,10 @@ class SavedState:
         modes: RequestModes,
         config_file: Callable[[str], ConfigFile],
         on_saved: Callable[[], None],
+        settings_file: ConfigFile | None,
     ) -> None:
-        """``on_saved`` is called after a save of what operators change."""
+        """``on_saved`` is called after a save of what operators change. ``settings_file`` merges changed settings
+        into what it contains; None: they are not saved."""
         self._state = state
         self._lmq = state.store_config.enable_lmq
         self._on_saved = on_saved
@@ -46,6 +49,10 @@ class SavedState:
         self.topics = SavedTable(state.topics, config_file("topics.json"), self._saved)
         self.groups = SavedTable(state.subscriptions, config_file("subscriptionGroup.json"), self._saved)
         self.modes = SavedTable(modes, config_file("messageRequestMode.json"), self._saved)
+        self._changed_settings = ChangedSettings()
+        self.settings: SavedTable | None = None
+        if settings_file is not None:
+            self.settings = SavedTable(self._changed_settings, settings_file, on_saved)
         state.subscriptions.lmq = self._lmq
         offsets_file = config_file("consumerOffset.json")
         if self._lmq:
@@ -53,7 +60,7 @@ class SavedState:
             SavedTable(state.offsets, offsets_file).load()
             offsets_file = config_file("lmqConsumerOffset.json")
         self._offsets = SavedTable(state.offsets, offsets_file)
-        for table in (*self._urgent, self._offsets):
+        for table in (self.topics, self.groups, self.modes, self._offsets):
             table.load()
         self._heal()
         self._timed = [self._offsets]
@@ -65,7 +72,12 @@ class SavedState:
 
     @property
     def _urgent(self) -> tuple[SavedTable, ...]:
-        return self.topics, self.groups, self.modes
+        settings = () if self.settings is None else (self.settings,)
+        return self.topics, self.groups, self.modes, *settings
+
+    def note_settings(self, values: Mapping[str, Any]) -> None:
+        """Settings have been changed."""
+        self._changed_settings.note(values)
 
     def _heal(self) -> None:
         """Replace impossible values that were read from the files."""
@@ -87,6 +99,8 @@ class SavedState:
     @property
     def is_due(self) -> bool:
         """Whether an operator changed something."""
+        if self.settings is not None and self.settings.behind:
+            return True
         is_behind = self.topics.behind or self.groups.behind or self.modes.behind
         return is_behind and self._state.clock.monotonic_ms() >= self._rest_until_ms
 

@@ -21,6 +21,7 @@ from mqspark.config import (
     no_foreign_keys,
     set_setting,
     to_properties,
+    value_of,
 )
 from mqspark.errors import ConfigError
 from mqspark.logs import sparing
@@ -29,6 +30,7 @@ from mqspark.names import check
 from mqspark.namesrv.config import UPDATABLE_KEYS, NamesrvConfig
 from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
 from mqspark.namesrv.routes import BrokerIdentity, RouteTable
+from mqspark.namesrv.saves import Saves
 from mqspark.protocol.bodies import (
     BrokerMemberGroup,
     DataVersion,
@@ -65,7 +67,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.saved import ChangedSettings, SavedTable
 
 __all__ = ["NameServer"]
 
@@ -89,8 +91,10 @@ class NameServer:
         config_file: Callable[[Path], ConfigFile] = ConfigFile,
         foreign_keys: ForeignKeys = no_foreign_keys,
         authority: Authority | None = None,
+        settings_file: ConfigFile | None = None,
     ) -> None:
-        """``authority``: None lets everybody do everything."""
+        """``authority``: None lets everybody do everything. ``settings_file`` merges changed settings into what it
+        contains; None: they last until the end."""
         self.config = config
         self._authority = authority
         self._foreign_keys = foreign_keys
@@ -98,10 +102,18 @@ class NameServer:
         self._clock = clock
         self.routes = RouteTable(config, clock)
         self.kv = KVConfig(lambda: config.max_kv_table_bytes)
+        self._saves = Saves(clock)
         self._saved_kv: SavedTable | None = None
         if config.kv_config_path:
-            self._saved_kv = SavedTable(self.kv, config_file(Path(config.kv_config_path)))
+            file = config_file(Path(config.kv_config_path))
+            self._saved_kv = SavedTable(self.kv, file, self._saves.answer_due)
             self._saved_kv.load()
+            self._saves.add(self._saved_kv)
+        self._changed_settings = ChangedSettings()
+        self._saved_settings: SavedTable | None = None
+        if settings_file is not None:
+            self._saved_settings = SavedTable(self._changed_settings, settings_file, self._saves.answer_due)
+            self._saves.add(self._saved_settings)
         self._sweeps = False
         self._reads_large = False
         """Whether a large registration is being read."""
@@ -113,6 +125,7 @@ class NameServer:
         )
         self.tables = Tables(
             self.kv.ledger,
+            self._saves.ledger,
             self._route_cache,
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
         )
@@ -186,19 +199,19 @@ class NameServer:
                 if live.session is not None:
                     live.session.close()
             self._sweep()
+        self._saves.answer_due()
         return min(TICK_MS, self.config.scan_not_active_broker_interval)
 
     @property
     def jobs_due(self) -> bool:
         """Whether ``jobs`` should run at once, because an operator changed something."""
         is_auth_due = self._authority is not None and self._authority.behind
-        return is_auth_due or (self._saved_kv is not None and self._saved_kv.behind)
+        return is_auth_due or self._saves.behind
 
     def jobs(self) -> list[Job]:
         """The jobs that are due, for a worker thread. Called about once a second, and not again before they
         are done."""
-        jobs = [self._saved_kv.job()] if self._saved_kv is not None and self._saved_kv.behind else []
-        return jobs + ([] if self._authority is None else self._authority.jobs())
+        return self._saves.jobs() + ([] if self._authority is None else self._authority.jobs())
 
     def shutdown(self) -> list[Job]:
         """The last jobs, which save the table."""
@@ -366,11 +379,11 @@ class NameServer:
 
     # --- key-value table ---
 
-    def put_kv(self, session: Session, command: Command) -> bytes:
+    def put_kv(self, session: Session, command: Command) -> bytes | None:
         header = command.header(PutKVConfigRequestHeader)
         self.kv.put(header.namespace, header.key, header.value)
         self._cached_generation = -1
-        return ok(command)
+        return self._saves.answer(session, command, self._saved_kv)
 
     def get_kv(self, session: Session, command: Command) -> bytes:
         header = command.header(GetKVConfigRequestHeader)
@@ -383,11 +396,11 @@ class NameServer:
             )
         return ok(command, {"value": value})
 
-    def delete_kv(self, session: Session, command: Command) -> bytes:
+    def delete_kv(self, session: Session, command: Command) -> bytes | None:
         header = command.header(DeleteKVConfigRequestHeader)
         self.kv.delete(header.namespace, header.key)
         self._cached_generation = -1
-        return ok(command)
+        return self._saves.answer(session, command, self._saved_kv)
 
     def kv_list(self, session: Session, command: Command) -> bytes:
         namespace = command.header(GetKVListByNamespaceRequestHeader).namespace
@@ -398,9 +411,9 @@ class NameServer:
 
     # --- settings ---
 
-    def update_settings(self, session: Session, command: Command) -> bytes:
-        """Change all given settings or none, until the process ends. Settings without an effect in a file
-        have none here."""
+    def update_settings(self, session: Session, command: Command) -> bytes | None:
+        """Change all given settings or none. The changes go into the settings file; without one they last until the
+        process ends. Settings without an effect in a file have none here."""
         changes = settings_to_change(
             command.body,
             known_keys(NamesrvConfig),
@@ -418,7 +431,8 @@ class NameServer:
         for key, value in changes.items():
             set_setting(self.config, key, value)
         self._cached_generation = -1
-        return ok(command)
+        self._changed_settings.note({key: value_of(self.config, key) for key in changes})
+        return self._saves.answer(session, command, self._saved_settings)
 
     def settings(self, session: Session, command: Command) -> bytes:
         lines = (f"{key}={value}\n" for key, value in sorted(to_properties(self.config).items()))

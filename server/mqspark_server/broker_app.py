@@ -35,6 +35,7 @@ from mqspark_server.phases import Phase, ProcessLifecycle
 from mqspark_server.registrar import Registrar
 from mqspark_server.routefinder import RouteFinder
 from mqspark_server.settings.settings import BrokerSettings, foreign_keys
+from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.startup import Ends, remoting_server
 from mqspark_server.web.http import HttpServer
 
@@ -237,6 +238,7 @@ class BrokerApp:
             foreign_keys=foreign_keys(BrokerConfig, StoreConfig),
             authority=authority,
             term=self.term,
+            settings_file=settings_file(self.settings.file),
         )
         core.handlers.update(self.more_handlers)
         server = remoting_server(

@@ -118,7 +118,13 @@ class ProcessCluster:
         )
         self._replicated = replicated
         self._namesrv = _Child(
-            "namesrv", ("namesrv", "run"), {"bindAddress": self._bind, "listenPort": namesrv_port}
+            "namesrv",
+            ("namesrv", "run"),
+            {
+                "bindAddress": self._bind,
+                "listenPort": namesrv_port,
+                "kvConfigPath": str(self._directory / "kvConfig.json"),
+            },
         )
         self._controller = _Child(
             "controller",

@@ -15,6 +15,7 @@ from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, cannot_listen
 from mqspark_server.phases import Phase, ProcessLifecycle
 from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
+from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.startup import Ends, remoting_server
 
 __all__ = ["NameServerApp"]
@@ -68,6 +69,7 @@ class NameServerApp:
             outbox=outbox,
             foreign_keys=foreign_keys(NamesrvConfig),
             authority=authority,
+            settings_file=settings_file(self.settings.file),
         )
         worker = Worker("mqspark-namesrv")
         ends.on_stop(worker.close)

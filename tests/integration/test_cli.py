@@ -238,6 +238,34 @@ def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path
     assert names.stop()[0] == 0
 
 
+def test_what_was_changed_while_servers_ran_outlives_their_kill(
+    start: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    common = 'listenPort = 0\nbindAddress = "127.0.0.1"  # loopback\n'
+    names_toml, broker_conf = tmp_path / "namesrv.toml", tmp_path / "broker.conf"
+    names_toml.write_text(common)
+    store = f"storePathRootDir={tmp_path / 'store'}\nhttpEnable=false\nbrokerIP1=127.0.0.1\n"
+    broker_conf.write_text(f"# ours\nlistenPort=0\nbindAddress=127.0.0.1\n{store}")
+    entry = {"namespace": "ns", "key": "k"}
+    for is_first in (True, False):
+        names = start("namesrv", "run", "-c", str(names_toml))
+        broker = start("broker", "run", "-c", str(broker_conf))
+        namesrv, address = names.ready()["namesrv"], broker.ready()["broker"]
+        if is_first:
+            assert request(namesrv, RequestCode.PUT_KV_CONFIG, entry | {"value": "v"}).code == 0
+            assert request(namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, body=b"maxRoutes=7").code == 0
+            assert request(address, RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=7").code == 0
+        assert request(namesrv, RequestCode.GET_KV_CONFIG, entry).ext == {"value": "v"}
+        assert b"\nmaxRoutes=7\n" in bytes(request(namesrv, RequestCode.GET_NAMESRV_CONFIG).body)
+        assert b"\nfileReservedTime=7\n" in bytes(request(address, RequestCode.GET_BROKER_CONFIG).body)
+        for process in (names, broker):
+            processes.stop(process.popen, signal.SIGKILL)
+    assert names_toml.read_text() == f"{common}maxRoutes = 7\n"
+    assert broker_conf.read_text().startswith("# ours\n")
+    assert (tmp_path / "namesrv" / "kvConfig.json").exists()
+
+
 def test_a_broker_waits_for_no_name_server_and_finds_it_later(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:

@@ -61,6 +61,8 @@ SERVERS = {
     "Stats.junk": "fixed names of kinds",
     "Totals._notes": "as many notes as it is made for",
     "Writer.diversions": "made at the start",
+    "ChangedSettings._values": "the settings that may be changed",
+    "Saves._tables": "made at the start",
     "Memo": "a memo is bounded by itself",
     # --- emptied with every turn, write or round, or bounded in number with entries of a fixed size
     "BrokerCore._changed_groups": "groups of the table of groups, emptied within the turns that follow",

@@ -79,7 +79,8 @@ def write_conf(path: Path, values: Mapping[str, object]) -> Path:
 def mqspark_namesrv(folder: Path, more: Mapping[str, object] | None = None) -> Iterator[str]:
     """`mqspark namesrv run` in a process of its own; its address."""
     log = folder / "namesrv.err"
-    settings = set_options({"listenPort": 0, "bindAddress": HOST, **(more or {})})
+    values = {"listenPort": 0, "bindAddress": HOST, "kvConfigPath": folder / "kvConfig.json", **(more or {})}
+    settings = set_options(values)
     with process([*mqspark_command(), "namesrv", "run", *settings], log, stdout=subprocess.PIPE) as child:
         yield ready_line(child, log)["namesrv"]
 

@@ -22,6 +22,7 @@ from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
 from mqspark.record import decode_records
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
+from mqspark.store.disk.configfile import ConfigFile
 from tests.support.store_tools import QuickFiles
 
 
@@ -117,6 +118,7 @@ class Bench:
         self.settings = settings
         self.term = term
         self.sync = sync
+        self.settings_file: ConfigFile | None = None
         self._sessions = 0
         self.outbox: list[Session] = []
         if start:
@@ -159,6 +161,7 @@ class Bench:
             memory_bytes=1 << 30,
             authority=None if self.new_authority is None else self.new_authority(),
             term=self.term,
+            settings_file=self.settings_file,
         )
 
     def peer(self, *, fast: bool = False, address: str = "127.0.0.1") -> Peer:
@@ -228,11 +231,13 @@ def last_registration(broker: BrokerCore) -> Registration:
 
 
 def namesrv_peer(
-    config: NamesrvConfig | None = None, clock: ManualClock | None = None
+    config: NamesrvConfig | None = None,
+    clock: ManualClock | None = None,
+    settings_file: ConfigFile | None = None,
 ) -> tuple[NameServer, ManualClock, Peer]:
     clock = clock or ManualClock()
     outbox: list[Session] = []
-    core = NameServer(config or NamesrvConfig(), clock, outbox=outbox)
+    core = NameServer(config or NamesrvConfig(), clock, outbox=outbox, settings_file=settings_file)
     return core, clock, Peer(core, Session(1, "127.0.0.1", 40_000, outbox))
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.config import UPDATABLE_KEYS
+from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark_server.settings.settingsfile import SettingsFile
 from tests.unit.admin_kit import body_of, commit, create, group, topic_ext
 from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, pull_ext, send_ext
 
@@ -345,6 +347,33 @@ def test_settings_may_be_changed_in_both_spellings(bench: Bench) -> None:
     assert bench.config.default_topic_queue_nums == 5
     answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"config_black_list=x\n")
     assert (answer.code, answer.remark) == (16, "Can not update config in black list.")
+
+
+def test_changed_settings_are_answered_once_they_are_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text("# mine\ndefaultTopicQueueNums = 8 # as before\n")
+    bench = Bench(tmp_path / "store", start=False)
+    bench.settings_file = SettingsFile(path)
+    bench.open()
+    peer = bench.peer()
+    opaque = peer.give(
+        RequestCode.UPDATE_BROKER_CONFIG, None, b"defaultTopicQueueNums=5\nfileReservedTime=3\n"
+    )
+    bench.broker.turn()
+    assert not peer.heard()
+    bench.housekeeping()
+    while bench.broker.work():
+        pass
+    assert [(each.opaque, each.code) for each in peer.heard()] == [(opaque, 0)]
+    assert path.read_text() == "# mine\ndefaultTopicQueueNums = 5 # as before\nfileReservedTime = 3\n"
+    peer.give(RequestCode.UPDATE_BROKER_CONFIG, None, b"defaultTopicQueueNums=6\n")
+    path.write_text("[half")
+    with pytest.raises(ConfigError):
+        bench.run_jobs()
+    bench.run_for(3_500)
+    (late,) = peer.heard()
+    assert (late.code, late.remark) == (1, "the change is in force, but could not be saved yet")
+    assert bench.config.default_topic_queue_nums == 6
 
 
 def test_runtime_info_has_every_row_that_the_tools_read(bench: Bench) -> None:

@@ -22,6 +22,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.registration import encode_register_body
 from mqspark.protocol.session import Session
+from mqspark_server.settings.settingsfile import SettingsFile
 from tests.unit.broker_kit import Peer, namesrv_peer
 
 
@@ -347,18 +348,52 @@ def test_key_values_survive_in_their_file(tmp_path: Path) -> None:
     config = NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json"))
     core, _, peer = namesrv_peer(config)
     assert not core.jobs_due
-    peer.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "ns", "key": "k", "value": "v"})
+    opaque = peer.give(RequestCode.PUT_KV_CONFIG, {"namespace": "ns", "key": "k", "value": "v"})
+    core.turn()
     assert core.jobs_due
+    assert not peer.heard()
     for job in core.shutdown():
         job.run()
         job.done()
     assert not core.jobs_due
+    assert [(each.opaque, each.code) for each in peer.heard()] == [(opaque, 0)]
     assert fastjson.loads((tmp_path / "kvConfig.json").read_bytes()) == {"configTable": {"ns": {"k": "v"}}}
     _, _, again = namesrv_peer(config)
     assert again.ask(RequestCode.GET_KV_CONFIG, {"namespace": "ns", "key": "k"}).ext == {"value": "v"}
     (tmp_path / "kvConfig.json").write_text("{")
     with pytest.raises(StoreCorrupt):
         namesrv_peer(config)
+
+
+def test_a_change_that_cannot_be_saved_is_said_to_be_unsaved(tmp_path: Path) -> None:
+    core, clock, peer = namesrv_peer(NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json")))
+    for _ in range(3):
+        peer.give(RequestCode.PUT_KV_CONFIG, {"namespace": "ns", "key": "k", "value": "v"})
+    core.turn()
+    for job in core.jobs():
+        job.done(OSError("the disk is gone"))
+    core.tick()
+    assert not peer.heard()
+    clock.advance(3_000)
+    core.tick()
+    assert [each.code for each in peer.heard()] == [1, 1, 1]
+    assert core.jobs_due
+
+
+def test_changed_settings_go_into_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv.conf"
+    path.write_text("# mine\norderMessageEnable=false\n")
+    core, _, peer = namesrv_peer(settings_file=SettingsFile(path))
+    for change in (b"orderMessageEnable=true", b"scanNotActiveBrokerInterval=9000"):
+        peer.give(RequestCode.UPDATE_NAMESRV_CONFIG, None, change)
+    core.turn()
+    assert not peer.heard()
+    for job in core.jobs():
+        job.run()
+        job.done()
+    assert [each.code for each in peer.heard()] == [0, 0]
+    assert path.read_text() == "# mine\norderMessageEnable=true\nscanNotActiveBrokerInterval=9000\n"
+    assert not core.jobs_due
 
 
 # --- settings and the rest ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqspark.broker.admin.change import AnswerWhenSafe
+from mqspark.broker.admin.change import AnswerWhenSafe, KeepSettings
 from mqspark.broker.admin.connections import ConnectionsProcessor
 from mqspark.broker.admin.groupadmin import GroupAdminProcessor
 from mqspark.broker.admin.housekeeping import HousekeepingProcessor
@@ -26,12 +26,13 @@ def admin_handlers(
     runtime_info: Callable[[], dict[str, str]],
     settings_changed: Callable[[], None],
     change: AnswerWhenSafe,
+    keep_settings: KeepSettings,
     foreign_keys: ForeignKeys,
 ) -> dict[int, Handler]:
     return merged(
         TopicAdminProcessor(state, change).handlers,
         GroupAdminProcessor(state, change).handlers,
-        SettingsProcessor(state, settings_changed, foreign_keys).handlers,
+        SettingsProcessor(state, settings_changed, keep_settings, foreign_keys).handlers,
         InspectionProcessor(state, runtime_info).handlers,
         LagProcessor(state).handlers,
         ConnectionsProcessor(state).handlers,

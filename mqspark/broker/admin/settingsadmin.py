@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+from mqspark.broker.admin.change import KeepSettings
 from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
 from mqspark.broker.state.state import BrokerState
-from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties
+from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties, value_of
 from mqspark.errors import ConfigError
 from mqspark.protocol.bodies import DataVersion, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -21,9 +22,12 @@ __all__ = ["SettingsProcessor"]
 class SettingsProcessor:
     """``changed`` is called when the settings objects have new values."""
 
-    def __init__(self, state: BrokerState, changed: Callable[[], None], foreign_keys: ForeignKeys) -> None:
+    def __init__(
+        self, state: BrokerState, changed: Callable[[], None], keep: KeepSettings, foreign_keys: ForeignKeys
+    ) -> None:
         self._state = state
         self._changed = changed
+        self._keep = keep
         self._foreign_keys = foreign_keys
         self._version = DataVersion(timestamp=state.clock.now_ms())
         self.handlers: dict[int, Handler] = {
@@ -31,9 +35,9 @@ class SettingsProcessor:
             RequestCode.GET_BROKER_CONFIG: self.settings,
         }
 
-    def update_settings(self, session: Session, command: Command) -> bytes:
-        """Change all of the given keys or none. Changes last until the broker stops; the configuration file is
-        not touched. Keys that have no effect in the file have none here."""
+    def update_settings(self, session: Session, command: Command) -> bytes | None:
+        """Change all of the given keys or none. The changes go into the settings file; without one they last until
+        the broker stops. Keys that have no effect in the file have none here."""
         state = self._state
         broker_keys, store_keys = known_keys(BrokerConfig), known_keys(type(state.store_config))
         black_list = {
@@ -54,8 +58,11 @@ class SettingsProcessor:
             except ConfigError as error:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
         permission = state.config.broker_permission
+        kept = {}
         for key, value in changes.items():
-            set_setting(state.config if key in broker_keys else state.store_config, key, value)
+            owner = state.config if key in broker_keys else state.store_config
+            set_setting(owner, key, value)
+            kept[key] = value_of(owner, key)
         version = self._version
         self._version = DataVersion(
             state_version=version.state_version, timestamp=state.clock.now_ms(), counter=version.counter + 1
@@ -63,7 +70,7 @@ class SettingsProcessor:
         if state.config.broker_permission != permission:
             state.topics.touch()
         self._changed()
-        return ok(command)
+        return self._keep(session, command, kept)
 
     def settings(self, session: Session, command: Command) -> bytes:
         state = self._state

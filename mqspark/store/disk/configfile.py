@@ -30,11 +30,15 @@ class ConfigFile:
         files: FileLayer | None = None,
         on_failure: Callable[[Path, OSError], None] | None = None,
         note: Note = lambda damage: None,
+        *,
+        with_backup: bool = True,
     ) -> None:
         """``on_failure`` is called, in the thread of ``save``, for every error that is not transient. A full
         disk and a shortage of descriptors or memory are transient. ``note`` is called when ``load`` finds an
-        invalid file and uses the ``.bak``."""
+        invalid file and uses the ``.bak``. Without ``with_backup`` the path is never without a file: others read
+        it."""
         self.path = Path(path)
+        self._with_backup = with_backup
         self._on_failure = on_failure
         self._note = note
         self._files: FileLayer = files if files is not None else OsFiles()
@@ -84,7 +88,7 @@ class ConfigFile:
                 files.sync(fd)
             finally:
                 files.close(fd)
-            if files.read(self.path):
+            if self._with_backup and files.read(self.path):
                 files.rename(self.path, self._sibling(".bak"))
             files.rename(new, self.path)
             files.sync_directory(self.path.parent)

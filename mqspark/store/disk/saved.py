@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
 
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
 
-__all__ = ["SavedTable", "SteppedJob"]
+__all__ = ["ChangedSettings", "SavedTable", "SteppedJob"]
 
 
 @runtime_checkable
@@ -37,6 +39,28 @@ class Table(Protocol):
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """A function that encodes the table as it is now, or as it will be while that runs, in another thread. Long
         tables come in pieces of less than a millisecond."""
+
+
+class ChangedSettings:
+    """Settings that operators have changed while the process runs, by RocketMQ's keys: a table whose file is the
+    settings file. Bounded by the number of settings."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._values: dict[str, Any] = {}
+
+    def note(self, values: Mapping[str, Any]) -> None:
+        if values:
+            self._values.update(values)
+            self.generation += 1
+
+    def load(self, data: bytes) -> None:
+        """Does nothing: the settings of the file are in force since the start."""
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        """The changes as a JSON object."""
+        values = dict(self._values)
+        return lambda: [msgspec.json.encode(values)]
 
 
 class SavedTable:

@@ -8,9 +8,11 @@ means.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from mqspark.errors import ConfigError
 
-__all__ = ["parse_properties"]
+__all__ = ["edit_properties", "parse_properties"]
 
 _WHITE = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -22,7 +24,7 @@ def parse_properties(text: str, *, source: str = "broker.conf") -> dict[str, str
     Raises ConfigError that names ``source`` and the line.
     """
     entries: dict[str, str] = {}
-    for number, line in _logical_lines(text):
+    for number, _, line in _logical_lines(text):
         key, value = _split(line)
         where = f"{source}, line {number}"
         if not key:
@@ -35,11 +37,55 @@ def parse_properties(text: str, *, source: str = "broker.conf") -> dict[str, str
     return entries
 
 
-def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Comments and blank lines dropped, continuations joined; with the number of the first natural line."""
-    lines: list[tuple[int, str]] = []
+def edit_properties(
+    text: str, values: Mapping[str, str], same_key: Callable[[str, str], bool], *, source: str = "broker.conf"
+) -> str:
+    """The text with these values; all else stays. The last line of an equal key is replaced, as it wins; new keys come
+    at the end. Raises ConfigError."""
+    natural = text.splitlines(keepends=True)
+    entries = [
+        (first, last, _unescape(_split(line)[0], f"{source}, line {first}"))
+        for first, last, line in _logical_lines(text)
+    ]
+    replaced: dict[int, tuple[int, str]] = {}
+    added: list[str] = []
+    for key, value in values.items():
+        found = [entry for entry in entries if same_key(entry[2], key)]
+        if found:
+            first, last, spelt = found[-1]
+            replaced[first] = (last, f"{_escape_key(spelt)}={_escape(value)}\n")
+        else:
+            added.append(f"{_escape_key(key)}={_escape(value)}\n")
+    out: list[str] = []
+    number = 1
+    while number <= len(natural):
+        last, line = replaced.get(number, (number, natural[number - 1]))
+        out.append(line)
+        number = last + 1
+    if added and out and not out[-1].endswith(("\n", "\r")):
+        out.append("\n")
+    return "".join(out + added)
+
+
+def _escape(value: str) -> str:
+    escaped = value.replace("\\", "\\\\")
+    for name, char in _ESCAPES.items():
+        escaped = escaped.replace(char, f"\\{name}")
+    escaped = "".join(
+        char if char.isprintable() or ord(char) > 0xFFFF else f"\\u{ord(char):04x}" for char in escaped
+    )
+    return f"\\{escaped}" if escaped[:1] == " " else escaped
+
+
+def _escape_key(key: str) -> str:
+    return "".join(f"\\{char}" if char in "=: #!\\" else char for char in key)
+
+
+def _logical_lines(text: str) -> list[tuple[int, int, str]]:
+    """Comments and blank lines dropped, continuations joined; with the numbers of the first and last natural line."""
+    lines: list[tuple[int, int, str]] = []
     pending: str | None = None
-    first = 0
+    first = number = 0
     for number, natural in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         line = natural.lstrip(_WHITE)
         if pending is None:
@@ -50,10 +96,10 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
         if (len(pending) - len(pending.rstrip("\\"))) % 2:
             pending = pending[:-1]
             continue
-        lines.append((first, pending))
+        lines.append((first, number, pending))
         pending = None
     if pending is not None:
-        lines.append((first, pending))
+        lines.append((first, number, pending))
     return lines
 
 

@@ -58,8 +58,10 @@ __all__ = [
     "file_layer",
     "foreign_keys",
     "local_address",
+    "namesrv_production",
     "namesrv_settings",
     "override_layer",
+    "values_in",
 ]
 
 WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
@@ -74,6 +76,11 @@ def production() -> dict[str, Any]:
         "brokerName": socket.gethostname(),
         "brokerIP1": local_address(),
     }
+
+
+def namesrv_production() -> dict[str, Any]:
+    """``mqspark namesrv run``: the key-value table is where RocketMQ keeps it."""
+    return {"kvConfigPath": "~/namesrv/kvConfig.json"}
 
 
 def local_address() -> str:
@@ -261,6 +268,8 @@ class Layer:
 
     source: str
     values: Mapping[str, Any]
+    path: Path | None = None
+    """Of a file."""
 
 
 @dataclass(slots=True)
@@ -270,6 +279,8 @@ class BrokerSettings:
     store: StoreConfig
     auth: AuthConfig
     unused: list[str] = field(default_factory=list)
+    file: Path | None = None
+    """Takes what is changed while the process runs."""
 
 
 @dataclass(slots=True)
@@ -288,6 +299,8 @@ class NamesrvSettings:
     unused: list[str] = field(default_factory=list)
     controller: ControllerSettings | None = None
     """Of a controller in the same process, with a port of its own."""
+    file: Path | None = None
+    """Takes what is changed while the process runs."""
 
 
 def file_layer(path: str | os.PathLike[str]) -> Layer:
@@ -301,13 +314,22 @@ def file_layer(path: str | os.PathLike[str]) -> Layer:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source} is not UTF-8 text (byte {error.start})") from None
+    return Layer(source, values_in(text, source), Path(path).resolve())
+
+
+def values_in(text: str, source: str) -> dict[str, Any]:
+    """The values of a settings file. Raises ConfigError."""
     if not source.endswith(".toml"):
-        return Layer(source, parse_properties(text, source=source))
+        return dict(parse_properties(text, source=source))
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
-    return Layer(source, _flatten(document, source))
+    return _flatten(document, source)
+
+
+def _file_of(layers: Iterable[Layer]) -> Path | None:
+    return next((layer.path for layer in layers if layer.path is not None), None)
 
 
 def override_layer(assignments: Iterable[str]) -> Layer:
@@ -341,7 +363,7 @@ def broker_settings(
         store.store_path_commit_log = _paths(store.store_path_commit_log)
     if store.read_only_commit_log_store_paths:
         store.read_only_commit_log_store_paths = _paths(store.read_only_commit_log_store_paths)
-    return BrokerSettings(server, broker, store, auth, unused)
+    return BrokerSettings(server, broker, store, auth, unused, _file_of(layers))
 
 
 def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSettings:
@@ -356,7 +378,8 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
     (server, namesrv, auth, *more), unused = _resolve(classes, {"listenPort": 9876, **profile}, layers)
     with _from(*layers):
         server.check()
-    settings = NamesrvSettings(server, namesrv, auth, unused)
+    namesrv.kv_config_path = namesrv.kv_config_path and _path(namesrv.kv_config_path)
+    settings = NamesrvSettings(server, namesrv, auth, unused, file=_file_of(layers))
     for controller in more:
         _check_no_users(auth)
         port = _advertised_port(controller)

@@ -59,12 +59,13 @@ def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
     from mqspark_server.settings.settings import (
         consent_to_anonymous,
         file_layer,
+        namesrv_production,
         namesrv_settings,
         override_layer,
     )
 
     layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
-    settings = namesrv_settings({}, *layers)
+    settings = namesrv_settings(namesrv_production(), *layers)
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
     _log_to_stderr(settings.server.log_level, warning)
     app = NameServerApp(settings)
