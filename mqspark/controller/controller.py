@@ -186,10 +186,10 @@ class Controller:
     def tick(self) -> int:
         now_ms = self._liveness.now_ms()
         if now_ms >= self._next_expiry_ms:
-            self._next_expiry_ms = now_ms + self.config.scan_not_active_broker_interval
             for name, broker_id in self._liveness.expired():
                 _log.warning("broker %s %d is silent", name, broker_id)
                 self._replace_dead_master(name)
+            self._next_expiry_ms = self._liveness.next_expiry_ms(self.config.scan_not_active_broker_interval)
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + self.config.scan_inactive_master_interval
             for name in list(self.replicas.sets):

@@ -121,6 +121,13 @@ class Liveness:
         """Forget those that are silent for too long, and return them."""
         return self._forget(key for key, live in self._live.items() if not self._is_fresh(live))
 
+    def next_expiry_ms(self, interval_ms: int) -> int:
+        """When to look for silent replicas next: after the interval, or when the first one may be silent for too
+        long."""
+        now_ms = self.now_ms()
+        ends = (live.last_seen_ms + live.timeout_ms + 1 for live in self._live.values())
+        return min(max(now_ms + 1, min(ends, default=now_ms + interval_ms)), now_ms + interval_ms)
+
     def keep_only(self, table: ReplicaTable) -> None:
         """Forget replicas that were removed."""
         self._forget(

@@ -86,6 +86,22 @@ def test_a_topic_that_no_slave_has_copied_yet_outlives_its_master(
             assert set(read_all(clients, topic, 3)) == {(number, 0) for number in range(3)}
 
 
+def test_a_send_outlives_the_master_that_it_was_sent_to(tmp_path: Path) -> None:
+    with Cluster(brokers=3, replication="controller", store=tmp_path) as cluster:
+        first = cluster.master
+        assert first is not None
+        with Clients(cluster.namesrv) as clients:
+            topic = clients.topic(queues=1)
+            producer = clients.producer(send_timeout_ms=60_000)
+            assert producer.send(Message(topic, b"0")).queue_offset == 0
+            eventually(lambda: all(knows(cluster, number, topic) for number in ALL))
+            cluster.kill(first)
+            results = [producer.send(Message(topic, b"%d" % number)) for number in range(1, 20)]
+            assert {result.status for result in results} == {SendStatus.SEND_OK}
+            assert cluster.master not in (None, first)
+            assert {b"%d" % number for number in range(20)} <= set(read_all(clients, topic, 20).values())
+
+
 def test_a_broker_that_is_stopped_while_its_part_changes_leaves_nothing_open(tmp_path: Path) -> None:
     with Cluster(brokers=3, replication="controller", store=tmp_path) as cluster:
 

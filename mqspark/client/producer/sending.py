@@ -47,6 +47,10 @@ log = logging.getLogger(__name__)
 
 _SEND_OK = SendStatus.SEND_OK
 
+FAILOVER_S, FAILOVER_POLL_S = 10.0, 0.1
+"""A topic that has lost its last writable queue is asked for so long and so often."""
+SAME_BROKER_S = 0.1
+"""The pause before the second attempt at a topic's only broker; the next one is twice as long."""
 MIN_ATTEMPT_S = 0.02
 """With less time left, another attempt would probably only duplicate the message; also, timers may fire some ms
 early."""
@@ -344,9 +348,43 @@ class Sender:
             and self.now() + MIN_ATTEMPT_S < sending.deadline
         ):
             log.debug("attempt %d to send to %s failed: %s", sending.attempts, sending.topic, error)
-            self._tasks.spawn(self._dispatch(sending, None, refresh=True))
+            self._again(sending, error)
+        elif isinstance(error, NoRoute) and self._is_failing_over(sending):
+            asyncio.get_running_loop().call_later(FAILOVER_POLL_S, self._look_again, sending, error)
         else:
             self.finish(sending, None, error)
+
+    def _again(self, sending: Sending, error: ClientError) -> None:
+        """Make the next attempt; after a pause if it can only go to a broker that has just refused, which may be
+        waiting for a replica or for its disk."""
+        topic = self.targets.topics.get(sending.topic)
+        pause_s = SAME_BROKER_S * sending.attempts
+        if (
+            isinstance(error, BrokerError)
+            and topic is not None
+            and topic.has_one_broker
+            and self.now() + pause_s + MIN_ATTEMPT_S < sending.deadline
+        ):
+            asyncio.get_running_loop().call_later(pause_s, self._look_again, sending, error)
+        else:
+            self._tasks.spawn(self._dispatch(sending, None, refresh=True))
+
+    def _is_failing_over(self, sending: Sending) -> bool:
+        """Whether the topic had writable queues a moment ago, and may have them again before the time is over."""
+        topic, now = self.targets.topics.get(sending.topic), self.now()
+        return (
+            topic is not None
+            and topic.emptied_s is not None
+            and now < topic.emptied_s + FAILOVER_S
+            and not self._closing
+            and now + FAILOVER_POLL_S + MIN_ATTEMPT_S < sending.deadline
+        )
+
+    def _look_again(self, sending: Sending, error: ClientError) -> None:
+        if self._closing:
+            self.finish(sending, None, error)
+        else:
+            self._tasks.spawn(self._dispatch(sending, None, refresh=True))
 
     def finish(self, sending: Sending, result: SendResult | None, error: BaseException | None) -> None:
         """Resolve a send."""

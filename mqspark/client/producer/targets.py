@@ -3,6 +3,7 @@ TopicPublishInfo, SendMessageRequestHeaderV2."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import overload
@@ -123,7 +124,7 @@ class _Made(Sequence[Target]):
 class PublishTopic:
     """A topic's queues and the round-robin position."""
 
-    __slots__ = ("_by_queue", "_turn", "chooser", "many", "queues", "targets")
+    __slots__ = ("_by_queue", "_turn", "chooser", "emptied_s", "has_one_broker", "many", "queues", "targets")
 
     def __init__(self, chooser: QueueChooser) -> None:
         self.chooser = chooser
@@ -131,11 +132,22 @@ class PublishTopic:
         self.targets: Sequence[Target] = []
         self.many = False
         """Whether to choose from ``candidates`` instead of ``targets``."""
+        self.emptied_s: float | None = None
+        """When its last writable queue went: no broker of it has a master now, or writing was forbidden."""
+        self.has_one_broker = True
         self._by_queue: dict[MessageQueue, Target] = {}
         self._turn = 0
 
-    def adopt(self, queues: Sequence[MessageQueue], make: Callable[[MessageQueue], Target]) -> None:
+    def adopt(
+        self, queues: Sequence[MessageQueue], make: Callable[[MessageQueue], Target], now_s: float
+    ) -> None:
+        if queues:
+            self.emptied_s = None
+        elif self.targets:
+            self.emptied_s = now_s
         self.queues = queues
+        brokers = queues.spans if isinstance(queues, Queues) else {queue.broker_name for queue in queues}
+        self.has_one_broker = len(brokers) < 2
         self.many = len(queues) > MAX_MADE
         self.targets = _Made(queues, make) if self.many else [make(queue) for queue in queues]
         self._by_queue = {} if self.many else {target.queue: target for target in self.targets}
@@ -186,8 +198,11 @@ class Targets:
         topic = self.topics.get(name)
         if topic is not None and topic.targets and not refresh:
             return topic
+        known = self._instance.cached_route(name)
         try:
-            route = await self._instance.route(name, refresh=refresh)
+            route = await self._instance.route(
+                name, refresh=refresh or (known is not None and not known.publish_queues)
+            )
         except NoRoute:
             if topic is not None and topic.targets:
                 return topic
@@ -213,7 +228,7 @@ class Targets:
             self._adopt(topic, route)
 
     def _adopt(self, topic: PublishTopic, route: TopicRoute) -> None:
-        topic.adopt(route.publish_queues, self._target)
+        topic.adopt(route.publish_queues, self._target, asyncio.get_running_loop().time())
 
     def _target(self, queue: MessageQueue) -> Target:
         return Target(

@@ -1,0 +1,304 @@
+"""Replication: what a second copy costs, how fast a new slave catches up, how long sends stand still without a master.
+
+    python -m tests.benchmarks replication [--parts rate,catchup,failover] [--rounds R] [--count N]
+
+rate        1 KB sends (raw_load.py): a single broker with SYNC_FLUSH, and a SYNC_MASTER with ASYNC_FLUSH and one slave,
+            in turn
+catchup     a slave without a log copies one of N messages of 1 KB
+failover    three replicas and a controller (mqspark dev), minInSyncReplicas=2: from SIGKILL, or SIGSTOP, of the master
+            to the first SEND_OK of a producer that sends one message after the other; all that was acknowledged is read
+            at the end
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mqspark import LitePullConsumer, Message, Producer, SendStatus
+from mqspark.errors import MQError
+from mqspark.protocol.codes import RequestCode
+from tests.benchmarks.bench_broker import DevProcess, broker, load
+from tests.benchmarks.report import figure, ratio, spelled
+from tests.support.remoting import ask
+
+PARTS = ("rate", "catchup", "failover")
+WAIT_S = 120.0
+TOPIC = "Failover"
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > end:
+            raise RuntimeError(f"not within {WAIT_S:.0f} s: {what}")
+        time.sleep(0.02)
+
+
+def log_end(address: str) -> int:
+    with contextlib.suppress(OSError):
+        table = json.loads(ask(address, RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+        return int(table["commitLogMaxOffset"])
+    return -1
+
+
+@contextlib.contextmanager
+def slave(parent: Path, master: DevProcess) -> Iterator[str]:
+    """A slave of this broker; its address."""
+    store = Path(tempfile.mkdtemp(dir=parent, prefix="bench-slave-"))
+    settings = {
+        "brokerName": "dev", "brokerId": 1, "brokerRole": "SLAVE", "namesrvAddr": master.ready["namesrv"],
+        "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "listenPort": 0, "haListenPort": 0, "httpPort": 0,
+        "flushDiskType": "ASYNC_FLUSH", "storePathRootDir": store, "logLevel": "WARNING",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "mqspark_server.cli", "broker", "run"]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        yield dict(part.split("=", 1) for part in line.split()[1:])["broker"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        process.stdout.close()
+        shutil.rmtree(store)
+
+
+def rate(count: int, rounds: int, parent: Path) -> None:
+    single, pair = [], []
+    for _ in range(rounds):
+        with broker(parent, "flushDiskType=SYNC_FLUSH") as alone:
+            single.append(load("send", alone, count=count)["per_second"])
+        settings = ("brokerRole=SYNC_MASTER", "inSyncReplicas=2", "flushDiskType=ASYNC_FLUSH")
+        with broker(parent, *settings) as master, slave(parent, master) as copy:
+            _await_slave(master)
+            result = load("send", master, count=count)
+            until(lambda: log_end(copy) == log_end(master.ready["broker"]), "the slave has everything")
+            pair.append(result["per_second"])
+    ours = figure("send, single broker, SYNC_FLUSH", "/s", single)
+    both = figure("send, SYNC_MASTER and a slave, ASYNC_FLUSH", "/s", pair)
+    print(f"{ours.name:44} {spelled(ours)}")
+    print(f"{both.name:44} {spelled(both)}, {ratio(both.median / ours.median)} x the single broker")
+
+
+def _await_slave(master: DevProcess) -> None:
+    def is_stored() -> bool:
+        try:
+            return producer.send(Message("Probe", b"x")).status is SendStatus.SEND_OK
+        except MQError:
+            return False
+
+    producer = Producer(master.ready["namesrv"], group="probe")
+    producer.start()
+    until(is_stored, "the slave is in sync")
+    producer.stop()
+
+
+def catchup(count: int, rounds: int, parent: Path) -> None:
+    rates, seconds = [], []
+    with broker(parent, "flushDiskType=ASYNC_FLUSH", "brokerRole=ASYNC_MASTER") as master:
+        load("send", master, count=count)
+        end = log_end(master.ready["broker"])
+        for _ in range(rounds):
+            with slave(parent, master) as copy:
+                began = time.perf_counter()
+                until(lambda: log_end(copy) == end, "the slave has everything")
+                seconds.append(time.perf_counter() - began)
+                rates.append(end / seconds[-1] / 1e6)
+    made = figure("catch-up of a new slave", "MB/s", rates, round_s=min(seconds))
+    print(f"{made.name:44} {spelled(made)}")
+
+
+class ReplicatedDev:
+    """``mqspark dev --brokers 3 --replication controller``, and what it says of its master."""
+
+    def __init__(self, store: Path) -> None:
+        command = [sys.executable, "-m", "mqspark_server.cli", "dev", "--store", str(store), "--brokers", "3"]
+        command += [
+            "--replication",
+            "controller",
+            "--namesrv-port",
+            "0",
+            "--broker-port",
+            "0",
+            "--http-port",
+            "0",
+        ]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith("READY "):
+            raise RuntimeError(f"mqspark dev did not start: {line!r}")
+        self.ready = dict(part.split("=", 1) for part in line.split()[1:])
+        self._pids: dict[str, int] = {}
+        """By address."""
+        self._names: dict[str, str] = {}
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if found := re.search(r"the master is (\S+) at (\S+) \(pid (\d+)\)", line):
+                self._names[found[1]], self._pids[found[2]] = found[2], int(found[3])
+            elif found := re.match(r"(dev-\d): pid (\d+)", line):
+                self._pids[found[1]] = int(found[2])
+            elif found := re.search(r"mqspark\.dev: (dev-\d) serves again \(pid (\d+)\)", line):
+                self._pids[found[1]] = int(found[2])
+                if found[1] in self._names:
+                    self._pids[self._names[found[1]]] = int(found[2])
+
+    def replicas(self) -> tuple[str, int]:
+        """The master's address, and how many are in sync."""
+        with contextlib.suppress(OSError):
+            answer = ask(self.ready["controller"], RequestCode.CONTROLLER_GET_REPLICA_INFO, brokerName="dev")
+            in_sync = json.loads(answer.body or b"{}").get("syncStateSet") or []
+            return answer.ext.get("masterAddress") or "", len(in_sync)
+        return "", 0
+
+    def pid_of(self, address: str) -> int:
+        until(lambda: address in self._pids, f"the process id of {address} is said")
+        return self._pids[address]
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+        self._reader.join(10)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+class SteadySender:
+    """Sends one numbered message after the other, and notes when each was acknowledged."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._producer = Producer(namesrv, group="failover", send_timeout_ms=1_000, retries=2)
+        self._producer.start()
+        self.acknowledged: list[tuple[float, int]] = []
+        """(when the send began, number)."""
+        self.failures = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._ended.is_set():
+            number += 1
+            began = time.perf_counter()
+            try:
+                result = self._producer.send(Message(TOPIC, b"%d" % number))
+            except MQError:
+                self.failures += 1
+                time.sleep(0.01)
+                continue
+            if result.status is SendStatus.SEND_OK:
+                self.acknowledged.append((began, number))
+
+    def first_after(self, moment: float) -> float | None:
+        """When the first message that was sent after this moment was acknowledged."""
+        if self.acknowledged and self.acknowledged[-1][0] > moment:
+            return next(began for began, _ in self.acknowledged if began > moment)
+        return None
+
+    def stop(self) -> set[int]:
+        self._ended.set()
+        self._thread.join(30)
+        self._producer.stop()
+        return {number for _, number in self.acknowledged}
+
+
+def failover(rounds: int, parent: Path) -> None:
+    store = Path(tempfile.mkdtemp(dir=parent, prefix="bench-failover-"))
+    dev = ReplicatedDev(store)
+    sender = SteadySender(dev.ready["namesrv"])
+    try:
+        for name, number in (("killed", signal.SIGKILL), ("silent", signal.SIGSTOP)):
+            times = [_one_failover(dev, sender, number) for _ in range(rounds)]
+            made = figure(f"sends stand still, {name} master", "s", times, less_is_better=True)
+            p99 = sorted(times)[min(len(times) - 1, int(len(times) * 0.99))]
+            print(f"{made.name:44} {spelled(made)}, p99 {p99:.2f} s, {len(times)} rounds", flush=True)
+        acknowledged = sender.stop()
+        found = _read(dev.ready["namesrv"], acknowledged)
+        lost, twice = len(acknowledged - found.keys()), sum(each > 1 for each in found.values())
+        print(
+            f"{len(acknowledged):,} acknowledged, {sender.failures:,} sends failed, {lost} lost, {twice} stored twice"
+        )
+        if lost:
+            raise RuntimeError(f"{lost} acknowledged messages are lost")
+    finally:
+        sender.stop()
+        dev.stop()
+        shutil.rmtree(store)
+
+
+def _one_failover(dev: ReplicatedDev, sender: SteadySender, number: signal.Signals) -> float:
+    until(lambda: dev.replicas()[1] == 3, "all three replicas are in sync")
+    time.sleep(1)
+    master, _ = dev.replicas()
+    pid = dev.pid_of(master)
+    moment = time.perf_counter()
+    os.kill(pid, number)
+    try:
+        # The old master may have acknowledged a send that began before the signal.
+        until(lambda: dev.replicas()[0] not in ("", master), "another master is elected")
+        until(lambda: sender.first_after(moment) is not None, "a message is acknowledged")
+        first = sender.first_after(moment)
+        assert first is not None
+        return first - moment
+    finally:
+        if number is signal.SIGSTOP:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _read(namesrv: str, wanted: set[int]) -> dict[int, int]:
+    """How often each number is stored."""
+    found: dict[int, int] = {}
+    consumer = LitePullConsumer(namesrv, group="reader")
+    consumer.subscribe(TOPIC)
+    consumer.start()
+    idle = 0
+    while idle < 10 or (not wanted <= found.keys() and idle < 100):
+        messages = consumer.poll(timeout_ms=200)
+        idle = 0 if messages else idle + 1
+        for message in messages:
+            found[int(message.body)] = found.get(int(message.body), 0) + 1
+    consumer.stop()
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks replication")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=300_000, help="messages of 1 KB a run")
+    parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
+    asked = parser.parse_args(arguments)
+    parts = asked.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+    if "rate" in parts:
+        rate(asked.count, asked.rounds, asked.store)
+    if "catchup" in parts:
+        catchup(asked.count, asked.rounds, asked.store)
+    if "failover" in parts:
+        failover(asked.rounds, asked.store)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
