@@ -186,6 +186,47 @@ def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
     return properties
 
 
+SET_BY_BROKERS = frozenset(
+    {
+        UNIQ_KEY,
+        WAIT,
+        DELAY,
+        RETRY_TOPIC,
+        REAL_TOPIC,
+        REAL_QUEUE_ID,
+        ORIGIN_MESSAGE_ID,
+        RECONSUME_TIME,
+        MAX_RECONSUME_TIMES,
+        "CONSUME_START_TIME",
+        MIN_OFFSET,
+        MAX_OFFSET,
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        CLUSTER,
+        TRACE_ON,
+        MSG_REGION,
+        TRANSACTION_PREPARED,
+        PRODUCER_GROUP,
+        POP_CK,
+        FIRST_POP_TIME,
+        ORIGIN_GROUP,
+        "BORN_HOST",
+        BORN_TIMESTAMP,
+        INNER_NUM,
+        INNER_BASE,
+        TIMER_DELAY_SEC,
+        TIMER_DELAY_MS,
+        TIMER_DELIVER_MS,
+        TIMER_OUT_MS,
+        TIMER_ENQUEUE_MS,
+        TIMER_DEQUEUE_MS,
+        TIMER_ROLL_TIMES,
+        CRC32,
+    }
+)
+"""Properties that brokers and clients set for one delivery. A copy of a message that is sent gets its own."""
+
+
 # --- system flag (MessageSysFlag) ---------------------------------------------------------------------------
 
 COMPRESSED = 0x1

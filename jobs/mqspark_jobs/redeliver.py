@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import ConfigError, MQError
-from mqspark.message import DLQ_PREFIX
+from mqspark.message import DLQ_PREFIX, SET_BY_BROKERS
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary
 from pyspark_pymq.files.locations import join, read_bytes, write_bytes
@@ -34,26 +34,6 @@ __all__ = ["DELIVER_AT", "TARGET", "DlqOptions", "ParkedOptions", "redrive", "ru
 
 DELIVER_AT, TARGET = "MQSPARK_DELIVER_AT_MS", "MQSPARK_TARGET_TOPIC"
 _OWN = (DELIVER_AT, TARGET)
-_BROKERS_OWN = (
-    "UNIQ_KEY",
-    "WAIT",
-    "DELAY",
-    "RETRY_TOPIC",
-    "REAL_TOPIC",
-    "REAL_QID",
-    "ORIGIN_MESSAGE_ID",
-    "RECONSUME_TIME",
-    "MAX_RECONSUME_TIMES",
-    "CONSUME_START_TIME",
-    "MIN_OFFSET",
-    "MAX_OFFSET",
-    "DLQ_ORIGIN_TOPIC",
-    "DLQ_ORIGIN_MESSAGE_ID",
-    "CLUSTER",
-    "TRACE_ON",
-    "MSG_REGION",
-)
-"""Properties that brokers and clients set themselves; the resent message gets its own."""
 _SCHEMA = (
     "targetTopic string, deliverAt timestamp, key string, tags string, value binary, properties map<string,string>, "
     "parkedOffset bigint, parkedQueue int, batch bigint"
@@ -156,7 +136,7 @@ def _park(spark: SparkSession, options: ParkedOptions) -> int:
         "key",
         "tags",
         "value",
-        f"{_without(*_OWN, *_BROKERS_OWN)} properties",
+        f"{_without(*_OWN, *SET_BY_BROKERS)} properties",
         "offset parkedOffset",
         "partition parkedQueue",
         "CAST(NULL AS BIGINT) batch",
@@ -192,7 +172,7 @@ def _send(rows: DataFrame, nameserver: str, identity: str, batch: int) -> None:
 
 
 def _without(*properties: str) -> str:
-    listed = ", ".join(f"'{name}'" for name in (*properties, "KEYS", "TAGS"))
+    listed = ", ".join(f"'{name}'" for name in sorted({*properties, "KEYS", "TAGS"}))
     return f"map_filter(properties, (name, _) -> name NOT IN ({listed}))"
 
 
@@ -285,5 +265,5 @@ def _dead_letters(spark: SparkSession, options: DlqOptions, topic: str, pending:
         "key",
         "tags",
         "value",
-        expr(f"{_without(*_BROKERS_OWN, *REASONS)} properties"),
+        expr(f"{_without(*SET_BY_BROKERS, *REASONS)} properties"),
     )

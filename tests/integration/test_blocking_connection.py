@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mqspark.client.blocking import BlockingConnection
+from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import ConnectionLost
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import encode_response

@@ -10,10 +10,10 @@ import tracemalloc
 
 import pytest
 
-from mqspark.client.blocking import BlockingConnection
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.producer import transaction
 from mqspark.client.producer.faults import FaultTable
+from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.instance import MAX_ANSWERING_BYTES, ClientInstance, InstanceMember

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from mqspark.client.blocking import BlockingConnection
 from mqspark.client.consumer.offset_stores import LocalOffsets
+from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
 from mqspark.message import retry_topic
 from mqspark.names import ID, NAME, check, is_sound, path_below

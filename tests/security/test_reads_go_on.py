@@ -21,7 +21,8 @@ import httpx
 import numpy as np
 import pytest
 
-from mqspark.client.blocking import BlockingConnection, pull_header
+from mqspark.client.blocking import pull_header
+from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import BrokerError, StoreReadOnly
 from mqspark.message import Message, MessageQueue, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode

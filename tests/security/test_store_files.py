@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.client.blocking import BlockingConnection
 from mqspark.client.consumer.offset_stores import LocalOffsets
+from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import ConfigError, StoreLocked, StoreReadOnly
 from mqspark.message import MessageQueue
 from mqspark.store.config import StoreConfig

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mqspark.client.blocking import BlockingClient, BlockingConnection, pull_header
+from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import BrokerError, ConnectionLost
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mqspark.client.blocking import BlockingConnection, pull_header
+from mqspark.client.blocking import pull_header
+from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, RequestTimeout, StoreError
 from mqspark.message import LMQ_PREFIX, java_hash

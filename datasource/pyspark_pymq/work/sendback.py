@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mqspark.client.blocking import BlockingClient, BlockingConnection
+from mqspark.client.blocking import BlockingClient
+from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.compression import ZLIB, compress
 from mqspark.errors import BrokerError, ConnectionLost, MQError, NoRoute, RequestTimeout
 from mqspark.message import (

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mqspark.client.blocking import BlockingClient, BlockingConnection
+from mqspark.client.blocking import BlockingClient
+from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode

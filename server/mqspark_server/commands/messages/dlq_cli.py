@@ -9,12 +9,20 @@ from typing import Any
 import click
 
 from mqspark.errors import NoRoute
-from mqspark.message import DLQ_PREFIX, RETRY_TOPIC, Message, MessageExt, dlq_topic, retry_topic
+from mqspark.message import (
+    DLQ_PREFIX,
+    RETRY_TOPIC,
+    SET_BY_BROKERS,
+    Message,
+    MessageExt,
+    dlq_topic,
+    retry_topic,
+)
 from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
-from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, SET_BY_BROKERS, message_row
+from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
 from mqspark_server.commands.output import Column, as_time
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm

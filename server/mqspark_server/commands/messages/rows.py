@@ -14,51 +14,12 @@ from typing import Any
 import click
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import Message, MessageExt
+from mqspark.message import SET_BY_BROKERS, Message, MessageExt
 from mqspark_server.commands.output import Column, as_time, json_text
 from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
 
-__all__ = ["SET_BY_BROKERS", "MESSAGE_COLUMNS", "message_row", "parse_format", "parse_row", "write_bytes"]
+__all__ = ["MESSAGE_COLUMNS", "message_row", "parse_format", "parse_row", "write_bytes"]
 
-SET_BY_BROKERS = frozenset(
-    {
-        "UNIQ_KEY",
-        "WAIT",
-        "DELAY",
-        "RETRY_TOPIC",
-        "REAL_TOPIC",
-        "REAL_QID",
-        "ORIGIN_MESSAGE_ID",
-        "RECONSUME_TIME",
-        "MAX_RECONSUME_TIMES",
-        "CONSUME_START_TIME",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID",
-        "CLUSTER",
-        "TRACE_ON",
-        "MSG_REGION",
-        "TRAN_MSG",
-        "PGROUP",
-        "POP_CK",
-        "1ST_POP_TIME",
-        "ORIGIN_GROUP",
-        "BORN_HOST",
-        "BORN_TIMESTAMP",
-        "INNER_NUM",
-        "INNER_BASE",
-        "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
-        "TIMER_OUT_MS",
-        "TIMER_ENQUEUE_MS",
-        "TIMER_DEQUEUE_MS",
-        "TIMER_ROLL_TIMES",
-        "__CRC32#",
-    }
-)
-"""Properties that brokers and clients set themselves; a message that is sent again gets its own."""
 
 _BODY_IN_TABLE = 60
 MESSAGE_COLUMNS = (
