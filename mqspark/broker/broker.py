@@ -14,10 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mqspark.auth.authority import Authority
-from mqspark.auth.gate import Gate
 from mqspark.bounded import TableBudget, Tables
 from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.relays import RelayProcessor
@@ -80,6 +78,10 @@ from mqspark.store.disk.flush import Job
 from mqspark.store.log.epochs import EpochFile, begin_term
 from mqspark.store.store import MessageStore, StoreProgress
 from mqspark.store.timer.timerfiles import TimerFiles
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.authority import Authority
+    from mqspark.auth.gate import Gate
 
 __all__ = ["BrokerCore"]
 

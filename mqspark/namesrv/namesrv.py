@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqspark.auth.access import NoFacts
-from mqspark.auth.authority import Authority
 from mqspark.bounded import Memo, Tables
 from mqspark.clock import Clock
 from mqspark.config import (
@@ -68,6 +68,9 @@ from mqspark.protocol.slices import LongWork, Slices, Work
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import ChangedSettings, SavedTable
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.authority import Authority
 
 __all__ = ["NameServer"]
 

@@ -9,9 +9,8 @@ import random
 import secrets
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mqspark.auth.authority import Authority
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.term import Term
@@ -23,7 +22,6 @@ from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.recovery.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
-from mqspark_server.authfiles import auth_directory, open_authority
 from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
 from mqspark_server.following import Following
 from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, resolve_broker_ip
@@ -38,6 +36,9 @@ from mqspark_server.settings.settings import BrokerSettings, foreign_keys
 from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.startup import Ends, remoting_server
 from mqspark_server.web.http import HttpServer
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.authority import Authority
 
 __all__ = ["BrokerApp"]
 
@@ -212,6 +213,8 @@ class BrokerApp:
         config = self.settings.auth
         if not config.authentication_enabled:
             return None
+        from mqspark_server.authfiles import auth_directory, open_authority
+
         directory = auth_directory(config, self.store_path)
         authority, close = await worker.run(partial(open_authority, config, directory, self.clock))
         self._ends.always(close)

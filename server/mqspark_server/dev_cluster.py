@@ -13,13 +13,11 @@ import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError, StoreReadOnly
 from mqspark_server.broker_app import BrokerApp
-from mqspark_server.controlled_app import broker_app
-from mqspark_server.controller_app import ControllerApp
 from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.settings.settings import (
@@ -30,6 +28,9 @@ from mqspark_server.settings.settings import (
     controller_settings,
     namesrv_settings,
 )
+
+if TYPE_CHECKING:  # imported with a controller
+    from mqspark_server.controller_app import ControllerApp
 
 __all__ = ["DevCluster"]
 
@@ -153,7 +154,11 @@ class DevCluster:
 
     def _new_broker(self, number: int) -> BrokerApp:
         settings = self._broker_settings(number, self.namesrv.address, self._directory)
-        return broker_app(settings, clock=self.clock, chance=self._chance)
+        if not settings.broker.enable_controller_mode:
+            return BrokerApp(settings, clock=self.clock, chance=self._chance)
+        from mqspark_server.controlled_app import ControlledApp
+
+        return ControlledApp(settings, clock=self.clock, chance=self._chance)
 
     async def _start_controller(self) -> None:
         server = self._broker_settings(0, "", self._directory).server
@@ -163,6 +168,8 @@ class DevCluster:
             "controllerStorePath": str(Path(self._directory) / CONTROLLER),
             **server.tls_server_values,
         }
+        from mqspark_server.controller_app import ControllerApp
+
         self.controller = ControllerApp(controller_settings(values))
         await self.controller.start()
 

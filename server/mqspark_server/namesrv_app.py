@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
-from mqspark.auth.authority import Authority
 from mqspark.clock import Clock, SystemClock
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
-from mqspark_server.authfiles import auth_directory, open_authority
-from mqspark_server.controller_app import ControllerApp
 from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, cannot_listen
 from mqspark_server.phases import Phase, ProcessLifecycle
 from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
 from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.startup import Ends, remoting_server
+
+if TYPE_CHECKING:  # imported where users have to log in, or with a controller
+    from mqspark.auth.authority import Authority
+    from mqspark_server.controller_app import ControllerApp
 
 __all__ = ["NameServerApp"]
 
@@ -54,12 +56,16 @@ class NameServerApp:
         port = sock.getsockname()[1]
         self.lifecycle.advance(Phase.STARTING)
         if self.settings.controller is not None:
+            from mqspark_server.controller_app import ControllerApp
+
             self.controller = ControllerApp(self.settings.controller, clock=self.clock)
             ends.on_stop(self.controller.stop)
             await self.controller.start()
         outbox: list[Session] = []
         authority: Authority | None = None
         if self.settings.auth.authentication_enabled:
+            from mqspark_server.authfiles import auth_directory, open_authority
+
             directory = auth_directory(self.settings.auth, None)
             authority, close = open_authority(self.settings.auth, directory, self.clock)
             ends.on_stop(close)

@@ -502,6 +502,18 @@ def test_the_plugin_loads_nothing_before_it_is_used() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_plain_cluster_loads_neither_users_nor_a_controller() -> None:
+    code = (
+        "import sys, mqspark_server.dev_cluster; "
+        "print([name for name in ('mqspark.auth.authority', 'mqspark.auth.users', 'mqspark_server.authfiles', "
+        "'mqspark.controller.controller', 'mqspark_server.controlled_app') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
 def test_what_is_missing_is_named() -> None:
     code = "import sys; sys.modules['numpy'] = None\nfrom mqspark.testing import Broker"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

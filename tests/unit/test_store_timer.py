@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,45 @@ def test_a_wheel_is_saved_sparsely_and_read_again(tmp_path: Path) -> None:
     assert again.next_used(1_700_000_000, 1_700_000_010) is None
     assert again.next_used(1_700_000_000, 1_700_000_011) == 1_700_000_010
     assert again.waiting(SLOTS) == 8
+
+
+def test_a_wheel_counts_its_slots_in_the_parts_of_its_file_that_have_data(tmp_path: Path) -> None:
+    class Odd(OsFiles):
+        """Ranges that begin and end within a slot."""
+
+        def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+            yield from ((0, 40), (40, 100), (100, 32 * 50), (32 * 1_000, 32 * 1_001))
+
+    wheel = TimerWheel()
+    for tick in (1, 2, 3, 49, 1_000):
+        wheel.put(SLOTS + tick, 0, 0, 1)
+    path = tmp_path / "timerwheel"
+    save_pages(path, wheel.take_dirty(), OsFiles())
+    for files in (OsFiles(), Odd()):
+        again = TimerWheel()
+        assert again.load(path, files)
+        assert again.used_count == 5
+
+
+def test_an_empty_wheel_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = TimerWheel()
+    wheel.put(5, 0, 52, 1)
+    wheel.clear(5)
+    none = wheel._slots[:0]
+
+    class Unread:
+        def __getitem__(self, part: slice) -> object:
+            assert isinstance(part, slice), "the wheel is searched"
+            return none
+
+    monkeypatch.setattr(wheel, "_slots", Unread())
+    assert wheel.next_used(0, 10 * SLOTS) is None
+    assert wheel.first_behind(0) is None
+    assert wheel.waiting(0) == 0
+    assert not len(wheel.used(0))
+    for clear in (wheel.clear_before, wheel.clear_behind):
+        clear(1 << 60)
+    assert wheel.used_count == 0
 
 
 def test_a_wheel_of_another_length_is_refused(tmp_path: Path) -> None:

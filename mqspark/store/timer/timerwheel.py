@@ -6,8 +6,8 @@ belongs to i64, positions of its oldest and newest record in the timer log i64 e
 and an unused magic i32. A slot with another tick is empty. Records of its chain before the first position do
 not count. (RocketMQ counts them: it delivers a half-delivered slot that it takes over from its beginning.)
 
-The slots are in memory, where untouched ones cost nothing. Changed pages are written to the file, which is
-sparse until RocketMQ opens it.
+The slots are in memory, where untouched ones cost nothing; an empty wheel is not searched. Changed pages are
+written to the file, which is sparse until RocketMQ opens it.
 
 Facts: docs/rocketmq/later.md#timer-wheel.
 """
@@ -66,11 +66,15 @@ class TimerWheel:
                 raise StoreCorrupt(
                     f"{path}: {length} bytes are not a timer wheel of {WHEEL_BYTES} bytes", path=str(path)
                 )
-            for low, high in files.data_ranges(fd, 0, length):
+            ranges = list(files.data_ranges(fd, 0, length))
+            for low, high in ranges:
                 self._bytes[low:high] = files.read_at(fd, high - low, low)
         finally:
             files.close(fd)
-        self.used_count = int(np.count_nonzero(self._slots["tick"]))
+        ticks, self.used_count, counted = self._slots["tick"], 0, 0
+        for low, high in ranges:
+            first, counted = max(low // _SLOT.size, counted), -(-high // _SLOT.size)
+            self.used_count += int(np.count_nonzero(ticks[first:counted]))
         return True
 
     def get(self, tick: int) -> Slot | None:
@@ -94,10 +98,14 @@ class TimerWheel:
 
     def clear_before(self, tick: int) -> None:
         """Clear every slot of an earlier tick."""
+        if not self.used_count:
+            return
         self._clear_where((self._slots["tick"] < tick) & (self._slots["tick"] != 0))
 
     def used(self, tick: int) -> npt.NDArray[Any]:
         """The slots of that tick and later ones, as stored."""
+        if not self.used_count:
+            return self._slots[:0]
         found: npt.NDArray[Any] = self._slots[self._slots["tick"] >= max(tick, 1)]
         return found
 
@@ -106,12 +114,16 @@ class TimerWheel:
 
     def first_behind(self, position: int) -> int | None:
         """The earliest record of the slots whose chain begins at or after ``position`` of the timer log."""
+        if not self.used_count:
+            return None
         behind = (self._slots["last"] >= position) & (self._slots["tick"] != 0)
         firsts = self._slots["first"][behind]
         return int(firsts.min()) if len(firsts) else None
 
     def clear_behind(self, position: int) -> None:
         """Clear every slot whose chain begins at or after ``position`` of the timer log."""
+        if not self.used_count:
+            return
         self._clear_where((self._slots["last"] >= position) & (self._slots["tick"] != 0))
 
     def _clear_where(self, mask: npt.NDArray[np.bool_]) -> None:
@@ -122,6 +134,8 @@ class TimerWheel:
 
     def next_used(self, low: int, high: int) -> int | None:
         """The first tick in [low, high) whose slot is not empty."""
+        if not self.used_count:
+            return None
         if high - low >= SLOTS:
             ticks = self._slots["tick"]
             found = ticks[(ticks >= low) & (ticks < high) & (ticks != 0)]
@@ -138,6 +152,8 @@ class TimerWheel:
 
     def waiting(self, low: int) -> int:
         """Number of messages in the slots of ``low`` and later ticks."""
+        if not self.used_count:
+            return 0
         return max(0, int(self._slots["messages"][self._slots["tick"] >= max(low, 1)].sum(dtype=np.int64)))
 
     def revise(self, ticks: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> None:
