@@ -13,6 +13,7 @@ import contextlib
 import errno
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -24,6 +25,7 @@ from mqspark.store.disk.flush import FlushJob, Job
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.disk.saved import SteppedJob
 from mqspark.store.store import MessageStore
+from mqspark_server.net.durations import Durations
 
 __all__ = ["Flusher", "Housekeeper", "Worker", "open_kernel_sync"]
 
@@ -130,6 +132,9 @@ class Flusher:
         self._idle: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.syncs = 0
+        self._began_s = 0.0
+        self.sync_times = Durations()
+        """From the write of a group to the end of its sync."""
 
     def start(self) -> None:
         if self._kernel is not None:
@@ -162,6 +167,7 @@ class Flusher:
         if job is None:
             return
         self._in_flight = True
+        self._began_s = time.perf_counter()
         kernel = self._kernel
         if kernel is None or not job.syncs_only_active or job.unwritten_bytes > LOOP_WRITE_BYTES:
             self._begin_in_thread(job)
@@ -212,6 +218,7 @@ class Flusher:
 
     def _ended(self, job: FlushJob) -> None:
         self._in_flight = False
+        self.sync_times.record(time.perf_counter() - self._began_s)
         progress = self._store.end_flush(job)
         self.syncs += 1
         if progress.failed is not None:

@@ -200,6 +200,9 @@ def test_metrics_have_rocketmq_names(http: httpx.Client) -> None:
         "rocketmq_storage_dispatch_behind_bytes",
         "rocketmq_storage_message_reserve_time",
         "rocketmq_broker_permission",
+        "rocketmq_send_to_dlq_messages_total",
+        "mqspark_fsync_duration_seconds",
+        "mqspark_loop_lag_seconds",
     ):
         assert f"# TYPE {name} " in text, name
 

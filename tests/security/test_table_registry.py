@@ -60,6 +60,7 @@ SERVERS = {
     "Stats._watched": "fixed names",
     "Stats.junk": "fixed names of kinds",
     "Totals._notes": "as many notes as it is made for",
+    "Durations._counts": "fixed classes",
     "Writer.diversions": "made at the start",
     "ChangedSettings._values": "the settings that may be changed",
     "Saves._tables": "made at the start",

@@ -17,6 +17,7 @@ from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnl
 from mqspark.message import (
     BORN_HOST_V6,
     DELAY,
+    DLQ_PREFIX,
     ORIGIN_MESSAGE_ID,
     PERM_WRITE,
     RETRY_TOPIC,
@@ -116,6 +117,8 @@ class SendBackProcessor:
         except (StoreReadOnly, NotNow) as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}") from None
         state.stats.was_sent_back(draft.properties[RETRY_TOPIC], header.group)
+        if draft.topic.startswith(DLQ_PREFIX):
+            state.stats.became_dead(draft.properties[RETRY_TOPIC], header.group)
         if not command.is_oneway:
             done = ok(command)
             self._acks.waiting.append((stored.end_offset, _Failing(session, done), done))

@@ -309,6 +309,8 @@ class SendProcessor:
             stored = self._state.writer.put(draft)
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
+        if topic.retry_of is not None and target != topic.name:
+            self._state.stats.became_dead(topic.name, topic.retry_of)
         if not command.is_oneway:
             message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
             frame = self._answer(

@@ -136,6 +136,7 @@ class Stats:
             max_bytes,
             "Stats.gets",
             "Stats.sent_back",
+            "Stats.dead",
             "Stats.revivals",
             "Stats._tables",
             "Revival.put",
@@ -156,6 +157,8 @@ class Stats:
         """(topic, group) → traffic."""
         self.sent_back: dict[tuple[str, str], int] = {}
         """(topic, group) → messages that consumers sent back."""
+        self.dead: dict[tuple[str, str], int] = {}
+        """(topic, group) → messages that became dead letters of the group."""
         self.revivals: dict[tuple[str, str], Revival] = {}
         """(topic, group) → its records in the revive log."""
         self.junk: Counter[str] = Counter()
@@ -186,9 +189,15 @@ class Stats:
         traffic.bytes += size_bytes
 
     def was_sent_back(self, topic: str, group: str) -> None:
+        self._count(self.sent_back, topic, group)
+
+    def became_dead(self, topic: str, group: str) -> None:
+        self._count(self.dead, topic, group)
+
+    def _count(self, counts: dict[tuple[str, str], int], topic: str, group: str) -> None:
         key = (topic, group)
-        if key in self.sent_back or self._has_room(_COUNTER_BYTES, topic, group):
-            self.sent_back[key] = self.sent_back.get(key, 0) + 1
+        if key in counts or self._has_room(_COUNTER_BYTES, topic, group):
+            counts[key] = counts.get(key, 0) + 1
 
     def revival(self, topic: str, group: str) -> Revival:
         key = (topic, group)
@@ -269,7 +278,12 @@ class Stats:
 
     def _drop(self, is_gone: Callable[[str, str], bool]) -> Work[None]:
         """Remove the rows of a deleted (topic, group); "" where a table has none."""
-        counters: tuple[dict[tuple[str, str], Any], ...] = (self.gets, self.sent_back, self.revivals)
+        counters: tuple[dict[tuple[str, str], Any], ...] = (
+            self.gets,
+            self.sent_back,
+            self.dead,
+            self.revivals,
+        )
         for counted in counters:
             row_bytes = _REVIVAL_BYTES if counted is self.revivals else _COUNTER_BYTES
             for number, key in enumerate(list(counted), 1):

@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 from collections import deque
@@ -40,6 +41,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.descriptors import PROCESS
+from mqspark_server.net.durations import Durations
 from mqspark_server.net.lateness import Lateness, Overload
 from mqspark_server.net.memory_budget import MemoryBudget, Pace
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
@@ -210,6 +212,9 @@ class RemotingServer:
         self._lateness = Lateness(overload)
         self._closing = False
         self._tick_handle: asyncio.TimerHandle | None = None
+        self._tick_due_s = math.inf
+        self.lags = Durations()
+        """How much later than due the loop runs its timers."""
         self._idle_handle: asyncio.TimerHandle | None = None
         self._watch_handle: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
@@ -351,12 +356,14 @@ class RemotingServer:
                 writer.close("the server closed it")
 
     def _run_tick(self) -> None:
+        self.lags.record(max(0.0, self._loop.time() - self._tick_due_s))
         try:
             wait_ms = self.tick()
         except Exception:  # without a next tick the core's timers would stop
             log.exception("%s: a tick failed and is retried", self.name)
             wait_ms = FAILED_TICK_MS
-        self._tick_handle = self._loop.call_later(max(wait_ms, 1) / 1000, self._run_tick)
+        self._tick_due_s = self._loop.time() + max(wait_ms, 1) / 1000
+        self._tick_handle = self._loop.call_at(self._tick_due_s, self._run_tick)
 
     def tick(self) -> int:
         """Run what is due; returns the milliseconds until the next tick is due. The next tick is already scheduled:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.samples import Sample
 
@@ -90,7 +90,7 @@ class _MetricList:
 def _limit(metric: Metric, limit: int) -> int:
     """The number of series that were summed up."""
     samples = metric.samples
-    if len(samples) <= limit:
+    if len(samples) <= limit or metric.type == "histogram":  # whose names are fixed
         return 0
     kept = heapq.nlargest(limit, samples, key=lambda sample: sample.value)
     first = samples[0]
@@ -153,6 +153,21 @@ class _Collector:
         unsent = self._gauge("remoting_unsent_bytes", "bytes of answers that peers have not read yet")
         unsent.add_metric(node, server.unsent.total)
         yield unsent
+        for name, text, times in (
+            (
+                "mqspark_fsync_duration_seconds",
+                "from the write of a group of messages to the end of its sync",
+                parts.flusher.sync_times,
+            ),
+            (
+                "mqspark_loop_lag_seconds",
+                "how much later than due the event loop runs its timers",
+                server.lags,
+            ),
+        ):
+            histogram = HistogramMetricFamily(name, text, labels=_NODE)
+            histogram.add_metric(node, times.buckets(), times.total_s)
+            yield histogram
         garbage = self._counter("remoting_protocol_errors", "connections closed for malformed frames")
         garbage.add_metric(node, server.protocol_errors)
         yield garbage
@@ -242,6 +257,18 @@ class _Collector:
             size.add_metric(given, traffic.bytes)
         yield messages
         yield size
+        dead = self._counter(
+            "send_to_dlq_messages",
+            "messages that became dead letters since start",
+            "topic",
+            "consumer_group",
+            "is_system",
+        )
+        for number, ((name, group), count) in enumerate(list(state.stats.dead.items())):
+            if number % AT_ONCE == 0:
+                yield None
+            dead.add_metric((*node, name, group, _boolean(state.topics.is_system(name))), count)
+        yield dead
         failures = self._counter("send_failures", "sends that were refused since start")
         failures.add_metric(node, state.stats.put_failures)
         yield failures
