@@ -350,8 +350,8 @@ class MessageStore:
         saved in ``mqspark.diverged``. ``is_cutting`` until then."""
         if self._cut_back_to is None:
             self._gated_before_cut = self._confirmed != INT64_MAX
+            self._unreported_arrivals += self.confirm(INT64_MAX)  # what is cut has its queue entries
         self._cut_back_to = position
-        self._unreported_arrivals += self.confirm(INT64_MAX)  # what is cut has its queue entries
 
     @property
     def is_cutting(self) -> bool:
@@ -744,8 +744,10 @@ class MessageStore:
 
     def confirm(self, position: int) -> list[tuple[str, int, int]]:
         """Show consumers only what lies before ``position``, which other brokers have, too; INT64_MAX: everything.
-        What was visible stays so. Returns the queues with newly visible messages: topic, queue id, new max offset."""
-        self._confirmed = max(position, self._visible_end)
+        What was visible stays so, and all is while the log is taken back. Returns the queues with newly visible
+        messages: topic, queue id, new max offset."""
+        if self._cut_back_to is None:
+            self._confirmed = max(position, self._visible_end)
         return self._show() if self._groups and self.read_only is None else []
 
     def _write_in_flight(self) -> None:

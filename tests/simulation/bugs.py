@@ -11,13 +11,17 @@ from typing import Any
 from unittest.mock import patch
 
 import mqspark.broker.replication.epochlink as epochlink
+import mqspark.store.upkeep.cutback as cutback
 from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
 from mqspark.broker.replication.follower import Follower
+from mqspark.broker.replication.metadata import Metadata
 from mqspark.broker.replication.term import Term
+from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.config import INT64_MAX
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
 from mqspark.controller.statefile import StateFile
+from mqspark.store.queue.consumequeue import FILLER_SIZE
 from mqspark.store.store import MessageStore
 from tests.simulation.disk import SimulatedFiles
 from tests.simulation.simulation import Bug
@@ -90,12 +94,6 @@ plant(
     "sync",
     lambda right: lambda self, fd: None if self.open_files[fd].length % 7 == 2 else right(self, fd),
 )
-plant(
-    "slaves that have left count with what they had",
-    ControlledReplicas,
-    "disconnect",
-    lambda right: lambda self, replica: None,
-)
 
 
 def _by_the_fastest(replicas: Any, right: Any) -> int:
@@ -109,25 +107,6 @@ def _by_the_fastest(replicas: Any, right: Any) -> int:
 
 
 # --- fencing ---
-
-plant(
-    "a master needs no lease",
-    Term,
-    "holds",
-    lambda right: property(lambda self: self.is_master and not self.is_over),
-)
-plant(
-    "a lease counts from the answer, not from the question",
-    Term,
-    "renewed",
-    lambda right: lambda self, sent_ms: right(self, self._clock.monotonic_ms()),
-)
-plant(
-    "a heartbeat brings back a lease that had ended",
-    Term,
-    "answered",
-    lambda right: lambda self, sent_ms: self.renewed(sent_ms),
-)
 
 
 class _WallClock:
@@ -143,16 +122,6 @@ plant(
         lambda self, clock, broker_id, lease_ms: right(self, _WallClock(clock), broker_id, lease_ms)
     ),
 )
-plant(
-    "a set of an older decision is believed",
-    Term,
-    "decided",
-    lambda right: lambda self, members, set_epoch: _believe(self, members, set_epoch),
-)
-
-
-def _believe(term: Any, members: Any, set_epoch: int) -> None:
-    term.set_epoch, term.sync_set, term._asked = set_epoch, frozenset(members), frozenset()
 
 
 # --- the log of a replaced master ---
@@ -160,9 +129,6 @@ def _believe(term: Any, members: Any, set_epoch: int) -> None:
 
 def _keeps_all(own: Any, own_end: int, other: Any, other_end: int) -> Any:
     return (own[-1], own_end) if own else None
-
-
-plant("a log is not taken back (epochs)", epochlink, "last_common", lambda right: _keeps_all)
 
 
 @contextmanager
@@ -178,7 +144,40 @@ def _believes(follower: Any, data: memoryview) -> memoryview:
     return data[size:]
 
 
-BUGS["a log is not taken back (epochs and bytes)"] = _nothing_is_compared
+BUGS["a log is not taken back"] = _nothing_is_compared
+plant(
+    "the ends of logs are not compared",
+    Follower,
+    "_compare",
+    lambda right: _believes,
+)
+plant(
+    "what a master confirms counts before the ends of logs are compared",
+    EpochFollower,
+    "confirmed",
+    lambda right: property(lambda self: _trusts(self)),
+)
+
+
+def _trusts(follower: Any) -> int:
+    follower._confirmed = max(follower._confirmed, follower._said)
+    confirmed: int = follower._confirmed
+    return confirmed
+
+
+plant(
+    "nothing before a hole in a log is found",
+    cutback,
+    "_entry_before",
+    lambda right: _only_the_next,
+)
+
+
+def _only_the_next(queue: Any, offset: int) -> Any:
+    entry = queue.entry(offset - 1) if offset > queue.min_offset else None
+    return None if entry is None or entry[1] == FILLER_SIZE else entry
+
+
 plant(
     "a log is taken back too far",
     epochlink,
@@ -204,6 +203,25 @@ plant(
     lambda right: property(lambda self: False),
 )
 
+plant(
+    "a cut of the log leaves its queue entries",
+    cutback.CutBackJob,
+    "_cut",
+    lambda right: lambda self, queue: 0,
+)
+plant(
+    "a slave never copies the offsets of groups",
+    ConsumerOffsets,
+    "follow",
+    lambda right: lambda self, table: None,
+)
+plant(
+    "a slave never copies topics",
+    Metadata,
+    "_copy_topics",
+    lambda right: lambda self, version, table: None,
+)
+
 # --- controllers ---
 
 plant(
@@ -226,23 +244,6 @@ plant(
     "choose",
     lambda right: lambda self, found, preferred, *, unclean: right(self, found, preferred, unclean=True),
 )
-plant(
-    "the one with the longest log is elected, in sync or not",
-    Liveness,
-    "choose",
-    lambda right: lambda self, found, preferred, *, unclean: _longest(self, found, preferred, unclean, right),
-)
-
-
-def _longest(liveness: Any, found: ReplicaSet, preferred: Any, unclean: bool, right: Any) -> Any:
-    if found.master is not None and liveness.may_be_alive(found.name, found.master):
-        return right(liveness, found, preferred, unclean=unclean)
-    alive = {
-        each: liveness._live[found.name, each]
-        for each in found.replicas
-        if liveness.is_alive(found.name, each)
-    }
-    return min(alive, key=lambda each: (-alive[each].max_offset, each), default=None)
 
 
 def _keeps_the_set(table: Any, found: ReplicaSet, master: int | None) -> None:
@@ -253,33 +254,11 @@ def _keeps_the_set(table: Any, found: ReplicaSet, master: int | None) -> None:
 
 
 plant("a new master keeps the old SyncStateSet", ReplicaTable, "set_master", lambda right: _keeps_the_set)
-plant(
-    "a slave joins the SyncStateSet when it connects",
-    ControlledReplicas,
-    "wanted_set",
-    lambda right: lambda self: _whoever_is_there(self, right),
-)
-
-
-def _whoever_is_there(replicas: Any, right: Any) -> frozenset[int] | None:
-    wanted: frozenset[int] | None = right(replicas)
-    term = replicas._term
-    if not term.is_master or term.is_over:
-        return wanted
-    there = {each.hello.broker_id for each in replicas._all if each.hello is not None}
-    everyone = (term.sync_set if wanted is None else wanted) | there
-    return everyone if everyone != term.sync_set else None
 
 
 plant(
-    "a slave shows everything that it is sent",
+    "a slave shows everything that it has",
     EpochFollower,
-    "_parse",
-    lambda right: lambda self, data: _confirms_all(self, data, right),
+    "confirmed",
+    lambda right: property(lambda self: INT64_MAX),
 )
-
-
-def _confirms_all(follower: Any, data: bytes, right: Any) -> Any:
-    for each in right(follower, data):
-        follower.confirmed = INT64_MAX
-        yield each

@@ -28,6 +28,8 @@ class SimulatedFiles(MemoryFiles):
         self._steps: dict[Directory, list[_Step]] = {}
         self.fault: int = 0
         """The error number of every write, sync and allocation, or 0."""
+        self.stall_s = 0.0
+        """What every job takes longer."""
         super().__init__(root, tree)
         for directory in self.directories.values():
             self._names[directory] = dict(directory.entries)

@@ -19,6 +19,7 @@ KINDS = (
     ("clock", 1),
     ("slow", 1),
     ("disk", 1),
+    ("stall", 3),
 )
 
 
@@ -41,18 +42,18 @@ class Fault:
 
 
 def draw_faults(seed: int, begin_s: float, end_s: float) -> list[Fault]:
-    """At most two at a time, mostly."""
+    """One or two at a time, mostly."""
     chance = random.Random(f"faults {seed}")
-    mean_s = chance.choice((1.5, 4.0, 8.0))
+    mean_s = chance.choice((0.5, 1.5, 4.0, 8.0))
     kinds = [kind for kind, weight in KINDS for _ in range(weight)]
     if chance.random() < 0.3:  # one kind only, again and again
         kinds = [chance.choice(kinds)]
-    found: list[Fault] = []
+    found = _absences(chance, begin_s, end_s) if chance.random() < 0.25 else []
     at_s = begin_s
     while True:
         at_s += chance.expovariate(1 / mean_s)
         if at_s >= end_s:
-            return found
+            return sorted(found, key=lambda fault: fault.at_s)
         kind, node = chance.choice(kinds), chance.choice(NODES)
         other = chance.choice([each for each in NODES if each != node])
         for_s = min(chance.choice((0.05, 0.5, 2.0, 4.0, 9.0)) * chance.uniform(0.7, 1.3), end_s - at_s)
@@ -63,4 +64,23 @@ def draw_faults(seed: int, begin_s: float, end_s: float) -> list[Fault]:
             value = chance.choice((0, 1))  # 1: both ways
         elif kind == "disk":
             value = chance.choice((errno.EIO, errno.ENOSPC))
+        elif kind == "stall":
+            value = chance.choice((100, 500, 2_000))
+            for_s = max(for_s, 0.5)
         found.append(Fault(round(at_s, 3), kind, node, other, round(for_s, 3), value))
+        if kind in ("disk", "stall") and chance.random() < 0.5:  # much is written and not synced then
+            at_s += for_s * chance.uniform(0.5, 1.0)
+            found.append(Fault(round(at_s, 3), "power", node, other, round(chance.uniform(0.05, 2.0), 3)))
+
+
+def _absences(chance: random.Random, begin_s: float, end_s: float) -> list[Fault]:
+    """The controller is away again and again, mostly for less than a master's lease: what it decides arrives late."""
+    found: list[Fault] = []
+    at_s = begin_s
+    while at_s < end_s:
+        for_s = round(chance.uniform(0.5, 3.5), 3)
+        found.append(
+            Fault(round(at_s, 3), chance.choice(("isolate", "pause")), "controller", "broker-0", for_s)
+        )
+        at_s += for_s + chance.uniform(0.3, 3.0)
+    return found

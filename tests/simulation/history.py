@@ -25,6 +25,9 @@ QUEUES = (0, 1)
 CLIENTS = "10.0.1."
 SEGMENT_BYTES = 64 << 10
 
+LAST_BYTES = 100
+"""As many bytes of the end of a log tell whether it is the right one."""
+
 Place = tuple[int, int]
 """A queue id and an offset in it."""
 
@@ -45,6 +48,8 @@ class History:
     world: World
     controller: ControllerMachine
     brokers: list[BrokerMachine]
+    copied_s: float
+    """What is committed until then is copied to slaves before the first fault."""
     power_cuts: bool = True
     """Whether acknowledged means synced."""
     acked: dict[Place, Sent] = field(default_factory=dict)
@@ -54,12 +59,15 @@ class History:
     reads: int = 0
     committed: dict[int, int] = field(default_factory=dict)
     """The largest group offset that was sent, by queue."""
+    kept: dict[int, int] = field(default_factory=dict)
+    """What a master acknowledged of that long before the first fault."""
     broken: list[str] = field(default_factory=list)
     """What was found in the middle of an answer or a client."""
     _last: dict[tuple[str, int], int] = field(default_factory=dict)
     _parsers: dict[int, Connection] = field(default_factory=dict)
     _truth: bytearray = field(default_factory=bytearray)
     """The log as far as any broker has shown it."""
+    _last_members: frozenset[int] = frozenset()
     _compared: dict[object, int] = field(default_factory=dict)
 
     # --- what clients see ---
@@ -82,13 +90,20 @@ class History:
         self._last[key] = place[1]
         self.acked[place] = sent
 
+    def was_committed(self, address: str, queue_id: int, offset: int) -> None:
+        (machine,) = (each for each in self.brokers if address.startswith(f"{each.host}:"))
+        term = machine.app.term
+        if self.world.now_s < self.copied_s and term is not None and term.holds:
+            self.kept[queue_id] = max(offset, self.kept.get(queue_id, 0))
+
     # --- at the moment of an acknowledgement ---
 
     def tap(self, transport: Transport, data: bytes) -> None:
-        if not transport.peer_host.startswith(CLIENTS):
-            return
         try:
-            self._tapped(transport, data)
+            if transport.peer_host.startswith(CLIENTS):
+                self._tapped(transport, data)
+            elif transport.host == self.controller.host and self.members()[0] != self._last_members:
+                self._check_members()
         except Broken as error:
             self.broken.append(str(error))
 
@@ -149,6 +164,21 @@ class History:
             if shown >= INT64_MAX or core.store.min_physical_offset:
                 continue
             self._compare(machine, core.store, shown)
+        self._check_members()
+
+    def _check_members(self) -> None:
+        """Who may be elected has everything that was shown to anybody, synced."""
+        end = len(self._truth)
+        begin = max(0, end - LAST_BYTES)
+        members, by_id = self.members()
+        self._last_members = members
+        for broker_id in members:
+            machine = by_id[broker_id]
+            if end and log_of(machine, begin, end - begin, durable=True) != self._truth[begin:end]:
+                raise Broken(
+                    f"{machine.name}, which is in the SyncStateSet {sorted(members)}, has not all of the {end} bytes"
+                    " of the log that were shown"
+                )
 
     def _compare(self, machine: BrokerMachine, store: object, shown: int) -> None:
         begin = min(self._compared.get(store, 0), len(self._truth))
@@ -200,10 +230,17 @@ class History:
                     kind = "acknowledged" if place in self.acked else "read"
                     raise Broken(f"{machine.name}: {short(body)} at {place} was {kind}, and is lost")
             self._check_offsets(machine, core)
+            if core.state.topics.get(TOPIC) is None:
+                raise Broken(f"{machine.name} does not have the topic")
 
     def _check_offsets(self, machine: BrokerMachine, core: Any) -> None:
         for queue_id in QUEUES:
             offset = core.state.offsets.query(GROUP, TOPIC, queue_id)
+            least = self.kept.get(queue_id, 0)
+            if least and (offset is None or offset < least):
+                raise Broken(
+                    f"{machine.name}: the group is at {offset} of queue {queue_id}, but {least} was committed"
+                )
             if offset is not None and offset > self.committed.get(queue_id, 0):
                 raise Broken(
                     f"{machine.name}: the group is at {offset} of queue {queue_id}, where it never was"

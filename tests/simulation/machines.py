@@ -68,7 +68,8 @@ class SimulatedWorker:
 
     def _next(self) -> None:
         self._busy = True
-        self._loop.call_later(self._chance.uniform(*DISK_S), self._work)
+        stall_s = here().files.stall_s
+        self._loop.call_later(self._chance.uniform(*DISK_S) + stall_s, self._work)
 
     def _work(self) -> None:
         self._busy = False
@@ -198,6 +199,7 @@ class BrokerMachine(Machine):
             "mappedFileSizeCommitLog": 64 << 10,
             "mappedFileSizeConsumeQueue": 20 * 500,
             "maxMessageSize": 16 << 10,
+            "fileReservedTime": 9_999,
             "controllerHeartBeatTimeoutMills": 3_000,
             "brokerHeartbeatInterval": 500,
             "syncBrokerMetadataPeriod": 1_000,

@@ -20,8 +20,9 @@ from tests.simulation.traffic import Client, Consumer, Producer
 
 __all__ = ["Result", "shrink", "simulate"]
 
-WARM_S = 6.0
-FAULTS_S = 25.0
+WARM_S = 8.0
+COPIED_S = 4.5
+FAULTS_S = 24.0
 SETTLE_S = 60.0
 LOOK_S = 0.5
 CONTROLLER = "10.0.0.9"
@@ -63,7 +64,7 @@ class Simulation:
             for n in range(3)
         ]
         self.machines: dict[str, Machine] = {each.name: each for each in (self.controller, *self.brokers)}
-        self.history = History(self.world, self.controller, self.brokers)
+        self.history = History(self.world, self.controller, self.brokers, COPIED_S)
         network.tap = self.history.tap
         self.clients: list[Client] = []
         self.settled_s = 0.0
@@ -93,6 +94,7 @@ class Simulation:
                     f"{SETTLE_S:.0f} s after the last fault not all replicas are in sync: {self.state()}"
                 )
             self._go_on(world.now_s + LOOK_S)
+            self._heal()
         self.settled_s = world.now_s - end_s
         history.finish()
         if not history.acked:
@@ -148,6 +150,11 @@ class Simulation:
                     files = machine.files
                     files.fault = fault.value
                     world.at(after, lambda: setattr(files, "fault", 0))
+            case "stall":
+                if machine.process is not None:
+                    files = machine.files
+                    files.stall_s = fault.value / 1000
+                    world.at(after, lambda: setattr(files, "stall_s", 0.0))
             case _:
                 raise ValueError(fault.kind)
 
@@ -159,7 +166,8 @@ class Simulation:
     def _heal(self) -> None:
         """Faults have ended. A broker whose disk failed takes nothing more until it is started again."""
         for machine in self.machines.values():
-            machine.resume()
+            if machine.process is not None and machine.process.paused:
+                machine.resume()
             if machine.process is not None and self._has_failed(machine):
                 machine.kill(power=False)
             machine.start()

@@ -134,4 +134,6 @@ class Consumer(Client):
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=GROUP, topic=TOPIC, queue_id=queue_id, commit_offset=offset
         )
-        await self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        answer = await self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        if answer.code == ResponseCode.SUCCESS:
+            self.history.was_committed(address, queue_id, offset)

@@ -323,6 +323,58 @@ def test_a_slave_shows_nothing_while_its_log_is_taken_back(tmp_path: Path, bench
     assert pull(slave).code == 0
 
 
+def test_a_log_is_taken_back_also_when_its_end_was_not_written_yet(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    benches += [master, slave]
+    send(master, 5)
+    with joined(master, slave):
+        common = slave.store.max_physical_offset
+    send(master, 2)
+    pair = Pair(master, slave)
+    while out := pair.replica.data(1 << 20):
+        pair.follower.received(b"".join(out))
+        if report := pair.follower.report():
+            pair.replica.received(report)
+    pair.close()
+    assert slave.store.max_physical_offset > common
+    slave.store.cut_back(common)
+    slave.broker.replicated()
+    for _ in range(4):
+        slave.broker.turn()
+        slave.flush()
+        slave.run_jobs()
+        slave.broker.replicated()
+    assert not slave.store.is_cutting
+    assert slave.store.max_physical_offset == common
+
+
+def test_what_a_master_confirms_counts_for_what_is_known_to_be_its_log(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    """A power cut may leave something else than the master has: that shows when the ends are compared."""
+    slave = make(tmp_path / "b", 2, 2, 1)
+    benches.append(slave)
+    send(slave, 9)
+    end = slave.store.max_physical_offset
+    change_part(slave, 2, 1, 1)
+    follower = slave.broker.follower
+    assert isinstance(follower, EpochFollower)
+    follower.connect("m:1", 0, end)
+    follower.received(encode_master_hello(end, [(1, 0)]))
+    first = follower.begin
+    half = log_of(slave)[first : end // 2]
+    follower.received(epoch_data_head(first, 0, (1, 0), end))
+    assert follower.confirmed <= first
+    assert not replicas_of(slave).is_sure
+    follower.received(epoch_data_head(first, len(half), (1, 0), end) + half)
+    assert follower.confirmed == first + len(half)
+    follower.disconnected()
+    assert follower.confirmed == first + len(half), "that does not change any more"
+    assert not replicas_of(slave).is_sure
+
+
 def pull(bench: Bench, code: int = PULL) -> Any:
     return bench.peer().ask(code, pull_ext(topic="T", queueId="0"))
 

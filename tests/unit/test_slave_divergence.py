@@ -12,6 +12,7 @@ import pytest
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.follower import Diverged
 from mqspark.errors import NotNow
+from mqspark.store.queue.consumequeue import FILLER
 from tests.unit.broker_kit import Bench
 from tests.unit.test_follower import (
     Link,
@@ -198,3 +199,19 @@ def test_an_old_master_becomes_the_slave_of_its_slave(tmp_path: Path) -> None:
     follow_to_the_end(found)
     old.close()
     slave.close()
+
+
+def test_a_hole_does_not_hide_the_records_before_it(tmp_path: Path) -> None:
+    """A power cut may leave one in each queue: fillers stand for what it took."""
+    bench = make_master(tmp_path / "m")
+    fill(bench, 40)
+    store = bench.store
+    queues = [queue for queue in store._table.queues.values() if queue.max_offset > queue.min_offset]
+    positions = sorted(queue.entry(offset)[0] for queue in queues for offset in range(queue.max_offset))
+    begin, end = positions[10], positions[20]
+    for queue in queues:
+        for offset in range(queue.max_offset):
+            if begin <= queue.entry(offset)[0] < end:
+                queue.replace(offset, FILLER)
+    assert store.last_whole_record(0, end) == begin
+    bench.close()

@@ -57,14 +57,22 @@ class EpochFollower(Follower):
     ) -> None:
         self._term = term
         self._epochs = epochs
-        self.confirmed = -1
-        """What the master has said is confirmed; -1 if nothing."""
+        self._confirmed = -1
         super().__init__(config, store, clock)
 
     def _end_connection(self) -> None:
         super()._end_connection()
+        self._said = -1
+        """What the master has said is confirmed on this connection; -1 if nothing."""
         self._words = EpochFrames()
         self._agreed = self._first_due = False
+
+    @property
+    def confirmed(self) -> int:
+        """Up to where the log here is a master's, and confirmed; -1 if unknown. A log that differs is only noticed when
+        its end was compared, so nothing behind that counts, whatever the master says."""
+        self._confirmed = max(self._confirmed, min(self._said, self.position))
+        return self._confirmed
 
     def connect(self, address: str, master_begin: int, master_end: int) -> bytes:
         super().connect(address, master_begin, master_end)
@@ -86,7 +94,7 @@ class EpochFollower(Follower):
                 raise ProtocolError("it sends its log before its epochs")
             if each.part:
                 self._note(Epoch(each.epoch, each.epoch_start), each.position)
-            self.confirmed = max(self.confirmed, each.confirmed)
+            self._said = max(self._said, each.confirmed)
             if each.part or each.position >= 0:
                 yield each.position, each.part
 
