@@ -1,4 +1,4 @@
-"""Sends to brokers that are busy, silent or gone, by a clock that the test moves; what both policies do."""
+"""Sends to brokers that are busy, silent or gone, by a clock that the test moves; what all policies do."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing import pipeline
-from pyspark_pymq.writing.pipeline import AT_LEAST_ONCE, EXACTLY_ONCE, Pipeline, Send, SendPolicy, send_header
+from pyspark_pymq.writing.pipeline import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    WORK_RETRIES,
+    Pipeline,
+    Send,
+    SendPolicy,
+    send_header,
+)
 
-policies = pytest.mark.parametrize("policy", [AT_LEAST_ONCE, EXACTLY_ONCE])
+policies = pytest.mark.parametrize("policy", [AT_LEAST_ONCE, EXACTLY_ONCE, WORK_RETRIES])
 
 
 class Brokers:
@@ -28,6 +36,8 @@ class Brokers:
         self.stored: list[bytes] = []
         self.most_in_flight = 0
         self.refreshed = 0
+        self.moves: dict[MessageQueue, MessageQueue] = {}
+        self.unsure: list[str] = []
         self._answer = answer
         self._answers: dict[str, dict[int, int]] = {}
         self._silent: dict[str, int] = {}
@@ -39,6 +49,9 @@ class Brokers:
 
     def refresh(self, topic: str) -> None:
         self.refreshed += 1
+
+    def instead_of(self, queue: MessageQueue) -> MessageQueue:
+        return self.moves.get(queue, queue)
 
     # the client
     def connection(self, address: str) -> Any:
@@ -99,11 +112,13 @@ def run(
     clock = SimpleNamespace(monotonic=lambda: brokers.now, sleep=sleep, time_ns=lambda: 0)
     monkeypatch.setattr(pipeline, "time", clock)
     monkeypatch.setattr(pipeline, "_readable", brokers.readable)
-    made = Pipeline(options, cast(Any, brokers), cast(Any, brokers), policy)
+    made = Pipeline(
+        options, cast(Any, brokers), cast(Any, brokers), policy, may_come_twice=brokers.unsure.extend
+    )
     for queue, bodies in queues.items():
         for body in bodies:
             header = send_header(options, queue)
-            made.add(Send(queue, RequestCode.SEND_BATCH_MESSAGE, header, body, 1))
+            made.add(Send(queue, RequestCode.SEND_BATCH_MESSAGE, header, body, 1, mark=body.decode()))
     made.throttle()
     made.finish()
     return made
@@ -223,3 +238,61 @@ def test_bytes_in_flight_and_in_wait_are_bounded(monkeypatch: pytest.MonkeyPatch
     large = [bytes(1 << 20)] * 30
     assert run(monkeypatch, brokers, policy, {A: large}).messages == 30
     assert brokers.most_in_flight == (1 if policy is AT_LEAST_ONCE else 8)
+
+
+@policies
+def test_only_sends_that_may_be_stored_are_named_before_they_are_repeated(
+    monkeypatch: pytest.MonkeyPatch, policy: SendPolicy
+) -> None:
+    left = {b"busy": [ResponseCode.SYSTEM_BUSY], b"silent": [None]}
+
+    def answer(address: str, body: bytes) -> int | None:
+        waiting = left.get(body)
+        return waiting.pop() if waiting else ResponseCode.SUCCESS
+
+    brokers = Brokers(answer)
+    queues = {MessageQueue("T", f"b{n}", 0): [body] for n, body in enumerate((b"busy", b"silent", b"plain"))}
+    run(monkeypatch, brokers, policy, queues)
+    assert sorted(brokers.stored) == [b"busy", b"plain", b"silent"]
+    assert brokers.unsure == ["silent"]
+
+
+def test_failed_messages_leave_a_broker_that_is_gone_and_rows_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, other = MessageQueue("T", "gone", 3), MessageQueue("T", "other", 1)
+
+    def brokers() -> Brokers:
+        made = Brokers(lambda address, body: None if address == "gone" else ResponseCode.SUCCESS)
+        made.moves[gone] = other
+        return made
+
+    moving = brokers()
+    run(monkeypatch, moving, WORK_RETRIES, {gone: [b"1", b"2"], other: [b"3"]})
+    assert sorted(moving.stored) == [b"1", b"2", b"3"]
+    assert moving.now < 5
+    assert sorted(moving.unsure) == ["1", "2"]
+    for policy in (AT_LEAST_ONCE, EXACTLY_ONCE):
+        with pytest.raises(RequestTimeout):
+            run(monkeypatch, brokers(), policy, {gone: [b"1"]}, retryTimeout="5s")
+
+
+def test_no_move_prolongs_retry_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = MessageQueue("T", "one", 0), MessageQueue("T", "two", 0)
+    brokers = Brokers(lambda address, body: None)
+    brokers.moves |= {one: two, two: one}
+    with pytest.raises(RequestTimeout):
+        run(monkeypatch, brokers, WORK_RETRIES, {one: [b"1"]}, retryTimeout="10s")
+    assert 10 <= brokers.now <= 13
+
+
+def test_the_number_of_sends_is_bounded_where_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(lambda address, body: ResponseCode.SUCCESS)
+    options = WriteOptions.parse({"nameserver": "h:1", "topic": "T"})
+    made = Pipeline(options, cast(Any, brokers), cast(Any, brokers), WORK_RETRIES)
+    queue = MessageQueue("T", "b", 0)
+    for number in range(100):
+        header = send_header(options, queue)
+        made.add(Send(queue, RequestCode.SEND_MESSAGE_V2, header, b"%d" % number, 1))
+        made.throttle(10)
+    made.finish()
+    assert len(brokers.stored) == 100
+    assert brokers.most_in_flight == 10

@@ -6,20 +6,22 @@ import datetime
 import os
 import signal
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from mqspark.errors import ConfigError, MQError
-from mqspark.message import MAX_PROPERTIES_BYTES
+from mqspark.errors import ConfigError, MQError, NoRoute
+from mqspark.message import MAX_PROPERTIES_BYTES, MessageQueue
 from pyspark_pymq.work.child import DIED, Isolated
 from pyspark_pymq.work.evaluate import Evaluation
 from pyspark_pymq.work.functions import ArrowFunction, RowFunction
 from pyspark_pymq.work.journal import REMEMBERED_MS, Journal, State, Trial
 from pyspark_pymq.work.outcome import NAMES
-from pyspark_pymq.work.sendback import Failed, _encoded, properties_of
+from pyspark_pymq.work.sendback import Failed, RetryQueues, _encoded, properties_of
 from pyspark_pymq.work.verdicts import (
     DEAD,
     DISCARDED,
@@ -352,3 +354,47 @@ class Frame:
             raise SystemExit if len(self.numbers) > 1 else RuntimeError("Python worker exited unexpectedly")
         Path(url, "rows").write_text(" ".join(map(str, self.numbers)))
         Path(url, "_SUCCESS").touch()
+
+
+class _Routes:
+    """A client whose route is what the test says: a broker's name to its address and number of queues."""
+
+    def __init__(self, **brokers: tuple[str | None, int]) -> None:
+        self.brokers = brokers
+        self.is_away = False
+
+    def publish_route(self, topic: str, *, default_queues: int) -> Any:
+        if self.is_away:
+            raise NoRoute(topic, "no name server answers")
+        queues = [
+            MessageQueue(topic, name, n) for name, (_, count) in self.brokers.items() for n in range(count)
+        ]
+        return SimpleNamespace(publish_queues=queues, master=lambda name: self.brokers[name][0])
+
+    def bridged(self, look_up: Callable[[], Any]) -> Any:
+        return look_up()
+
+    def without_retries(self) -> Any:
+        return nullcontext()
+
+
+def test_a_failed_message_returns_to_its_broker_while_the_route_has_it() -> None:
+    client = _Routes(a=("h:1", 2), b=("h:2", 1))
+    queues = RetryQueues(cast(Any, client), "G")
+    assert {queues.next_of("a").queue_id for _ in range(4)} == {0, 1}
+    home = queues.next_of("a")
+    assert (home.broker_name, queues.address(home), queues.instead_of(home)) == ("a", "h:1", home)
+    client.brokers = {"b": ("h:3", 1)}
+    client.is_away = True
+    queues.refresh(home.topic)
+    assert queues.instead_of(home) == home
+    client.is_away = False
+    queues.refresh(home.topic)
+    moved = queues.instead_of(home)
+    assert (moved.broker_name, queues.address(moved)) == ("b", "h:3")
+    assert queues.address(home) == "h:1"
+
+
+def test_no_queue_with_a_master_is_an_error() -> None:
+    with pytest.raises(NoRoute):
+        RetryQueues(cast(Any, _Routes(a=(None, 4))), "G")

@@ -21,7 +21,7 @@ from mqspark.message import dlq_topic, retry_topic
 from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
 from pyspark_pymq.work.journal import Journal, State
 from pyspark_pymq.work.outcome import MESSAGE, NAMES, ORDER
-from pyspark_pymq.work.sendback import Failed, SendBack, properties_of
+from pyspark_pymq.work.sendback import Failed, SendBack, SendBackTimes, properties_of
 from pyspark_pymq.work.trial import write_outcome
 from pyspark_pymq.work.verdicts import DEAD, DISCARDED, DONE, ORDER_KEY, RETRY, RETRY_OF, WAIT
 
@@ -39,6 +39,8 @@ class FailureTarget:
     group: str
     is_exact: bool
     """The brokers are mqspark's: dead letters are transactions."""
+    retry_timeout_ms: int
+    """How long brokers and name servers may be away before the query fails."""
     signing: SigningOptions = ENVIRONMENT
     sign_in: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The options that say the same as ``signing``, for writes."""
@@ -233,9 +235,14 @@ class Batches:
         if is_repeated:
             rows = outcome.where(f"kind = '{RETRY}'").select("message.place").collect()
             may_come_twice([row.place for row in rows])
-        client = BlockingClient(self.target.nameserver, credentials=self.target.signing.credentials())
+        client = BlockingClient(
+            self.target.nameserver,
+            retry_ms=self.target.retry_timeout_ms,
+            credentials=self.target.signing.credentials(),
+        )
         try:
-            SendBack(client, self.target.group, may_come_twice).send(
+            times = SendBackTimes(self.target.retry_timeout_ms)
+            SendBack(client, self.target.group, times, may_come_twice).send(
                 self._failed(outcome, RETRY, query, batch)
             )
         finally:
@@ -263,6 +270,7 @@ class Batches:
         )
         writer = dead.write.format("pymq").option("nameserver", self.target.nameserver)
         writer = writer.options(**self.target.sign_in)
+        writer = writer.option("retryTimeout", f"{self.target.retry_timeout_ms}ms")
         writer = writer.option("topic", dlq_topic(self.target.group)).option("compression", "zlib")
         writer = writer.option("compressionThreshold", "1m").mode("append")
         if self.target.is_exact:

@@ -7,16 +7,15 @@ sendMessageBackAsNormalMessage). So the reasons travel with it, and any broker o
 
 from __future__ import annotations
 
+import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mqspark.client.blocking import BlockingClient
-from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.compression import ZLIB, compress
-from mqspark.errors import BrokerError, ConnectionLost, MQError, NoRoute, RequestTimeout
+from mqspark.errors import MQError, NoRoute
 from mqspark.message import (
     COMPRESSED,
     COMPRESSION_SHIFT,
@@ -36,10 +35,11 @@ from mqspark.message import (
     TRANSACTION_PREPARED,
     UNIQ_KEY,
     WAIT,
+    MessageQueue,
     encode_properties,
     retry_topic,
 )
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2
 from pyspark_pymq.work.verdicts import (
     FAILED_AT_MS,
@@ -51,22 +51,20 @@ from pyspark_pymq.work.verdicts import (
     ORDER_KEY,
     RETRY_OF,
 )
-from pyspark_pymq.writing.pipeline import RETRIED, WEAKLY_STORED
+from pyspark_pymq.writing.pipeline import WORK_RETRIES, Pipeline, Send
 
-__all__ = ["Failed", "SendBack", "properties_of"]
+log = logging.getLogger("pyspark_pymq")
+
+__all__ = ["Failed", "RetryQueues", "SendBack", "SendBackTimes", "properties_of"]
 
 FIRST_RETRY_LEVEL = 3
 """The delay level after the first attempt; each further attempt adds one (MQClientAPIImpl, SendMessageProcessor)."""
 NEVER_DEAD = (1 << 31) - 1
 """The limit of attempts told to the broker: the query decides which message is dead."""
-_IN_FLIGHT = 256
-_IN_FLIGHT_BYTES = 8 << 20
+_MOST_SENDS = 256
+"""Sends that wait or are in flight. Bodies are bounded by the pipeline; this bounds their properties."""
 _PLAIN_BYTES = 1 << 20
 """Larger bodies are compressed: they were perhaps sent compressed, and would exceed the broker's limit otherwise."""
-_TIMEOUT_MS = 10_000
-_PATIENCE_S = 60.0
-"""How long a broker may refuse or be away before the query fails."""
-_ACCEPTED = WEAKLY_STORED | {ResponseCode.SUCCESS}
 _LEFT_BEHIND = frozenset(
     {
         DELAY,
@@ -132,50 +130,80 @@ def _encoded(properties: Mapping[str, str]) -> str:
     return encoded.decode()
 
 
-@dataclass(slots=True)
-class _Returned:
-    place: str
-    broker: str
-    header: SendMessageRequestHeaderV2
-    body: bytes
+@dataclass(frozen=True, slots=True)
+class SendBackTimes:
+    retry_timeout_ms: int
+    """How long a broker may be away, or too busy, before the query fails."""
+    send_timeout_ms: int = 10_000
+
+
+class RetryQueues:
+    """The queues of the group's retry topic, as the route said last. Raises NoRoute when there is none, after the
+    client's ``retry_ms``."""
+
+    def __init__(self, client: BlockingClient, group: str) -> None:
+        self._client = client
+        self._topic = retry_topic(group)
+        self._addresses: dict[str, str] = {}
+        self._queues: list[MessageQueue] = []
+        self._turn = 0
+        client.bridged(self._look_up)
+
+    def next_of(self, broker: str) -> MessageQueue:
+        """A queue of that broker, each in turn; of another one if the route does not have it."""
+        here = [queue for queue in self._queues if queue.broker_name == broker] or self._queues
+        self._turn += 1
+        return here[self._turn % len(here)]
+
+    def address(self, queue: MessageQueue) -> str:
+        return self._addresses[queue.broker_name]
+
+    def instead_of(self, queue: MessageQueue) -> MessageQueue:
+        return queue if queue in self._queues else self.next_of(queue.broker_name)
+
+    def refresh(self, topic: str) -> None:
+        """Keeps the known route when there is no new one. Never waits for a name server."""
+        try:
+            with self._client.without_retries():
+                self._look_up()
+        except MQError as error:
+            log.info("the route of %s could not be refreshed: %s", topic, error)
+
+    def _look_up(self) -> None:
+        route = self._client.publish_route(self._topic, default_queues=1)
+        queues = []
+        for queue in route.publish_queues:
+            address = route.master(queue.broker_name)
+            if address is not None:
+                self._addresses[queue.broker_name] = address
+                queues.append(queue)
+        if not queues:
+            raise NoRoute(self._topic, "the retry topic of the group has no writable queue")
+        self._queues = queues
 
 
 class SendBack:
     """Many sends in flight. ``may_come_twice`` is called with places before any of them is sent again."""
 
     def __init__(
-        self, client: BlockingClient, group: str, may_come_twice: Callable[[Iterable[str]], None]
+        self,
+        client: BlockingClient,
+        group: str,
+        times: SendBackTimes,
+        may_come_twice: Callable[[Iterable[str]], None],
     ) -> None:
-        self._client = client
         self._group = group
-        self._may_come_twice = may_come_twice
-        self._under_way: dict[tuple[BlockingConnection, int], _Returned] = {}
-        self._bytes = 0
-        self._turn = 0
-        self._failing_since: float | None = None
-        self._refresh()
+        self._queues = RetryQueues(client, group)
+        self._pipeline = Pipeline(times, client, self._queues, WORK_RETRIES, may_come_twice=may_come_twice)
 
-    def send(self, failures: Iterable[Failed]) -> int:
-        """Returns the number of messages when all are stored. Raises the error that prevented it."""
-        count = 0
+    def send(self, failures: Iterable[Failed]) -> None:
+        """Returns when all messages are stored. Raises the error that prevented it."""
         for failed in failures:
-            self._start([self._send_of(failed)])
-            count += 1
-            while len(self._under_way) >= _IN_FLIGHT or self._bytes > _IN_FLIGHT_BYTES:
-                self._receive()
-        while self._under_way:
-            self._receive()
-        return count
+            self._pipeline.add(self._send_of(failed))
+            self._pipeline.throttle(_MOST_SENDS)
+        self._pipeline.finish()
 
-    def _refresh(self) -> None:
-        """Raises NoRoute."""
-        topic = retry_topic(self._group)
-        self._route = self._client.publish_route(topic, default_queues=1)
-        self._queues = list(self._route.publish_queues)
-        if not self._queues:
-            raise NoRoute(topic, "the retry topic of the group has no writable queue")
-
-    def _send_of(self, failed: Failed) -> _Returned:
+    def _send_of(self, failed: Failed) -> Send:
         message = failed.message
         properties = properties_of(failed) | {RETRY_OF: message.place}
         if failed.order_key is not None:
@@ -189,12 +217,13 @@ class SendBack:
         body, sys_flag = bytes(message.value or b"\0"), 0
         if len(body) > _PLAIN_BYTES:
             body, sys_flag = compress(body, ZLIB), COMPRESSED | ZLIB << COMPRESSION_SHIFT
+        queue = self._queues.next_of(message.broker)
         header = SendMessageRequestHeaderV2(
             producer_group=self._group,
-            topic=retry_topic(self._group),
+            topic=queue.topic,
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=1,
-            queue_id=0,
+            queue_id=queue.queue_id,
             sys_flag=sys_flag,
             born_timestamp=round(message.bornTimestamp.timestamp() * 1000)
             if message.bornTimestamp
@@ -205,82 +234,6 @@ class SendBack:
             unit_mode=False,
             max_reconsume_times=NEVER_DEAD,
             batch=False,
+            bname=queue.broker_name,
         )
-        return _Returned(message.place, message.broker, header, body)
-
-    def _start(self, sends: Iterable[_Returned]) -> None:
-        """Send to the broker that the message came from, where it can be."""
-        waiting = deque(sends)
-        while waiting:
-            send = waiting[0]
-            here = [queue for queue in self._queues if queue.broker_name == send.broker] or self._queues
-            self._turn += 1
-            queue = here[self._turn % len(here)]
-            address = self._route.master(queue.broker_name)
-            if address is None:
-                self._pause(NoRoute(queue.topic, f"broker {queue.broker_name} has no address"))
-                continue
-            header = send.header
-            header.queue_id, header.bname = queue.queue_id, queue.broker_name
-            try:
-                connection = self._client.connection(address)
-                opaque = connection.send(
-                    RequestCode.SEND_MESSAGE_V2, header, send.body, timeout_ms=_TIMEOUT_MS
-                )
-            except ConnectionLost as error:
-                waiting += self._lost(address)
-                self._may_come_twice([each.place for each in waiting])
-                self._pause(error)
-                continue
-            self._under_way[connection, opaque] = send
-            self._bytes += len(send.body)
-            waiting.popleft()
-
-    def _lost(self, address: str) -> list[_Returned]:
-        """What was under way on a lost connection."""
-        gone = [key for key in self._under_way if key[0].address == address]
-        self._client.forget(address)
-        return [self._taken(key) for key in gone]
-
-    def _taken(self, key: tuple[BlockingConnection, int]) -> _Returned:
-        send = self._under_way.pop(key)
-        self._bytes -= len(send.body)
-        return send
-
-    def _receive(self) -> None:
-        connection = next(iter(self._under_way))[0]
-        here = [opaque for other, opaque in self._under_way if other is connection]
-        try:
-            answers = connection.poll(here, _TIMEOUT_MS / 1000)
-            if not answers:
-                raise RequestTimeout(connection.address, _TIMEOUT_MS)
-        except (ConnectionLost, RequestTimeout) as error:
-            again = self._lost(connection.address)
-            self._may_come_twice([each.place for each in again])
-            self._pause(error)
-            self._start(again)
-            return
-        for opaque, answer in answers.items():
-            send = self._taken((connection, opaque))
-            if answer.code in _ACCEPTED:
-                self._failing_since = None
-                continue
-            failure = BrokerError(answer.code, answer.remark, address=connection.address)
-            if answer.code not in RETRIED:
-                raise failure
-            self._pause(failure)
-            self._start([send])
-
-    def _pause(self, error: MQError) -> None:
-        """Before another try. Raises ``error`` when there were enough."""
-        now = time.monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
-        if now - self._failing_since > _PATIENCE_S:
-            raise error
-        time.sleep(0.2)
-        try:
-            self._refresh()
-        except (NoRoute, ConnectionLost, RequestTimeout) as failure:
-            if now - self._failing_since > _PATIENCE_S:
-                raise failure from error
+        return Send(queue, RequestCode.SEND_MESSAGE_V2, header, body, 1, mark=message.place)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient
 from mqspark.errors import ConfigError, NoRoute
 from mqspark.message import check_group, check_topic, dlq_topic, retry_topic
+from pyspark_pymq.options import RETRY_TIMEOUT_MS
 from pyspark_pymq.optiontexts import OptionTexts
 from pyspark_pymq.work.batches import Batches, FailureTarget
 from pyspark_pymq.work.evaluate import Evaluation
@@ -82,7 +83,8 @@ class WorkQueue:
     the second and so on (``"10s 1m 10m"``, or a list of texts or seconds; the last one repeats); without it RocketMQ's
     delay levels apply, 10 s, 30 s, 1 min and so on. ``ordered``: ``"key"`` or ``"queue"``: the messages of a key, or
     of a queue, wait behind one that failed, and others go on. Further options are those of the source, such as
-    ``maxOffsetsPerTrigger``; ``startingOffsets`` is ``group`` unless it is given. Raises ConfigError.
+    ``maxOffsetsPerTrigger`` and ``retryTimeout``; the writes of failed messages, dead letters and
+    results follow the latter, too. ``startingOffsets`` is ``group`` unless it is given. Raises ConfigError.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class WorkQueue:
         self._options = options
         self._sign_in = {name: value for name, value in options.items() if name.lower() in _SIGN_IN}
         self._signing = OptionTexts(self._sign_in).signing()
+        self._retry_timeout_ms = OptionTexts(options).duration_ms("retryTimeout", RETRY_TIMEOUT_MS)
 
     # --- what is done with a message --------------------------------------------------------------------------
 
@@ -258,7 +261,14 @@ class WorkQueue:
         is_exact = self._make_topics()
         ddl = outcome_ddl(None if results is None else f"struct<{results}>")
         batches = Batches(
-            target=FailureTarget(self._nameserver, self._group, is_exact, self._signing, self._sign_in),
+            target=FailureTarget(
+                self._nameserver,
+                self._group,
+                is_exact,
+                self._retry_timeout_ms,
+                self._signing,
+                self._sign_in,
+            ),
             journal=Journal(checkpoint),
             ordered_by=self._ordered,
             evaluate=evaluate,
@@ -282,12 +292,13 @@ class WorkQueue:
         if not isinstance(sink, str):
             function = sink
             return lambda results, batch, query: function(results, batch)
-        topic, nameserver, sign_in = sink, self._nameserver, self._sign_in
+        topic, nameserver = sink, self._nameserver
+        options = {**self._sign_in, "retryTimeout": f"{self._retry_timeout_ms}ms"}
         check_topic(topic)
 
         def write(results: DataFrame, batch: int, query: str) -> None:
             writer = results.write.format("pymq").option("nameserver", nameserver).option("topic", topic)
-            writer = writer.options(**sign_in)
+            writer = writer.options(**options)
             if is_exact:
                 writer = writer.option("deliveryGuarantee", "exactly-once")
                 writer = writer.option("transactionId", f"{query}:results").option("transactionBatch", batch)

@@ -1,7 +1,8 @@
 """Sends of one task on their way to brokers: in flight, repeated when that may help, until they are stored.
 
-One pipeline serves both delivery guarantees; a ``SendPolicy`` says where they differ, and why. A broker that does not
-answer, or is too busy, is given ``retryTimeout``: its sends wait while those to other brokers go on.
+One pipeline serves both delivery guarantees and the retries of work queues; a ``SendPolicy`` says where they differ,
+and why. A broker that does not answer, or is too busy, is given ``retryTimeout``: its sends wait while those to other
+brokers go on.
 
 Must not know rows.
 """
@@ -14,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.blockingconnection import BlockingConnection
@@ -23,13 +25,12 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.writing.routing import DEFAULT_QUEUES, Router
+from pyspark_pymq.writing.routing import DEFAULT_QUEUES
 
 __all__ = [
     "AT_LEAST_ONCE",
     "EXACTLY_ONCE",
-    "RETRIED",
-    "WEAKLY_STORED",
+    "WORK_RETRIES",
     "Pipeline",
     "Send",
     "SendPolicy",
@@ -45,8 +46,10 @@ _REPORT_S = 10.0
 """The time between two log lines about one broker."""
 _SYSTEM_ERRORS = 5
 """SYSTEM_ERROR is transient (a file that could not be made) or permanent (an illegal queue id): so many repetitions."""
-RETRIED = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR})
-WEAKLY_STORED = frozenset(
+_RETRIED = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR}
+)
+_WEAKLY_STORED = frozenset(
     {
         ResponseCode.FLUSH_DISK_TIMEOUT,
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -62,6 +65,8 @@ class SendPolicy:
     """A queue has one send in flight, so that a repetition never overtakes the next one."""
     accepts_weakly_stored: bool
     """Otherwise such a send is repeated."""
+    may_move: bool = False
+    """A send whose broker left the route goes to the queue that ``Addresses.instead_of`` names."""
 
 
 AT_LEAST_ONCE = SendPolicy(one_per_queue=True, accepts_weakly_stored=True)
@@ -72,6 +77,29 @@ EXACTLY_ONCE = SendPolicy(one_per_queue=False, accepts_weakly_stored=False)
 """Half messages become visible when they are committed, in the order of the rows, so the order in which they are
 stored does not matter. A repetition costs nothing but space, as the first copy is never committed; but a decision
 that names a half message which is lost later would lose rows."""
+
+
+WORK_RETRIES = SendPolicy(one_per_queue=False, accepts_weakly_stored=True, may_move=True)
+"""The order of failed messages is that of their delays. What is stored with a weaker guarantee counts as sent, as a
+repetition would be processed twice. Any broker takes a retry, so one that leaves the cluster is not waited for."""
+
+
+class SendTimes(Protocol):
+    @property
+    def send_timeout_ms(self) -> int: ...
+    @property
+    def retry_timeout_ms(self) -> int: ...
+
+
+class Addresses(Protocol):
+    """Where the master of a queue is."""
+
+    def address(self, queue: MessageQueue) -> str: ...
+    def refresh(self, topic: str) -> None:
+        """Never waits for a name server."""
+
+    def instead_of(self, queue: MessageQueue) -> MessageQueue:
+        """``queue`` itself while its broker is in the route. Asked only under ``SendPolicy.may_move``."""
 
 
 @dataclass(slots=True)
@@ -86,6 +114,8 @@ class Send:
     """Messages."""
     stored: Callable[[Command], None] | None = None
     """Gets the answer."""
+    mark: str = ""
+    """What ``may_come_twice`` is told before a repetition."""
 
 
 @dataclass(slots=True, eq=False)
@@ -131,8 +161,15 @@ class Pipeline:
     that is final, and the last error of a broker that fails for longer than ``retryTimeout``."""
 
     def __init__(
-        self, options: WriteOptions, client: BlockingClient, router: Router, policy: SendPolicy
+        self,
+        options: SendTimes,
+        client: BlockingClient,
+        router: Addresses,
+        policy: SendPolicy,
+        *,
+        may_come_twice: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
+        """``may_come_twice`` gets the marks of sends that may be stored already, before any of them is repeated."""
         self.messages = 0
         """The number of messages that are stored."""
         self._timeout_ms = options.send_timeout_ms
@@ -140,6 +177,7 @@ class Pipeline:
         self._client = client
         self._router = router
         self._policy = policy
+        self._may_come_twice = may_come_twice
         self._lanes: dict[MessageQueue, _Lane] = {}
         self._in_flight: dict[str, dict[int, tuple[Send, float]]] = {}
         """Address to opaque to a send and its deadline."""
@@ -156,9 +194,11 @@ class Pipeline:
         self._unstored_bytes += len(send.body)
         self._start(send.queue, lane, time.monotonic())
 
-    def throttle(self) -> None:
-        """Returns when few enough sends are left."""
-        while self._unstored_bytes >= _UNSTORED_BYTES:
+    def throttle(self, most_sends: int | None = None) -> None:
+        """Returns when few enough sends are left: in bytes of bodies, and in number where one is given."""
+        while self._unstored_bytes >= _UNSTORED_BYTES or (
+            most_sends is not None and self._unstored >= most_sends
+        ):
             self._turn()
 
     def finish(self) -> None:
@@ -177,7 +217,7 @@ class Pipeline:
         elif paused:
             time.sleep(max(0.0, min(paused) - now))
         now = time.monotonic()
-        for queue, lane in self._lanes.items():
+        for queue, lane in list(self._lanes.items()):
             if lane.waiting:
                 self._start(queue, lane, now)
 
@@ -241,7 +281,7 @@ class Pipeline:
         lane = self._lanes[send.queue]
         lane.in_flight -= 1
         self._in_flight_bytes -= len(send.body)
-        is_weak = answer.code in WEAKLY_STORED
+        is_weak = answer.code in _WEAKLY_STORED
         if answer.code == ResponseCode.SUCCESS or (is_weak and self._policy.accepts_weakly_stored):
             if is_weak:
                 log.warning(
@@ -261,7 +301,7 @@ class Pipeline:
         error = BrokerError(answer.code, answer.remark, address=address)
         if answer.code == ResponseCode.SYSTEM_ERROR and lane.paused_until <= time.monotonic():
             lane.system_errors += 1
-        if lane.system_errors > _SYSTEM_ERRORS or not (is_weak or answer.code in RETRIED):
+        if lane.system_errors > _SYSTEM_ERRORS or not (is_weak or answer.code in _RETRIED):
             raise error
         self._failed(address, [lane], error)
 
@@ -269,16 +309,41 @@ class Pipeline:
         """The connection is lost or silent: everything in flight on it is sent again, in its order."""
         self._client.forget(address)
         lanes = [] if also is None else [also]
+        unsure = [] if also is None else [also.waiting[0].mark]
         for send, _ in reversed(self._in_flight.pop(address, {}).values()):
             lane = self._lanes[send.queue]
             lane.waiting.appendleft(send)
             lane.in_flight -= 1
             self._in_flight_bytes -= len(send.body)
+            unsure.append(send.mark)
             if lane not in lanes:
                 lanes.append(lane)
+        if self._may_come_twice is not None:
+            self._may_come_twice(unsure)
         self._failed(address, lanes, error)
         for topic in {lane.waiting[0].queue.topic for lane in lanes}:
             self._router.refresh(topic)
+        if self._policy.may_move:
+            for lane in lanes:
+                self._move(lane)
+
+    def _move(self, lane: _Lane) -> None:
+        """Give the waiting sends of a lane to another queue if the broker of theirs left the route. Time without
+        success counts on."""
+        old = lane.waiting[0].queue
+        new = self._router.instead_of(old)
+        if new == old:
+            return
+        log.warning("broker %s left the route; its sends go to %s", old.broker_name, new.broker_name)
+        target = self._lanes.setdefault(new, _Lane())
+        if target.failing_since is None:
+            target.failing_since = lane.failing_since
+        while lane.waiting:
+            send = lane.waiting.popleft()
+            send.queue = new
+            send.header.queue_id, send.header.bname = new.queue_id, new.broker_name
+            target.waiting.append(send)
+        lane.failing_since, lane.pause_s, lane.paused_until = None, 0.0, 0.0
 
     def _failed(self, address: str, lanes: Iterable[_Lane], error: ClientError) -> None:
         """Pause the lanes; several failures of one moment are one pause. Raises ``error`` when a lane has failed for

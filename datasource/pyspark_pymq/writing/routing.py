@@ -58,6 +58,10 @@ class Router:
             raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
         return address
 
+    def instead_of(self, queue: MessageQueue) -> MessageQueue:
+        """Rows stay in the queue that was chosen for them."""
+        return queue
+
     def refresh(self, topic: str) -> None:
         """Refresh brokers' addresses; the queues assigned to rows do not change. Never waits for a name server."""
         try:
