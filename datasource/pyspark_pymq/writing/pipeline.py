@@ -234,7 +234,7 @@ class Pipeline:
             connection = self._client.connection(address)
             opaque = connection.send(send.code, send.header, send.body, timeout_ms=self._timeout_ms)
         except ConnectionLost as error:
-            self._lost(address, error, also=lane)
+            self._requeue_lost(address, error, also=lane)
             return
         lane.waiting.popleft()
         lane.in_flight += 1
@@ -256,7 +256,7 @@ class Pipeline:
         now = time.monotonic()
         for address, sends in list(self._in_flight.items()):
             if any(deadline <= now for _, deadline in sends.values()):
-                self._lost(address, RequestTimeout(address, self._timeout_ms))
+                self._requeue_lost(address, RequestTimeout(address, self._timeout_ms))
 
     def _receive_from(self, addresses: Iterable[str], timeout_s: float) -> bool:
         """True if there was an answer or a connection is lost."""
@@ -266,7 +266,7 @@ class Pipeline:
                 answers = self._client.connection(address).poll(self._in_flight[address], timeout_s)
             except (ConnectionLost, ProtocolError) as error:
                 lost = error if isinstance(error, ConnectionLost) else ConnectionLost(address, str(error))
-                self._lost(address, lost)
+                self._requeue_lost(address, lost)
                 return True
             for opaque, answer in answers.items():
                 found = True
@@ -305,7 +305,7 @@ class Pipeline:
             raise error
         self._failed(address, [lane], error)
 
-    def _lost(self, address: str, error: ClientError, *, also: _Lane | None = None) -> None:
+    def _requeue_lost(self, address: str, error: ClientError, *, also: _Lane | None = None) -> None:
         """The connection is lost or silent: everything in flight on it is sent again, in its order."""
         self._client.forget(address)
         lanes = [] if also is None else [also]

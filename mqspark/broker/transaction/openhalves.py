@@ -150,7 +150,7 @@ def _find_commits(store: MessageStore, recovered: Recovered, half_end: int, leve
                 recovered.copies.pop(identity, None)
                 recovered.unwritten.append(offset)
     recovered.rests += [
-        (batch.half, _rest(store, batch)) for _, batch in sorted(batches.items()) if batch.found
+        (batch.half, _open_members(store, batch)) for _, batch in sorted(batches.items()) if batch.found
     ]
 
 
@@ -163,7 +163,7 @@ class _OpenBatch:
     found: list[int] = field(default_factory=list)
 
 
-def _rest(store: MessageStore, batch: _OpenBatch) -> list[Item]:
+def _open_members(store: MessageStore, batch: _OpenBatch) -> list[Item]:
     whole = members(batch.half)
     if whole is None:
         return []

@@ -250,9 +250,9 @@ class PopConsumer(Listening):
             if await self._pop_once(queue, self.settings.poll_ms) == self._batch_size:
                 for _ in range(MAX_IN_FLIGHT - 1 - self._helping[queue]):
                     self._helping[queue] += 1
-                    self._helpers.add(self._group.tasks.spawn(self._help(queue)))
+                    self._helpers.add(self._group.tasks.spawn(self._pop_while_full(queue)))
 
-    async def _help(self, queue: MessageQueue) -> None:
+    async def _pop_while_full(self, queue: MessageQueue) -> None:
         try:
             while queue in self._readers and await self._pop_once(queue, 0) == self._batch_size:
                 pass
@@ -414,12 +414,12 @@ class PopConsumer(Listening):
             self._acks.spawn(self._send_to_dead_letters(work))
             return
         if ordered is not None:
-            self._rest(ordered, work, failure.suspend_ms)
+            self._suspend_queue(ordered, work, failure.suspend_ms)
             return
         level = failure.delay_level or message.reconsume_times
         self._acks.put_off(work.topic, work.receipt, RETRY_DELAYS_MS[min(level, len(RETRY_DELAYS_MS) - 1)])
 
-    def _rest(self, ordered: PoppedInOrder, work: Popped, pause_ms: int | None) -> None:
+    def _suspend_queue(self, ordered: PoppedInOrder, work: Popped, pause_ms: int | None) -> None:
         work.message.reconsume_times += 1
         self._held[id(work.message)] = work
         ordered.rest(work, self.settings.suspend_queue_ms if pause_ms is None else pause_ms)
@@ -432,7 +432,7 @@ class PopConsumer(Listening):
         except MQError as error:
             log.warning("cannot make %s a dead letter yet: %s", work.message.message_id, error)
             if ordered is not None:
-                self._rest(ordered, work, None)
+                self._suspend_queue(ordered, work, None)
         else:
             self._acks.ack(work.topic, work.receipt)
             if ordered is not None:

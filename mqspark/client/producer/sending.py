@@ -348,13 +348,13 @@ class Sender:
             and self.now() + MIN_ATTEMPT_S < sending.deadline
         ):
             log.debug("attempt %d to send to %s failed: %s", sending.attempts, sending.topic, error)
-            self._again(sending, error)
+            self._retry(sending, error)
         elif isinstance(error, NoRoute) and self._is_failing_over(sending):
             asyncio.get_running_loop().call_later(FAILOVER_POLL_S, self._look_again, sending, error)
         else:
             self.finish(sending, None, error)
 
-    def _again(self, sending: Sending, error: ClientError) -> None:
+    def _retry(self, sending: Sending, error: ClientError) -> None:
         """Make the next attempt; after a pause if it can only go to a broker that has just refused, which may be
         waiting for a replica or for its disk."""
         topic = self.targets.topics.get(sending.topic)

@@ -112,7 +112,7 @@ class ClientInstance:
             connect_timeout_ms=options.connect_timeout_ms,
             on_request=self._requested,
             on_lost=self._connection_lost,
-            greet=self._greet,
+            greet=self._send_first_heartbeat,
             fields={**options.fields, **STREAM_FIELDS} if is_stream else options.fields,
             signer=self.signer,
             tls=tls_context(options.tls),
@@ -371,11 +371,11 @@ class ClientInstance:
             if channel is None:
                 await self.remoting.connect(address)  # greets
             else:
-                await self._say(channel)
+                await self._send_heartbeat(channel)
         except ClientError as error:
             log.warning("heartbeat to %s failed: %s", address, error)
 
-    async def _say(self, channel: Channel) -> None:
+    async def _send_heartbeat(self, channel: Channel) -> None:
         """Raises ClientError."""
         body, fingerprint = self._heartbeats.next(channel.address, self._members)
         answer = await channel.request(RequestCode.HEART_BEAT, None, body, self.options.request_timeout_ms)
@@ -383,14 +383,14 @@ class ClientInstance:
             raise BrokerError(answer.code, answer.remark, address=channel.address)
         self._heartbeats.answered(channel.address, fingerprint, answer)
 
-    async def _greet(self, channel: Channel) -> None:
+    async def _send_first_heartbeat(self, channel: Channel) -> None:
         """Send a heartbeat first on a new connection: a broker forgets the client with its old connection, and must
         know a consumer's subscriptions before it pulls."""
         if channel.address in self.namesrv or not self._grouped():
             return
         self._heartbeats.forget(channel.address)
         try:
-            await self._say(channel)
+            await self._send_heartbeat(channel)
         except ClientError as error:
             log.warning("heartbeat to %s failed: %s", channel.address, error)
             return

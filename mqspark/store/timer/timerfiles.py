@@ -140,7 +140,7 @@ class TimerFiles:
         has_wheel = self._load_wheel()
         used, sealed = self.wheel.used_count, _sealed_slots(data)
         is_lost = has_wheel and self._is_wheel_lost(used, sealed, clean=clean)
-        why = self._doubt(data, now_ms, queue_end)
+        why = self._why_invalid(data, now_ms, queue_end)
         if why:
             self._reset(why)
         elif not has_wheel and sealed:
@@ -183,7 +183,7 @@ class TimerFiles:
             self._files.remove(self._wheel_path)
             return False
 
-    def _doubt(self, data: bytes | None, now_ms: int, queue_end: int) -> str:
+    def _why_invalid(self, data: bytes | None, now_ms: int, queue_end: int) -> str:
         """Why the checkpoint's file is invalid; empty when it is valid."""
         if data is None:
             return ""

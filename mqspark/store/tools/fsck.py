@@ -245,7 +245,9 @@ class _LogCheck(LogScan):
 
     # --- the log ------------------------------------------------------------------------------------------------
 
-    def took(self, segment: Segment, keys: KeyColumns, store_timestamps_ms: list[int], end: int) -> None:
+    def note_records(
+        self, segment: Segment, keys: KeyColumns, store_timestamps_ms: list[int], end: int
+    ) -> None:
         self._index.compare(keys, end)
         self._progress(end - self._log.min_offset, self._total)
         if min(store_timestamps_ms) < self._last_ms - 1000:

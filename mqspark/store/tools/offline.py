@@ -295,7 +295,9 @@ class LogScan(Recovery):
         """The next valid position in this segment after a damaged one."""
         return self._next_valid(segment, position, data_end)
 
-    def took(self, segment: Segment, keys: KeyColumns, store_timestamps_ms: list[int], end: int) -> None:
+    def note_records(
+        self, segment: Segment, keys: KeyColumns, store_timestamps_ms: list[int], end: int
+    ) -> None:
         """Called when records up to ``end`` were read. ``keys``: their keys in the index."""
 
     def _take_run(self, run: Run) -> None:
@@ -313,7 +315,7 @@ class LogScan(Recovery):
         if segment is None:
             return
         view = self._log.view(segment)
-        self.took(segment, run_keys(run), run.store_timestamps_ms.tolist(), end)
+        self.note_records(segment, run_keys(run), run.store_timestamps_ms.tolist(), end)
         if end - self._released > _RELEASE_BYTES or end < self._released:
             low = max(self._released, segment.start) - segment.start
             release(view, low, end - segment.start)

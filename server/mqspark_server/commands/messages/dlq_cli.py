@@ -177,7 +177,7 @@ async def dlq_resend(
     A group in POP mode reads another retry topic: resend --to topic.
     """
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
-    plan = [(each, _again(each, group, to)) for each in found]
+    plan = [(each, _resent_copy(each, group, to)) for each in found]
     rows: list[dict[str, Any]] = [
         {
             "message_id": each.message_id,
@@ -199,7 +199,7 @@ async def dlq_resend(
         click.echo(f"sent {sent} messages again")
 
 
-def _again(message: MessageExt, group: str, to: str) -> Message | None:
+def _resent_copy(message: MessageExt, group: str, to: str) -> Message | None:
     """The message as a new one; None if its topic is not known."""
     origin = _origin_of(message)
     if origin is None:
