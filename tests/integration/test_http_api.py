@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from mqspark import MessageExt
 from mqspark.testing import Broker, Clients
 
 PROBLEM = "application/problem+json"
@@ -21,7 +22,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def clients(broker: Broker) -> Iterator[Clients]:
-    with Clients(broker) as made:
+    with Clients(broker.namesrv) as made:
         yield made
 
 
@@ -175,3 +176,36 @@ def test_a_group_is_moved_after_a_look(http: httpx.Client) -> None:
         check_problem(http.post("/groups/movers/reset", json={"topic": "Moved", **wrong}), status)
     check_problem(http.post("/groups/movers/reset", json={"topic": "Nothing", "to": "latest"}), 404)
     check_problem(http.post("/groups/nobody/reset", json={"topic": "Moved", "to": "latest"}), 404)
+
+
+# --- ingest ---
+
+LINES = {"content-type": "application/x-ndjson"}
+
+
+def test_lines_become_messages(http: httpx.Client, clients: Clients) -> None:
+    http.put("/topics/Lines", json={"readQueueNums": 1, "writeQueueNums": 1})
+    lines = [f'{{"n":{number}}}'.encode() for number in range(20_000)]
+    answer = http.post("/topics/Lines/ingest?tags=bulk", content=b"\n\n".join(lines), headers=LINES)
+    assert (answer.status_code, answer.json()) == (200, {"stored": 20_000})
+    got: list[MessageExt] = []
+    consumer = clients.lite_pull_consumer("Lines")
+    while len(got) < len(lines):
+        got += consumer.poll(timeout_ms=30_000)
+    got.sort(key=lambda message: message.queue_offset)
+    assert [message.body for message in got] == lines
+    assert {message.tags for message in got} == {"bulk"}
+
+
+def test_ingests_that_are_refused(http: httpx.Client, broker: Broker) -> None:
+    check_problem(
+        http.post("/topics/Lines/ingest", content=b"x", headers={"content-type": "text/plain"}), 415
+    )
+    check_problem(http.post("/topics/a b/ingest", content=b"x", headers=LINES), 400)
+    check_problem(http.post("/topics/Lines/ingest?tags=%01", content=b"x", headers=LINES), 400)
+    check_problem(http.post("/topics/Lines/ingest?queueId=77", content=b"x", headers=LINES), 400)
+    huge = b"short\n" + b"x" * (broker.apps[0].store_config.max_message_size + 1)
+    answer = http.post("/topics/Lines/ingest", content=huge, headers=LINES)
+    check_problem(answer, 413)
+    assert answer.json()["stored"] in (0, 1)
+    assert http.post("/topics/Lines/ingest", content=b"\n\n", headers=LINES).json() == {"stored": 0}

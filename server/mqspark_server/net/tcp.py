@@ -37,7 +37,7 @@ from typing import Protocol, cast
 from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.command import Command, encode_request
-from mqspark.protocol.connection import Connection
+from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.descriptors import PROCESS
@@ -1035,7 +1035,7 @@ class LocalPeer:
     def __init__(self, server: RemotingServer) -> None:
         self._server = server
         self._requests = Connection()
-        self._answers = Connection()
+        self._answers = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
 
@@ -1065,7 +1065,7 @@ class LocalPeer:
         try:
             commands = self._answers.receive_data(b"".join(out))
         except ProtocolError as error:  # an answer exceeds the frame limit: only these requests fail
-            self._answers = Connection()
+            self._answers = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
             for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(ConnectionError(str(error)))

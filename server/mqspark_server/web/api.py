@@ -34,7 +34,7 @@ from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import CONTENT_TYPE, render
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1 import groupapi, topicapi
+from mqspark_server.web.v1 import groupapi, ingest, topicapi
 from mqspark_server.web.v1.asking import ERRORS, AskerNow, TopicName
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def create_api(app: BrokerNode) -> ASGIApp:
     callers = api.state.callers = Callers(app, app.loopback_token)
     problems.answer_on(api)
     api.state.broker = app
-    for router in (login.router, topicapi.router, groupapi.router):
+    api.state.ingests = 0
+    for router in (login.router, topicapi.router, groupapi.router, ingest.router):
         api.include_router(router)
 
     def serving() -> BrokerParts:
@@ -267,6 +268,8 @@ def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
 
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
         limit = app.store_config.max_message_size * 4 // 3 + ENVELOPE_BYTES
+        if scope.get("path", "").endswith("/ingest"):
+            limit = ingest.INGEST_BYTES
         declared = next(
             (value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0"
         )

@@ -72,6 +72,7 @@ _PROBLEMS = {
     409: "the state of the broker does not allow it now",
     412: "the thing has changed since it was read, or is there already",
     413: "the request is too large",
+    415: "the body has a content type that is not taken here",
     422: "the request is not of the documented form",
     429: "too many failed logins from this address; see Retry-After",
     500: "the broker failed",

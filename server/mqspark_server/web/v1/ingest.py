@@ -1,0 +1,219 @@
+"""/api/v1/topics/{topic}/ingest: a body of lines, each a message. Lines become the batches of a producer by column
+operations on their bytes: no object a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+from starlette.requests import ClientDisconnect
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import DEFAULT_TOPIC, check_topic, encode_properties
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
+
+__all__ = ["INGEST_BYTES", "Lines", "batch_of", "router"]
+
+INGEST_BYTES = 64 << 20
+"""Of one request's body."""
+MAX_INGESTS = 8
+"""At once."""
+BATCH_BYTES = 256 << 10
+"""Of lines in one batch, which the broker stores in one go: some milliseconds."""
+IN_FLIGHT = 4
+"""Batches of one request that wait for the disk at the same time."""
+
+KINDS = ("application/x-ndjson", "application/octet-stream")
+"""None of them can be sent by a page of another site without being asked first."""
+
+_NEWLINE = 10
+_HEAD_BYTES = 20
+_HEAD = np.arange(_HEAD_BYTES)
+_PRODUCER_GROUP = "HTTP_PRODUCER"
+
+router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
+
+
+class Ingested(BaseModel):
+    stored: int = Field(description="messages, under the promise of the broker's flush type")
+
+
+def batch_of(data: bytes, tail: bytes) -> tuple[bytes, int]:
+    """The body of a batch send, and its number of messages, of lines that all end with a newline; empty lines are none.
+    ``tail``: the length of the properties as two bytes, and the properties, the same for all."""
+    source = np.frombuffer(data, np.uint8)
+    is_text = source != _NEWLINE
+    ends = np.flatnonzero(~is_text)
+    lengths = np.diff(ends, prepend=-1) - 1
+    lengths = lengths[lengths > 0]
+    count = len(lengths)
+    sizes = lengths + (_HEAD_BYTES + len(tail))
+    item_ends = np.cumsum(sizes)
+    starts = item_ends - sizes
+    heads = np.zeros((count, _HEAD_BYTES // 4), ">i4")
+    heads[:, 0], heads[:, 4] = sizes, lengths
+    head_places = starts[:, None] + _HEAD
+    tail_places = (item_ends - len(tail))[:, None] + np.arange(len(tail))
+    out: npt.NDArray[np.uint8] = np.empty(int(item_ends[-1]) if count else 0, np.uint8)
+    is_body = np.ones(len(out), bool)
+    is_body[head_places] = is_body[tail_places] = False
+    out[head_places] = heads.view(np.uint8)
+    out[tail_places] = np.frombuffer(tail, np.uint8)
+    out[is_body] = source[is_text]
+    return out.tobytes(), count
+
+
+class Lines:
+    """Whole lines of a body that comes in pieces."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._unsent = bytearray()
+        self._end = 0
+        """Where its last whole line ends."""
+
+    def receive(self, data: bytes) -> list[bytes]:
+        """Lines of about BATCH_BYTES together, each with its newline. Raises Problem for a line that is too long."""
+        unsent = self._unsent
+        begins = len(unsent)
+        unsent += data
+        self._end = unsent.rfind(b"\n", begins) + 1 or self._end
+        if len(unsent) - self._end > self._most_bytes:
+            raise Problem(413, f"a line has more than {self._most_bytes} bytes")
+        if self._end < BATCH_BYTES:
+            return []
+        whole = bytes(unsent[: self._end])
+        del unsent[: self._end]
+        self._end = 0
+        return self._cut(whole)
+
+    def finish(self) -> list[bytes]:
+        """What is left; the last line may lack its newline."""
+        rest = bytes(self._unsent)
+        self._unsent.clear()
+        self._end = 0
+        if not rest:
+            return []
+        return self._cut(rest if rest.endswith(b"\n") else rest + b"\n")
+
+    def _cut(self, whole: bytes) -> list[bytes]:
+        cuts, at = [], 0
+        while len(whole) - at > BATCH_BYTES:
+            end = whole.rfind(b"\n", at, at + BATCH_BYTES) + 1 or whole.find(b"\n", at) + 1
+            if end - at - 1 > self._most_bytes:
+                raise Problem(413, f"a line has more than {self._most_bytes} bytes")
+            cuts.append(whole[at:end])
+            at = end
+        return [*cuts, whole[at:]] if at < len(whole) else cuts
+
+
+class _BatchesUnderWay:
+    """The batches of one request on their way; the first that fails ends the request."""
+
+    def __init__(self, asker: Asker, header: SendMessageRequestHeaderV2, tail: bytes) -> None:
+        self._asker = asker
+        self._header = header
+        self._tail = tail
+        self._under_way: list[tuple[asyncio.Task[object], int]] = []
+        self.stored = 0
+        """Messages of the first batches, all of which are acknowledged."""
+
+    async def send(self, lines: bytes) -> None:
+        """Raises Problem when an earlier batch has failed."""
+        if len(self._under_way) >= IN_FLIGHT:
+            await self._first()
+        body, count = batch_of(lines, self._tail)
+        if count:
+            asked = self._asker.ask(RequestCode.SEND_BATCH_MESSAGE, self._header, body)
+            self._under_way.append((asyncio.create_task(asked), count))
+            await asyncio.sleep(0)  # batches enter the log in their order, and others take their turn
+
+    async def finish(self) -> None:
+        while self._under_way:
+            await self._first()
+
+    async def _first(self) -> None:
+        task, count = self._under_way.pop(0)
+        await task
+        self.stored += count
+
+    async def end(self) -> None:
+        """Wait for what is under way, and want nothing of it."""
+        await asyncio.gather(*(task for task, _ in self._under_way), return_exceptions=True)
+        self._under_way.clear()
+
+
+@router.post(
+    "/{topic}/ingest",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in KINDS},
+        }
+    },
+)
+async def ingest(
+    topic: TopicName,
+    request: Request,
+    asker: AskerNow,
+    tags: Annotated[str | None, Query(max_length=1_000, description="of every message")] = None,
+    queueId: Annotated[
+        int | None, Query(ge=0, le=0x7FFF, description="the broker chooses for each batch when absent")
+    ] = None,
+) -> Ingested:
+    """Store each line of the body as a message: up to 64 MiB a request, within half a minute. Empty lines are none.
+
+    A problem's member `stored` says how many of the first lines are stored for certain; later ones may be.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in KINDS:
+        raise Problem(415, f"the content type must be one of {', '.join(KINDS)}")
+    try:
+        check_topic(topic)
+        properties = encode_properties({"TAGS": tags} if tags else {})
+    except InvalidMessage as error:
+        raise Problem(400, str(error)) from None
+    state = request.app.state
+    if state.ingests >= MAX_INGESTS:
+        raise Problem(503, f"{MAX_INGESTS} requests are being stored already", headers={"Retry-After": "1"})
+    header = SendMessageRequestHeaderV2(
+        producer_group=_PRODUCER_GROUP,
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_nums=4,
+        queue_id=-1 if queueId is None else queueId,
+        sys_flag=0,
+        born_timestamp=asker.app.clock.now_ms(),
+        flag=0,
+        properties="WAIT\x01true\x02",
+        batch=True,
+    )
+    overhead = _HEAD_BYTES + 2 + len(properties)
+    lines = Lines(asker.app.store_config.max_message_size - overhead)
+    sending = _BatchesUnderWay(asker, header, len(properties).to_bytes(2, "big") + properties)
+    state.ingests += 1
+    try:
+        async for data in request.stream():
+            for part in lines.receive(data):
+                await sending.send(part)
+        for part in lines.finish():
+            await sending.send(part)
+        await sending.finish()
+    except Problem as problem:
+        await sending.end()
+        problem.more["stored"] = sending.stored
+        raise
+    except ClientDisconnect:
+        await sending.end()
+        raise Problem(400, "the body ended before its end", stored=sending.stored) from None
+    finally:
+        state.ingests -= 1
+    return Ingested(stored=sending.stored)

@@ -1,0 +1,59 @@
+"""Lines to batches without an object a message: the same batches as one by one, however the body is cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqspark.record import encode_items, split_batch
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.v1 import ingest
+from mqspark_server.web.v1.ingest import Lines, batch_of
+
+LINE = st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"x"))
+
+
+@given(st.lists(LINE, max_size=30), st.sampled_from([b"", b"TAGS\x01a\x02"]))
+def test_a_batch_is_as_if_encoded_one_by_one(lines: list[bytes], properties: bytes) -> None:
+    tail = len(properties).to_bytes(2, "big") + properties
+    body, count = batch_of(b"".join(line + b"\n" for line in lines), tail)
+    wanted = [(0, line, properties) for line in lines if line]
+    assert (body, count) == (encode_items(wanted), len(wanted))
+    assert split_batch(body) == wanted
+
+
+@given(st.lists(LINE, max_size=30), st.lists(st.integers(1, 50), max_size=40), st.booleans())
+def test_lines_are_found_however_the_body_is_cut(lines: list[bytes], cuts: list[int], ends: bool) -> None:
+    body = b"\n".join(lines) + (b"\n" if ends else b"")
+    found, at = Lines(100), 0
+    parts: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ingest, "BATCH_BYTES", 64)
+        for cut in [*cuts, len(body)]:
+            parts += found.receive(body[at : at + cut])
+            at += cut
+        parts += found.finish()
+    assert all(part.endswith(b"\n") for part in parts)
+    assert all(len(part) <= 64 or part.count(b"\n") == 1 for part in parts)
+    assert [line for line in b"".join(parts).split(b"\n") if line] == [
+        line for line in body.split(b"\n") if line
+    ]
+
+
+@pytest.mark.parametrize("step", [1, 7, 1_000])
+def test_a_line_that_is_too_long_is_refused_before_it_is_in_memory(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(ingest, "BATCH_BYTES", 64)
+    lines, taken = Lines(100), 0
+
+    def receive() -> None:
+        nonlocal taken
+        for _ in range(0, 10_000, step):
+            lines.receive(b"x" * step)
+            taken += step
+
+    with pytest.raises(Problem, match="a line has more than 100 bytes"):
+        receive()
+    assert taken <= 100 + step
