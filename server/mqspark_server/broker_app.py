@@ -39,6 +39,7 @@ from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
+    from mqspark_server.console.pages import ClusterAt
 
 __all__ = ["BrokerApp"]
 
@@ -165,9 +166,26 @@ class BrokerApp:
         return http
 
     def _build_api(self) -> object:
+        from mqspark_server.console.pages import console_router
         from mqspark_server.web.api import create_api
 
-        return create_api(self)
+        return create_api(self, [console_router(self._cluster_to_show)])
+
+    def _cluster_to_show(self) -> ClusterAt:
+        """Where the console asks: the name servers of this broker, without credentials."""
+        from mqspark.client.remoting.identity import ClientOptions
+        from mqspark_server.console.pages import ClusterAt, refuse_credentials
+
+        namesrv, problem = self.config.namesrv_addr or "", refuse_credentials(None)
+        if self.settings.auth.authentication_enabled:
+            problem = (
+                "this broker has users, and the console has no login yet: use the API or the command line"
+            )
+        elif not namesrv:
+            problem = "this broker has no name server: set namesrvAddr"
+        client_tls = self.settings.server.client_tls
+        options = ClientOptions(tls=False if client_tls is None else client_context(client_tls))
+        return ClusterAt(namesrv, options, problem)
 
     async def _recover(self, flush_worker: Worker, worker: Worker) -> MessageStore:
         """An open store. It is opened in the thread that flushes; HTTP answers meanwhile."""

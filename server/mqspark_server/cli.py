@@ -62,6 +62,10 @@ _NOUNS = {
         "local.completion_cli:completion",
         "Completion for bash, zsh and fish.",
     ),
+    "console": (
+        "local.servers_cli:console",
+        "Pages about a cluster for a browser, on loopback.",
+    ),
     "dev": (
         "local.servers_cli:dev",
         "A name server and a broker in one process, to try things.",

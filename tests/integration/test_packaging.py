@@ -34,8 +34,16 @@ def test_every_package_is_typed_and_importable(wheel: list[str]) -> None:
         assert f"{package}/__init__.py" in wheel
 
 
+def test_the_console_has_its_templates_and_static_files(wheel: list[str]) -> None:
+    console = ROOT / "server" / "mqspark_server" / "console"
+    files = {file for folder in ("templates", "static") for file in (console / folder).iterdir()}
+    assert {file.name for file in files} >= {"base.html", "htmx.min.js", "htmx.LICENSE.txt", "console.css"}
+    missing = [file.name for file in files if str(file.relative_to(ROOT / "server")) not in wheel]
+    assert missing == []
+
+
 def test_no_tests_data_or_caches_are_in_it(wheel: list[str]) -> None:
-    allowed = (".py", ".typed", ".html", ".css", ".js")
+    allowed = (".py", ".typed", ".html", ".css", ".js", ".svg", ".LICENSE.txt")
     odd = [name for name in wheel if ".dist-info/" not in name and not name.endswith(allowed)]
     assert odd == []
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import mqspark_server.console.rendering
 import mqspark_server.web.sessions  # noqa: F401, a broker imports it once users log in
 from mqspark.bounded import MEMOS, Memo
 from mqspark.client.remoting import instance
@@ -269,6 +270,8 @@ CLIENTS = {
 }
 
 GLOBALS = {
+    "mqspark_server.console.rendering._environment": "made once",
+    "mqspark_server.console.rendering._static": "made once, of the files in static/",
     "mqspark.client.remoting.instance._instances": "clients of the program",
     "mqspark.logs._filters": "one a logger",
     "mqspark.names._known": "_MAX_KNOWN texts of _MAX_KNOWN_LENGTH",

@@ -1,4 +1,4 @@
 """HTTP beside a broker: the guard in front, the application, the metrics.
 
-Imported from outside: ``api``, ``http``. Must not know the event loop's remoting connections.
+Imported from outside: ``api``, ``http``, ``httpguard``. Must not know the event loop's remoting connections.
 """

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import html
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -71,6 +71,7 @@ class StoredMessage(BaseModel):
 
 
 _LINKS = {
+    "/console": "the console: brokers, topics, groups and messages of the cluster",
     "/health/ready": "health: whether messages are taken and served, and why not",
     "/health/live": "whether the process runs",
     "/metrics": "metrics, as Prometheus text",
@@ -90,7 +91,8 @@ def _page(broker_name: str, address: str) -> str:
     )
 
 
-def create_api(app: BrokerNode) -> ASGIApp:
+def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
+    """``more``: routes of others, which take part in the limits."""
     from importlib.metadata import version
 
     api = FastAPI(
@@ -103,7 +105,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
     problems.answer_on(api)
     api.state.broker = app
     api.state.ingests = 0
-    for router in (login.router, topicapi.router, groupapi.router, ingest.router):
+    for router in (login.router, topicapi.router, groupapi.router, ingest.router, *more):
         api.include_router(router)
 
     def serving() -> BrokerParts:

@@ -1,4 +1,4 @@
-"""``mqspark namesrv run``, ``broker run``, ``controller run`` and ``mqspark dev``: the servers.
+"""``mqspark namesrv run``, ``broker run``, ``controller run``, ``console`` and ``mqspark dev``: the servers.
 
 A server prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
 or SIGINT; ``dev`` adds on standard error what to try next. Exit codes: 0 after a clean stop, 1 when it cannot
@@ -15,18 +15,19 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from mqspark.logs import OneLine, sparing
 from mqspark_server.collector import Collector
+from mqspark_server.commands.shell import connection_of, connection_options
 
 if TYPE_CHECKING:
     from mqspark_server.broker_app import BrokerApp
     from mqspark_server.controller_app import ControllerApp
 
-__all__ = ["broker_run", "controller_run", "dev", "namesrv_run"]
+__all__ = ["broker_run", "console", "controller_run", "dev", "namesrv_run"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
@@ -203,6 +204,23 @@ def dev(
         ),
         lambda: f"{_to_try(app.namesrv.address)}{_token_of(app.brokers[0])}",
     )
+
+
+@click.command()
+@connection_options
+@click.option(
+    "--port", default=8686, show_default=True, type=click.IntRange(0, 65535), help="0: any free port."
+)
+def console(port: int, **given: Any) -> None:
+    """Show a cluster in a browser, until SIGTERM or SIGINT. It only reads."""
+    from mqspark_server.console.gateway import ConsoleApp
+
+    if given["cluster"] is not None:
+        raise click.UsageError("the console shows all clusters of its name servers: leave --cluster away")
+    namesrv, options, _, _ = connection_of(given)
+    app = ConsoleApp(namesrv, options, port)
+    _log_to_stderr("INFO")
+    _serve(app, lambda: f"READY console={app.url}")
 
 
 def _token_of(broker: BrokerApp) -> str:

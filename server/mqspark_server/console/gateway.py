@@ -1,0 +1,63 @@
+"""``mqspark console``: the console of a cluster as a process of its own, on loopback."""
+
+from __future__ import annotations
+
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.errors import ConfigError
+from mqspark_server.diskwork import Worker
+from mqspark_server.net.addresses import bind
+from mqspark_server.web.http import HttpServer
+
+__all__ = ["ConsoleApp"]
+
+HOST = "127.0.0.1"
+MAX_CONNECTIONS = 64
+
+
+class ConsoleApp:
+    """``port`` 0: any free one. Raises ConfigError for a cluster with users."""
+
+    def __init__(self, namesrv: str, options: ClientOptions, port: int) -> None:
+        from mqspark_server.console.pages import refuse_credentials
+
+        problem = refuse_credentials(options.credentials)
+        if problem is not None:
+            raise ConfigError(problem, key="credentials")
+        self._namesrv = namesrv
+        self._options = options
+        self._port = port
+        self._worker: Worker | None = None
+        self._http: HttpServer | None = None
+
+    @property
+    def url(self) -> str:
+        return "" if self._http is None else f"{self._http.url}/console"
+
+    async def start(self) -> None:
+        sock = bind("HTTP", HOST, self._port)
+        self._worker = Worker("mqspark-console")
+        self._http = HttpServer(sock, self._build, self._worker, MAX_CONNECTIONS)
+        self._http.start()
+
+    def _build(self) -> object:
+        from fastapi import FastAPI
+        from fastapi.responses import RedirectResponse
+
+        from mqspark_server.console.pages import ClusterAt, console_router
+        from mqspark_server.web.httpguard import Guarded
+
+        app = FastAPI(openapi_url=None)
+        at = ClusterAt(self._namesrv, self._options)
+        app.include_router(console_router(lambda: at))
+
+        @app.get("/")
+        async def enter() -> RedirectResponse:
+            return RedirectResponse("/console")
+
+        return Guarded(app, ())
+
+    async def stop(self) -> None:
+        if self._http is not None:
+            await self._http.stop()
+        if self._worker is not None:
+            self._worker.close()
