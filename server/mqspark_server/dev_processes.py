@@ -241,6 +241,8 @@ class ProcessCluster:
                 "%s (pid %d) ended by %s; it starts again in %.0f s", part.name, part.pid, how, RESTART_S
             )
             await asyncio.sleep(RESTART_S)
+            if self._stopping:  # whoever stops has seen that this part has ended, and looks no more
+                return
             try:
                 await self._launch(part)
             except PartFailed as error:
