@@ -230,6 +230,9 @@ class ProcessCluster:
         if part.fields.get("http", "-") != "-":
             part.settings["httpPort"] = part.fields["http"].rpartition(":")[2]
 
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
     async def _keep(self, part: _Child) -> None:
         """Start the part again whenever it has ended."""
         while part.process is not None:
@@ -241,7 +244,7 @@ class ProcessCluster:
                 "%s (pid %d) ended by %s; it starts again in %.0f s", part.name, part.pid, how, RESTART_S
             )
             await asyncio.sleep(RESTART_S)
-            if self._stopping:  # whoever stops has seen that this part has ended, and looks no more
+            if self._is_stopping():  # whoever stops has seen that this part has ended, and looks no more
                 return
             try:
                 await self._launch(part)
