@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from mqspark import logs
 from tests.support.schedule import Scheduling, group_of, is_late, seconds_of
 
 # `make test` draws the same few examples each time, so that whether a change passes is not a matter of luck;
-# `make test-all` draws many new ones (--hypothesis-profile=thorough). No deadlines: beside a JVM on few cores any
-# example may wait. Tests take their number of examples from `tests.support.draws`.
-settings.register_profile("thorough", deadline=None)
-settings.register_profile("same", derandomize=True, deadline=None, max_examples=25)
+# `make test-all` draws many new ones (--hypothesis-profile=thorough). No deadlines and no check of the time that draws
+# take: beside a JVM on few cores any example may wait. Tests take their number of examples from `tests.support.draws`.
+settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", settings.get_profile("thorough"), derandomize=True, max_examples=25)
 settings.load_profile("same")
 
 

@@ -213,6 +213,9 @@ def test_our_consumer_and_javas_share_one_group(java: JavaDriver, cluster: Clust
     def java_owns() -> list[int]:
         return [queue[2] for queue in java.call("push.queues", handle=theirs, topic=topic)]
 
+    def java_consumed() -> int:
+        return sum(java.call("push.consumed", handle=theirs, topic=topic).values())
+
     start = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     ours = PushConsumer(cluster.namesrv, group=group, listener=inbox, consume_from=start)
     ours.subscribe(topic)
@@ -231,6 +234,8 @@ def test_our_consumer_and_javas_share_one_group(java: JavaDriver, cluster: Clust
         eventually(lambda: len(inbox.messages) == 200 - share, "our share")
         assert Counter(map(body_of, from_java)) + inbox.bodies() == Counter(bodies)
 
+        # A listener has a message before its offset counts: a consumer that stops between hands it on once more.
+        eventually(lambda: java_consumed() == share, "all that Java was given is consumed")
         java.call("push.stop", handle=theirs)
         eventually(lambda: sorted(we_own()) == [0, 1, 2, 3], "we own all four when the other has gone")
         producer.send_batch([Message.of(topic, b"after-%d" % number) for number in range(30)])

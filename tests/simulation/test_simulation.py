@@ -13,7 +13,7 @@ from tests.simulation.faults import Fault
 from tests.simulation.simulation import simulate
 from tests.support.draws import draws
 
-SEEDS = 20
+SEEDS = 8
 """In ``make test``; about half a second each."""
 
 FOUND_ONCE = (

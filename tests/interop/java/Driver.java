@@ -8,12 +8,14 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collection;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -26,6 +28,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import java.util.stream.Collectors;
 import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.DefaultParser;
@@ -60,6 +63,7 @@ import org.apache.rocketmq.client.hook.ConsumeMessageHook;
 import org.apache.rocketmq.client.hook.SendMessageContext;
 import org.apache.rocketmq.client.hook.SendMessageHook;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.impl.MQClientManager;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -223,6 +227,7 @@ public final class Driver {
             case "push.start": return pushStart(with);
             case "push.take": return pushTake(object(with), with);
             case "push.queues": return pushQueues(object(with), with);
+            case "push.consumed": return pushConsumed(object(with), with);
             case "push.suspend": ((Push) object(with)).consumer.suspend(); return null;
             case "push.resume": ((Push) object(with)).consumer.resume(); return null;
             case "push.subscribe": ((Push) object(with)).consumer.subscribe(with.getString("topic"), with.getString("expression")); return null;
@@ -659,6 +664,17 @@ public final class Driver {
         return queues(own);
     }
 
+    /** Of each queue of a topic that it has, by id: the offset that it will commit; -1 before the first message is consumed. */
+    private static Object pushConsumed(Push push, JSONObject with) {
+        JSONObject offsets = new JSONObject();
+        for (MessageQueue queue : push.consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()) {
+            if (queue.getTopic().equals(with.getString("topic"))) {
+                offsets.put(String.valueOf(queue.getQueueId()), push.consumer.getOffsetStore().readOffset(queue, ReadOffsetType.READ_FROM_MEMORY));
+            }
+        }
+        return offsets;
+    }
+
     // ---- lite pull consumer
 
     private static Object liteStart(JSONObject with) throws Exception {
@@ -888,8 +904,7 @@ public final class Driver {
 
     /** The commands: some keep a producer or consumer that they shut down, so each run starts with new ones. */
     private static final class Tools extends MQAdminStartup {
-        /** Two commands that start in the same millisecond would share a client. */
-        private static final long GAP_MS = 20;
+        private static final long POLL_MS = 2;
 
         static synchronized List<String> names() {
             SUB_COMMANDS.clear();
@@ -897,10 +912,9 @@ public final class Driver {
             return SUB_COMMANDS.stream().map(SubCommand::commandName).collect(Collectors.toList());
         }
 
-        static synchronized SubCommand command(String name) throws InterruptedException {
+        private static SubCommand command(String name) {
             SUB_COMMANDS.clear();
             initCommand();
-            Thread.sleep(GAP_MS);
             for (SubCommand command : SUB_COMMANDS) {
                 if (command.commandName().equals(name)) {
                     return command;
@@ -908,17 +922,40 @@ public final class Driver {
             }
             throw new IllegalArgumentException("mqadmin has no command " + name);
         }
+
+        /**
+         * Starts a command; returns once its client has its name, and no other can get the same: the name is the
+         * millisecond in which the command made it. Two commands of one name would share a client and end it twice.
+         */
+        static synchronized Thread start(String name, Consumer<SubCommand> run) throws Exception {
+            SubCommand command = command(name);
+            Set<String> before = clients();
+            Thread thread = new Thread(() -> run.accept(command), "mqadmin");
+            thread.setDaemon(true);
+            thread.start();
+            while (thread.isAlive() && before.containsAll(clients())) {
+                Thread.sleep(POLL_MS);
+            }
+            Thread.sleep(POLL_MS);
+            return thread;
+        }
+
+        /** The names of all clients of this JVM. */
+        private static Set<String> clients() throws ReflectiveOperationException {
+            Field table = MQClientManager.class.getDeclaredField("factoryTable");
+            table.setAccessible(true);
+            return new HashSet<>(((Map<String, ?>) table.get(MQClientManager.getInstance())).keySet());
+        }
     }
 
     /** One mqadmin command line; what it printed to both streams. {@code for_ms}: a command that never ends is interrupted then. */
-    private static Object mqadmin(JSONObject with) throws InterruptedException {
+    private static Object mqadmin(JSONObject with) throws Exception {
         String[] words = with.getJSONArray("arguments").toArray(new String[0]);
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         ByteArrayOutputStream complained = new ByteArrayOutputStream();
-        Thread thread = new Thread(() -> {
+        Thread thread = Tools.start(words[0], command -> {
             CONSOLE.set(new OutputStream[] {printed, complained});
             try {
-                SubCommand command = Tools.command(words[0]);
                 Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
                 CommandLine line = new DefaultParser().parse(options, Arrays.copyOfRange(words, 1, words.length));
                 if (line.hasOption('n')) {
@@ -929,9 +966,7 @@ public final class Driver {
             } catch (Exception thrown) {
                 thrown.printStackTrace();
             }
-        }, "mqadmin");
-        thread.setDaemon(true);
-        thread.start();
+        });
         thread.join(with.getLongValue("for_ms"));
         while (thread.isAlive()) {
             thread.interrupt(); // once is not enough: a send that it ends counts as one that failed, and the next begins
