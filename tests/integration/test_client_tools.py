@@ -76,6 +76,7 @@ async def test_a_push_consumer_is_looked_into_and_moved(
             consume_from=FIRST,
             ordered=ordered,
             concurrency=1,
+            persist_interval_ms=100,
         )
         consumer.subscribe(mq_topic)
         tool = Tool(broker)
