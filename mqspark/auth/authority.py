@@ -10,13 +10,14 @@ from mqspark.auth.config import AuthConfig
 from mqspark.auth.gate import Audited, Gate
 from mqspark.auth.plainacl import PlainAccount, migrate
 from mqspark.auth.policies import Action, Kind
-from mqspark.auth.users import Cipher, Users, UserType
+from mqspark.auth.users import Cipher, Users, UserStatus, UserType
 from mqspark.bounded import Ledger
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError, StoreCorrupt
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
 from mqspark.protocol.session import Session
+from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import SavedTable
@@ -95,6 +96,20 @@ class Authority:
     def may(self, session: Session, kind: Kind, name: str, action: Action) -> bool:
         """As ``Gate.may``."""
         return self.gate is not None and self.gate.may(session, kind, name, action)
+
+    def super_signer(self, name: str) -> Signer | None:
+        """How this super user signs; None if there is none, or it is disabled."""
+        user = self.users.find(name)
+        if user is None or not user.is_super or user.status is not UserStatus.ENABLE:
+            return None
+        return user.signer
+
+    def judged_replica(self, user: str, peer: str, problem: str) -> None:
+        """Audit that a slave may copy the log, or that ``problem`` keeps it from that."""
+        if self.gate is not None:
+            self.gate.decisions["unauthenticated" if problem else "allowed"] += 1
+        is_allowed = not problem
+        self._audit(Audited(user, peer, 0, ("Cluster:*",), is_allowed, problem, True, request="REPLICATE"))
 
     # --- saving ---
 

@@ -116,7 +116,7 @@ class BrokerCore:
         self.config = config
         self.term = term
         self.store = store
-        self._authority = authority
+        self.authority = authority
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
         topics = Topics(config, clock, lmq=store_config.enable_lmq)
@@ -456,11 +456,11 @@ class BrokerCore:
     @property
     def jobs_due(self) -> bool:
         """Whether ``jobs`` should be called at once: an operator changed something, or the log needs space."""
-        is_auth_due = self._authority is not None and self._authority.behind
+        is_auth_due = self.authority is not None and self.authority.behind
         return self.store.deletions.behind or self._saved.is_due or self.store.room_due or is_auth_due
 
     def _auth_jobs(self) -> list[Job]:
-        return [] if self._authority is None else self._authority.jobs()
+        return [] if self.authority is None else self.authority.jobs()
 
     def quiesce(self) -> None:
         """Stop the services. Anything they did after the last sync would be repeated after the next start."""
@@ -491,7 +491,7 @@ class BrokerCore:
     @property
     def gate(self) -> Gate | None:
         """None: everybody may do everything."""
-        return None if self._authority is None else self._authority.gate
+        return None if self.authority is None else self.authority.gate
 
     @property
     def decisions(self) -> dict[str, int] | None:

@@ -4,6 +4,7 @@ effect."""
 from __future__ import annotations
 
 import enum
+import ipaddress
 from dataclasses import dataclass, field
 
 from mqspark.config import INT64_MAX, check_numbers, parse_addresses
@@ -54,6 +55,9 @@ class BrokerConfig:
     """Bytes of the log that a slave may lack and still count as in sync."""
     ha_master_address: str | None = None
     """A slave's: ``host:port`` of its master's HA port; None: the one that the name servers name."""
+    ha_unproven_peers: str = ""
+    """``address,network``: masters and slaves of RocketMQ, which can neither prove who they are nor speak TLS. They
+    exchange the log with this broker as if it had no users."""
     sync_from_last_file: bool = False
     """A slave's: whether it begins with its master's newest segment when it has no log, instead of the oldest."""
     enable_controller_mode: bool = False
@@ -248,6 +252,7 @@ class BrokerConfig:
                 f"setting haMasterAddress={self.ha_master_address} is not of the form host:port",
                 key="haMasterAddress",
             )
+        self.unproven_networks  # noqa: B018 - raises for what is no address
         check_numbers(self, "broker_id", "in_sync_replicas", least=0)
         check_numbers(self, "max_tables_bytes", least=0, most=INT64_MAX)
         check_numbers(
@@ -315,6 +320,15 @@ class BrokerConfig:
     @property
     def address(self) -> str:
         return f"{_bracketed(self.broker_ip1)}:{self.listen_port}"
+
+    @property
+    def unproven_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        """haUnprovenPeers. Raises ConfigError."""
+        words = [word.strip() for word in self.ha_unproven_peers.split(",") if word.strip()]
+        try:
+            return tuple(ipaddress.ip_network(word, strict=False) for word in words)
+        except ValueError as error:
+            raise ConfigError(f"setting haUnprovenPeers: {error}", key="haUnprovenPeers") from None
 
     @property
     def ha_address(self) -> str:

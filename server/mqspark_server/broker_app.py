@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.term import Term
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import ConfigError
@@ -269,9 +270,12 @@ class BrokerApp:
         tls = None if client_tls is None else client_context(client_tls)
         signer = self.settings.auth.inner_signer
         registrar = Registrar(core, server.write_outbox, tls, signer)
+        admission = Admission(self.config, authority, signer)
         following: Following | None = None
         if core.follower is not None and core.metadata is not None:
-            following = Following(core.follower, core.metadata, registrar, server.schedule, self.term)
+            following = Following(
+                core.follower, core.metadata, registrar, server.schedule, admission, self.term
+            )
         parts = BrokerParts(
             core=core,
             server=server,
@@ -279,7 +283,7 @@ class BrokerApp:
             housekeeper=Housekeeper(core, worker, server.write_outbox),
             registrar=registrar,
             route_finder=RouteFinder(core, server.write_outbox, tls, signer),
-            slaves=ReplicationServer(core.replicas, self._replicated),
+            slaves=ReplicationServer(core.replicas, self._replicated, admission, server.tls),
             following=following,
         )
 

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Metadata, Request, log_bounds
 from mqspark.broker.replication.term import Term
@@ -22,6 +23,7 @@ from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import ExchangeHAInfoResponseHeader
+from mqspark.protocol.replicaproof import SlaveProof
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.registrar import Master, Registrar
 
@@ -58,9 +60,11 @@ class Following:
         metadata: Metadata,
         registrar: Registrar,
         appended: Callable[[], None],
+        admission: Admission,
         term: Term | None = None,
     ) -> None:
         """``term``: in controller mode, who the master is."""
+        self._admission = admission
         self._term = term
         self.follower = follower
         self._metadata = metadata
@@ -162,13 +166,20 @@ class Following:
         if master.address:
             answer = await self._ask(Request(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
             begin, end = log_bounds(answer)
+        name, _, port = address.rpartition(":")
+        host = name.strip("[]")
+        proof = self._admission.of_master(host)
+        tls = None if self._admission.is_listed(host) else self._registrar.tls
         first = self.follower.connect(address, begin, end)
-        host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: _MasterConnection(self, first), host.strip("[]"), int(port)
+                    lambda: _MasterConnection(self, first, proof),
+                    host,
+                    int(port),
+                    ssl=tls,
+                    server_hostname=host if tls is not None else None,
                 )
         except TimeoutError:
             self.follower.disconnected()
@@ -242,26 +253,51 @@ class Following:
 
 
 class _MasterConnection(asyncio.Protocol):
-    def __init__(self, owner: Following, first_report: bytes) -> None:
+    def __init__(self, owner: Following, first_report: bytes, proof: SlaveProof | None) -> None:
+        """``proof``: what comes before the first report, or None."""
         self._owner = owner
         self._follower = owner.follower
         self._first_report = first_report
+        self._proof = proof
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._waits = False
         self.ended = asyncio.Event()
         self.reason = "the master closed the connection"
+        if proof is not None:
+            self.reason += " before it proved who it is (haUnprovenPeers lists masters of RocketMQ)"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._transport.write(self._first_report)
+        self._transport.write(self._first_report if self._proof is None else self._proof.hello)
 
     def data_received(self, data: bytes) -> None:
-        if not self.ended.is_set():
+        if self.ended.is_set():
+            return
+        if self._proof is not None:
+            data = self._proved(self._proof, data)
+        if data:
             self._take(lambda: self._follower.received(data))
+
+    def _proved(self, proof: SlaveProof, data: bytes) -> bytes:
+        """What lies behind the proof."""
+        transport = self._transport
+        if transport is None:
+            return b""
+        try:
+            reply, rest = proof.receive(data)
+        except ProtocolError as error:
+            self.end(str(error))
+            return b""
+        if reply:
+            transport.write(reply + self._first_report)
+        if proof.is_complete:
+            self._proof = None
+            self.reason = "the master closed the connection"
+        return rest
 
     def _take(self, work: Callable[[], None]) -> None:
         try:
@@ -281,7 +317,7 @@ class _MasterConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self.ended.is_set():
             return
-        if report := self._follower.report():
+        if self._proof is None and (report := self._follower.report()):
             transport.write(report)
         self._pause_or_resume()
 

@@ -1,5 +1,5 @@
 """Master and slave: copies of the log.
 
-Imported from outside: ``epochlink``, ``follower``, ``manager``, ``metadata``, ``replicas``,
+Imported from outside: ``admission``, ``epochlink``, ``follower``, ``manager``, ``metadata``, ``replicas``,
 ``slave``, ``term``. Must not know the sockets between them.
 """

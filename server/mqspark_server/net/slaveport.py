@@ -1,7 +1,7 @@
 """The port that slaves connect to (haListenPort), around ``mqspark.broker.replication.replicas``.
 
-Each connection gets more of the log whenever it has room and the log has grown; ``turned`` says when to check.
-Must not know what a record is.
+Each connection gets more of the log whenever it has room and the log has grown; ``turned`` says when to check. With
+certificates a slave may speak TLS, with users it has to prove who it is. Must not know what a record is.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
+from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
+from mqspark.protocol.replicaproof import MAGIC, MasterProof
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.memory_budget import Pace
+from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
 __all__ = ["ReplicationServer"]
 
@@ -41,9 +44,17 @@ LINGER_S = 5.0
 class ReplicationServer:
     """All slaves of one broker. ``confirmed`` is called when one of them reported its position or disconnected."""
 
-    def __init__(self, replicas: Replicas, confirmed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        replicas: Replicas,
+        confirmed: Callable[[], None],
+        admission: Admission,
+        tls: Certificates | None = None,
+    ) -> None:
         self.replicas = replicas
         self.confirmed = confirmed
+        self.admission = admission
+        self.tls = tls
         self.loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
         self._connections: set[_SlaveConnection] = set()
@@ -67,7 +78,9 @@ class ReplicationServer:
         self._scan = self.loop.call_later(SCAN_S, self._look_around)
         for connection in list(self._connections):
             connection.replica.measure()
-            if connection.replica.is_silent:
+            if connection.is_revoked:
+                connection.let_go("its user was changed")
+            elif connection.replica.is_silent:
                 connection.let_go("it is silent")
             elif connection.does_not_read(self.loop.time()):
                 connection.let_go(f"it has not read its data for {UNREAD_S:.0f} s")
@@ -110,7 +123,11 @@ class _SlaveConnection(asyncio.Protocol):
     def __init__(self, server: ReplicationServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._address = ""
+        self._address = self._host = ""
+        self._proof: MasterProof | None = None
+        self._is_admitted = False
+        self._tls: TlsStream | None = None
+        self._is_first = True
         self._full = False
         self._more_due = False
         self._given_bytes = 0
@@ -119,7 +136,7 @@ class _SlaveConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
-        self._address = f"{host}:{port}"
+        self._host, self._address = host, f"{host}:{port}"
         if len(self._server.replicas) >= MAX_SLAVES and not self._server.make_room():
             log.warning("slave %s is refused: %d slaves are connected", self._address, MAX_SLAVES)
             self._transport.abort()
@@ -134,15 +151,24 @@ class _SlaveConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport.set_write_buffer_limits(high=CHUNK_BYTES)
+        self._proof = self._server.admission.of_slave(host)
+        self._is_admitted = self._proof is None
         self.replica = self._server.replicas.connect(self._address)
         self._server.joined(self)
         log.info("slave %s connected", self._address)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or not data:
             return
         begins = self.replica.acked < 0
         try:
+            data = self._decrypted(data)
+            if not self._is_admitted:
+                data = self._proved(data)
+            elif begins and data.startswith(MAGIC):
+                raise ProtocolError("it proves who it is, but this broker has no users, or lists its address")
+            if not data:
+                return
             self.replica.received(data)
         except ProtocolError as error:
             self.let_go(str(error))
@@ -151,6 +177,60 @@ class _SlaveConnection(asyncio.Protocol):
             log.info("slave %s has %d bytes of the log", self._address, self.replica.acked)
         self._server.confirmed()
         self.give()
+
+    def _decrypted(self, data: bytes) -> bytes:
+        """Raises ProtocolError."""
+        tls, transport = self._server.tls, self._transport
+        if self._is_first:
+            self._is_first = False
+            if tls is not None and data[0] == HANDSHAKE_BYTE:
+                self._tls = TlsStream(tls.context())
+            elif (
+                tls is not None and tls.settings.required and not self._server.admission.is_listed(self._host)
+            ):
+                raise ProtocolError("it does not speak TLS (tls.server.mode=enforcing)")
+        stream = self._tls
+        if stream is None or transport is None:
+            return data
+        try:
+            stream.receive(data)
+            plain = stream.read() if stream.established or stream.shake_hands() else b""
+        except EOFError:
+            raise ProtocolError("it ended the TLS stream") from None
+        finally:
+            if reply := stream.to_send():  # an alert says what is wrong
+                transport.write(reply)
+        return plain
+
+    def _proved(self, data: bytes) -> bytes:
+        """What lies behind the proof. Raises ProtocolError."""
+        proof, judged = self._proof, self._server.admission.judged
+        if proof is None or not data:
+            return b""
+        try:
+            reply, rest = proof.receive(data)
+        except ProtocolError as error:
+            judged(proof.access_key, self._address, str(error))
+            raise
+        self._write([reply])
+        if proof.is_complete:
+            self._is_admitted = True
+            judged(proof.access_key, self._address)
+        return rest
+
+    @property
+    def is_revoked(self) -> bool:
+        proof = self._proof
+        return proof is not None and self._is_admitted and self._server.admission.is_revoked(proof)
+
+    def _write(self, out: list[bytes | memoryview]) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if self._tls is not None:
+            transport.write(self._tls.encrypt(out))
+        else:
+            transport.writelines(out)
 
     def connection_lost(self, error: Exception | None) -> None:
         log.info("slave %s disconnected (%s)", self._address, error or "closed")
@@ -171,12 +251,12 @@ class _SlaveConnection(asyncio.Protocol):
             return
         try:
             out = self.replica.data(CHUNK_BYTES)
+            if not out:
+                return
+            self._write(out)
         except (ProtocolError, OSError) as error:  # OSError: a segment cannot be mapped
             self.let_go(str(error))
             return
-        if not out:
-            return
-        transport.writelines(out)
         size = sum(map(len, out))
         self._given_bytes += size
         if size >= CHUNK_BYTES:  # there may be more
