@@ -65,7 +65,7 @@ def content(store: Path, folder: str) -> dict[str, bytes]:
 
 def send(producer: Producer, count: int) -> None:
     for number in range(count):
-        body = random.Random(number).randbytes(1_000)
+        body = random.Random(number).randbytes(3_500)
         message = Message.of(TOPIC, body, tags=f"t{number % 3}", keys=[f"k{number}"])
         assert producer.send(message).status is SendStatus.SEND_OK
 
@@ -75,15 +75,15 @@ def test_our_slave_is_a_copy_of_a_rocketmq_master(jars: Jars, tmp_path: Path) ->
         create_topic(first, TOPIC)
         create_group(first, "G")
         with Producer(namesrv, group="P") as producer:
-            send(producer, 3_000)
+            send(producer, 1_100)
             with mqspark_broker(tmp_path / "slave", namesrv, SLAVE, stop_signal=signal.SIGKILL) as second:
                 until_copied(first, second)
                 eventually(lambda: acknowledged(first) == [log_end(first)], lambda: acknowledged(first))
                 assert content(second.store, "commitlog") == content(first.store, "commitlog")
                 assert len(content(first.store, "commitlog")) > 3, "the whole log, not the last segment"
-                send(producer, 500)
+                send(producer, 150)
                 os.kill(second.broker_pid, signal.SIGKILL)
-            send(producer, 500)
+            send(producer, 150)
             reply = ask(
                 first.broker,
                 UPDATE_CONSUMER_OFFSET,
@@ -138,7 +138,7 @@ def test_a_rocketmq_broker_takes_over_the_directory_of_our_slave(jars: Jars, tmp
         with master(jars, tmp_path, namesrv) as first:
             create_topic(first, TOPIC)
             with Producer(namesrv, group="P") as producer:
-                send(producer, 500)
+                send(producer, 150)
                 with mqspark_broker(tmp_path / "slave", namesrv, SLAVE) as second:
                     until_copied(first, second)
                     eventually(

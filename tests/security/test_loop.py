@@ -320,7 +320,7 @@ async def test_garbage_after_many_tiny_frames_closes_the_connection() -> None:
 
 async def test_connections_leave_nothing_for_the_collector() -> None:
     """It visits rarely what it has visited once."""
-    count = 20
+    count = 5
     async with serving() as harness:
         gc.collect()
         gc.disable()
