@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from mqspark.store.disk.files import StrPath
+from mqspark.store.disk.retention import OldSegment
 from tests.crash.disk import SECTOR_BYTES, Directory, File, MemoryFiles, Tree
 
 __all__ = ["SimulatedFiles"]
@@ -20,9 +22,12 @@ _Step = tuple[tuple[str, "File | Directory | None"], ...]
 
 
 class SimulatedFiles(MemoryFiles):
-    """All that is in ``tree`` is durable."""
+    """All that is in ``tree`` is durable, and as old as these files."""
 
-    def __init__(self, root: Path, tree: Tree | None = None) -> None:
+    def __init__(self, root: Path, tree: Tree | None, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._began_ms = now_ms()
+        self._written_ms: dict[File, int] = {}
         self._durable: dict[File, bytes] = {}
         self._names: dict[Directory, dict[str, File | Directory]] = {}
         self._steps: dict[Directory, list[_Step]] = {}
@@ -56,7 +61,14 @@ class SimulatedFiles(MemoryFiles):
             self._check()
         super().allocate(fd, offset, length)
 
+    def age(self, path: StrPath) -> OldSegment:
+        file = self.file(path)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return OldSegment(self._written_ms.get(file, self._began_ms), file.length)
+
     def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._written_ms[self.open_files[fd]] = self._now_ms()
         if self.fault:
             super().write(fd, bytes(data)[: len(data) // 2], offset)
             self._check()

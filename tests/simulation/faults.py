@@ -44,7 +44,7 @@ class Fault:
 def draw_faults(seed: int, begin_s: float, end_s: float) -> list[Fault]:
     """One or two at a time, mostly."""
     chance = random.Random(f"faults {seed}")
-    mean_s = chance.choice((0.5, 1.5, 4.0, 8.0))
+    mean_s = chance.choice((0.4, 1.0, 2.5, 5.0))
     kinds = [kind for kind, weight in KINDS for _ in range(weight)]
     if chance.random() < 0.3:  # one kind only, again and again
         kinds = [chance.choice(kinds)]
@@ -56,7 +56,7 @@ def draw_faults(seed: int, begin_s: float, end_s: float) -> list[Fault]:
             return sorted(found, key=lambda fault: fault.at_s)
         kind, node = chance.choice(kinds), chance.choice(NODES)
         other = chance.choice([each for each in NODES if each != node])
-        for_s = min(chance.choice((0.05, 0.5, 2.0, 4.0, 9.0)) * chance.uniform(0.7, 1.3), end_s - at_s)
+        for_s = min(chance.choice((0.05, 0.5, 1.5, 3.0, 6.0)) * chance.uniform(0.7, 1.3), end_s - at_s)
         value = 0
         if kind == "clock":
             value = chance.choice((-60_000, -1_000, 1_000, 3_600_000))
@@ -78,9 +78,9 @@ def _absences(chance: random.Random, begin_s: float, end_s: float) -> list[Fault
     found: list[Fault] = []
     at_s = begin_s
     while at_s < end_s:
-        for_s = round(chance.uniform(0.5, 3.5), 3)
+        for_s = round(chance.uniform(0.3, 2.3), 3)
         found.append(
             Fault(round(at_s, 3), chance.choice(("isolate", "pause")), "controller", "broker-0", for_s)
         )
-        at_s += for_s + chance.uniform(0.3, 3.0)
+        at_s += for_s + chance.uniform(0.2, 2.0)
     return found

@@ -197,7 +197,7 @@ class History:
     # --- at the end ---
 
     def is_settled(self) -> bool:
-        """Whether there is a master, all are in sync, and have the same log."""
+        """Whether there is a master, and all are in sync, with the same log and what was copied of groups."""
         cores = [core_of(machine) for machine in self.brokers]
         if any(core is None for core in cores):
             return False
@@ -207,7 +207,11 @@ class History:
             return False
         ends = {core.store.max_physical_offset for core in cores if core is not None}
         shown = {min(core.store._visible_end, core.store._confirmed) for core in cores if core is not None}
-        return len(ends) == 1 and shown == ends
+        return len(ends) == 1 and shown == ends and all(self._has_offsets(core) for core in cores)
+
+    def _has_offsets(self, core: Any) -> bool:
+        query = core.state.offsets.query
+        return all(query(GROUP, TOPIC, queue_id) >= least for queue_id, least in self.kept.items())
 
     def finish(self) -> None:
         self.look()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -116,7 +117,7 @@ class Machine:
         self.starts += 1
         self.network.without_power.discard(self.host)
         process = self.process = Process(self.world, self.name, self.host)
-        process.files = SimulatedFiles(self.root, self._tree)
+        process.files = SimulatedFiles(self.root, self._tree, process.clock.now_ms)
         process.start(self._run(process))
 
     async def _run(self, process: Process) -> None:
@@ -163,8 +164,8 @@ class ControllerMachine(Machine):
                 "listenPort": 9878,
                 "bindAddress": self.host,
                 "controllerStorePath": str(self.root),
-                "scanNotActiveBrokerInterval": 500,
-                "scanInactiveMasterInterval": 500,
+                "scanNotActiveBrokerInterval": 300,
+                "scanInactiveMasterInterval": 300,
             }
         )
         return ControllerApp(settings, clock=here().clock)
@@ -180,7 +181,7 @@ class BrokerMachine(Machine):
         self, world: World, network: Network, name: str, host: str, controllers: str, **settings: Any
     ) -> None:
         super().__init__(world, network, name, host)
-        self.settings = {
+        values = {
             "brokerName": "orders",
             "listenPort": 10911,
             "bindAddress": host,
@@ -196,23 +197,24 @@ class BrokerMachine(Machine):
             "fastPortEnable": False,
             "timerWheelEnable": False,
             "messageIndexEnable": False,
+            "reviveQueueNum": 1,
             "mappedFileSizeCommitLog": 64 << 10,
             "mappedFileSizeConsumeQueue": 20 * 500,
             "maxMessageSize": 16 << 10,
             "fileReservedTime": 9_999,
-            "controllerHeartBeatTimeoutMills": 3_000,
+            "controllerHeartBeatTimeoutMills": 2_000,
             "brokerHeartbeatInterval": 500,
             "syncBrokerMetadataPeriod": 1_000,
-            "checkSyncStateSetPeriod": 1_000,
-            "haMaxTimeSlaveNotCatchup": 3_000,
-            "haHousekeepingInterval": 5_000,
+            "checkSyncStateSetPeriod": 600,
+            "haMaxTimeSlaveNotCatchup": 2_000,
+            "haHousekeepingInterval": 3_000,
             "haSendHeartbeatInterval": 1_000,
             **settings,
         }
+        self.settings = broker_settings(values, use_environment=False)
 
     def make(self) -> ControlledApp:
-        settings = broker_settings(self.settings, use_environment=False)
-        return SimulatedBroker(settings, clock=here().clock, chance=here().chance)
+        return SimulatedBroker(self.settings, clock=here().clock, chance=here().chance)
 
 
 @contextmanager
@@ -236,6 +238,7 @@ def replaced_host(network: Network) -> Iterator[None]:
             ("mqspark_server.net.lateness.monotonic", seconds),
             ("mqspark_server.registrar.time", times),
             ("mqspark.store.recovery.recovery.time", times),
+            ("mqspark.store.upkeep.cleaning.time", SimpleNamespace(localtime=time.gmtime)),
         ):
             stack.enter_context(patch(target, replacement))
         for part in ("net.tcp", "net.slaveport", "broker_app"):

@@ -6,6 +6,7 @@ Everything follows from the seed. ``python -m tests.simulation --seed N`` plays 
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,10 +21,13 @@ from tests.simulation.traffic import Client, Consumer, Producer
 
 __all__ = ["Result", "shrink", "simulate"]
 
-WARM_S = 8.0
-COPIED_S = 4.5
-FAULTS_S = 24.0
-SETTLE_S = 60.0
+CLIENTS_S = 1.5
+COPIED_S = 3.0
+WARM_S = 4.2
+LENGTHS_S = (3.0, 5.0, 8.0, 16.0)
+"""How long there are faults in a run."""
+CALM_S = 3.0
+SETTLE_S = 30.0
 LOOK_S = 0.5
 CONTROLLER = "10.0.0.9"
 Bug = Callable[[], AbstractContextManager[object]]
@@ -56,7 +60,8 @@ class Simulation:
     def __init__(self, seed: int, faults: Sequence[Fault] | None = None) -> None:
         self.world = World(seed)
         self.network = network = Network(self.world)
-        drawn = draw_faults(seed, WARM_S, WARM_S + FAULTS_S) if faults is None else list(faults)
+        self.end_s = WARM_S + random.Random(f"length {seed}").choice(LENGTHS_S)
+        drawn = draw_faults(seed, WARM_S, self.end_s) if faults is None else list(faults)
         self.faults = drawn
         self.controller = ControllerMachine(self.world, network, "controller", CONTROLLER)
         self.brokers = [
@@ -73,7 +78,7 @@ class Simulation:
         world, history = self.world, self.history
         for machine in self.machines.values():
             machine.start()
-        world.run_until(3.0)
+        world.run_until(CLIENTS_S)
         addresses = [f"{each.host}:10911" for each in self.brokers]
         for number, kind in enumerate((Producer, Producer, Consumer)):
             name = f"{kind.__name__.lower()}-{number}"
@@ -82,11 +87,11 @@ class Simulation:
             self.clients.append(client)
         for fault in self.faults:
             world.at(fault.at_s, lambda fault=fault: self.begin(fault))  # type: ignore[misc]
-        self._go_on(WARM_S + FAULTS_S)
+        self._go_on(self.end_s)
         self._heal()
         end_s = world.now_s
-        while world.now_s < end_s + 5.0 or not self.history.is_settled():
-            if world.now_s > end_s + 2.0:
+        while world.now_s < end_s + CALM_S or not self.history.is_settled():
+            if world.now_s > end_s + CALM_S / 2:
                 for client in self.clients:
                     client.is_ending = True
             if world.now_s > end_s + SETTLE_S:
@@ -178,35 +183,40 @@ class Simulation:
 
 
 def simulate(seed: int, faults: Sequence[Fault] | None = None, bug: Bug = nullcontext) -> Result:
-    simulation = Simulation(seed, faults)
-    broken: str | None = None
     was_enabled = gc.isenabled()
     gc.disable()
-    with patch("sys.unraisablehook", lambda _: None):  # killed coroutines do not end well
-        try:
-            with replaced_host(simulation.network), bug():
-                try:
-                    simulation.run()
-                except (Broken, Stuck) as error:
-                    broken = str(error) or repr(error)
-        finally:
-            if was_enabled:
-                gc.enable()
-        history, world = simulation.history, simulation.world
-        result = Result(
-            seed,
-            simulation.faults,
-            broken,
-            world.digest,
-            len(history.acked),
-            history.sent,
-            history.reads,
-            world.steps,
-            simulation.settled_s,
-        )
-        del simulation, history, world
-        gc.collect()  # frees what killed processes had mapped
+    gc.freeze()
+    try:
+        with patch("sys.unraisablehook", lambda _: None):  # killed coroutines do not end well
+            result = _run(seed, faults, bug)
+            gc.collect()  # frees what killed processes had mapped
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
     return result
+
+
+def _run(seed: int, faults: Sequence[Fault] | None, bug: Bug) -> Result:
+    simulation = Simulation(seed, faults)
+    broken: str | None = None
+    with replaced_host(simulation.network), bug():
+        try:
+            simulation.run()
+        except (Broken, Stuck) as error:
+            broken = str(error) or repr(error)
+    history, world = simulation.history, simulation.world
+    return Result(
+        seed,
+        simulation.faults,
+        broken,
+        world.digest,
+        len(history.acked),
+        history.sent,
+        history.reads,
+        world.steps,
+        simulation.settled_s,
+    )
 
 
 def shrink(result: Result, bug: Bug = nullcontext) -> Result:

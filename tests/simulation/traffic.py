@@ -23,7 +23,8 @@ from tests.simulation.scheduler import Process
 
 __all__ = ["Client", "Consumer", "Producer"]
 
-TIMEOUT_S = 3.0
+TIMEOUT_S = 2.0
+_PAUSES_S = (0.002, 0.05, 0.3)
 _FAILURES = (OSError, ValueError, MQError, TimeoutError)
 
 
@@ -75,15 +76,16 @@ class Producer(Client):
             address = self._addresses[place % len(self._addresses)]
             try:
                 answer = await self.ask(address, RequestCode.SEND_MESSAGE_V2, header, body)
+                is_acked = answer.code == ResponseCode.SUCCESS
             except _FAILURES:
-                place += 1
+                is_acked = False
+            if is_acked:
+                found = answer.header(SendMessageResponseHeader)
+                self.history.was_acked(sent, (found.queue_id, found.queue_offset))
+                await asyncio.sleep(self.chance.choice(_PAUSES_S))
             else:
-                if answer.code == ResponseCode.SUCCESS:
-                    found = answer.header(SendMessageResponseHeader)
-                    self.history.was_acked(sent, (found.queue_id, found.queue_offset))
-                else:
-                    place += 1
-            await asyncio.sleep(self.chance.choice((0.001, 0.02, 0.2)))
+                place += 1
+                await asyncio.sleep(0.1 if place % len(self._addresses) else 0.3)
 
 
 class Consumer(Client):
@@ -100,7 +102,7 @@ class Consumer(Client):
                     await self._commit(self.chance.choice(self._addresses), queue_id, offsets[queue_id])
             except _FAILURES:
                 pass
-            await asyncio.sleep(self.chance.choice((0.01, 0.1, 0.5)))
+            await asyncio.sleep(self.chance.choice((0.02, 0.2, 0.5)))
 
     async def _pull(self, address: str, queue_id: int, offset: int) -> int:
         header = PullMessageRequestHeader(
