@@ -19,6 +19,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from tests.support import processes
+from tests.support.commands import mqspark
 from tests.support.waiting import eventually
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -207,10 +208,16 @@ def test_an_unusable_store_directory_is_named(dev: Callable[..., Process], tmp_p
         (("dev", "--store", ""), "the store directory must not be empty"),
     ],
 )
-def test_settings_that_do_not_fit(
-    start: Callable[..., Process], arguments: tuple[str, ...], says: str
-) -> None:
-    assert says in failure(start(*arguments), 2)
+def test_settings_that_do_not_fit(arguments: tuple[str, ...], says: str) -> None:
+    ended = mqspark(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("mqspark: error: ")
+    assert says in line
+
+
+def test_a_process_whose_settings_do_not_fit_says_it_in_one_line(start: Callable[..., Process]) -> None:
+    assert "one of ASYNC_FLUSH, SYNC_FLUSH" in failure(start("dev", "--set", "flushDiskType=SOMETIMES"), 2)
 
 
 def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path) -> None:
