@@ -341,24 +341,24 @@ class BrokerCore:
         self.pop.progress(progress)
         if progress.failed is not None:
             self.acks.fail(f"the store failed: {progress.failed}")
-        self._arrived(progress.arrivals)
+        if progress.arrivals:
+            self._arrived(progress.arrivals)
 
     def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        if arrivals:
-            puts = self.store.put_count
-            self.pulls.arrived(arrivals)
-            for service in self._services:
-                service.arrived(arrivals)
-            if self.store.put_count != puts:  # for example a check point that a pop's answer waits for
-                self.progress(self.store.commit())
+        puts = self.store.put_count
+        self.pulls.arrived(arrivals)
+        for service in self._services:
+            service.arrived(arrivals)
+        if self.store.put_count != puts:  # for example a check point that a pop's answer waits for
+            self.progress(self.store.commit())
 
     def replicated(self) -> None:
         """A slave may have more of the log, or have left: notify those who wait for it."""
         confirmed = self.replicas.confirmed
         self.acks.release(min(self._acked, confirmed))
         gates_readers = self.replicas.gates_readers
-        if gates_readers:
-            self._arrived(self.store.confirm(confirmed))
+        if gates_readers and (arrivals := self.store.confirm(confirmed)):
+            self._arrived(arrivals)
         if self.store.refusal is not None or self.config.min_in_sync_replicas > 1 or gates_readers:
             self.store.refuse_puts(self.replicas.shortage)
 

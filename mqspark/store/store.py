@@ -732,10 +732,12 @@ class MessageStore:
 
     def _show(self) -> list[tuple[str, int, int]]:
         """Dispatch what has become visible."""
-        end = self._visible_end
+        end, groups = self._visible_end, self._groups
+        if len(groups) == 1 and groups[0][0] <= end:  # almost always, and the fastest
+            return self._dispatch(groups.pop()[1])
         merged: dict[Queue, bytearray] = {}
-        while self._groups and self._groups[0][0] <= end:
-            for queue, entries in self._groups.pop(0)[1]:
+        while groups and groups[0][0] <= end:
+            for queue, entries in groups.pop(0)[1]:
                 if queue in merged:
                     merged[queue] += entries
                 else:
@@ -1123,7 +1125,8 @@ class MessageStore:
     @property
     def _visible_end(self) -> int:
         """End of the last record that consumers may see."""
-        return min(self._stored_end, self._confirmed)
+        end, confirmed = self._stored_end, self._confirmed
+        return end if end < confirmed else confirmed
 
     @property
     def _stored_end(self) -> int:

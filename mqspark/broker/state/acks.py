@@ -73,16 +73,15 @@ class Acks:
         while waiting and waiting[0][0] <= acked:
             turn_end, added_ms = turns.popleft() if turns else (acked, now_ms)
             before, end = len(waiting), min(turn_end, acked)
-            session = waiting[0][1]
-            frames: list[bytes | memoryview] = []
             while waiting and waiting[0][0] <= end:
-                _, sender, frame = waiting.popleft()
-                if sender is not session:
+                _, session, frame = waiting.popleft()
+                if waiting and waiting[0][1] is session and waiting[0][0] <= end:
+                    frames = [frame]
+                    while waiting and waiting[0][1] is session and waiting[0][0] <= end:
+                        frames.append(waiting.popleft()[2])
                     session.send(*frames)
-                    session, frames = sender, []
-                frames.append(frame)
-            if frames:
-                session.send(*frames)
+                else:
+                    session.send(frame)
             self.times.record(now_ms - added_ms, before - len(waiting))
             if turn_end > acked:
                 turns.appendleft((turn_end, added_ms))
