@@ -22,6 +22,7 @@ from mqspark import (
 )
 from mqspark.errors import BrokerError, MQError
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
+from tests.support.commands import Outcome, mqspark
 from tests.support.processes import mqspark_command, process, ready_line, set_options
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
@@ -41,15 +42,8 @@ def guarded_settings(directory: Path) -> dict[str, object]:
     }
 
 
-def add_user(directory: Path, name: str, secret: str, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*mqspark_command(), "user", "add", name, "--directory", str(directory), *more],
-        input=f"{secret}\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def add_user(directory: Path, name: str, secret: str, *more: str) -> Outcome:
+    return mqspark("user", "add", name, "--directory", str(directory), *more, stdin=f"{secret}\n".encode())
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +52,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("guarded")
     for place in ("names", "users"):
         done = add_user(folder / place, SUPER.access_key, SUPER.secret_key)
-        assert (done.returncode, done.stdout) == (0, "added Super user root\n"), done.stderr
+        assert (done.code, done.out) == (0, "added Super user root\n"), done.err
     with mqspark_namesrv(folder, guarded_settings(folder / "names")) as namesrv:
         settings = {"brokerName": "b", "brokerClusterName": "C", **guarded_settings(folder / "users")}
         with mqspark_broker(folder, namesrv, settings) as cluster:
@@ -145,9 +139,9 @@ def test_the_audit_log_tells_what_was_refused(guarded: Cluster) -> None:
 
 def test_tools_do_not_change_the_users_of_a_running_server(guarded: Cluster) -> None:
     done = add_user(guarded.store.parent / "users", "late", "x")
-    assert done.returncode != 0
-    assert "is in use" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.code != 0
+    assert "is in use" in done.err
+    assert len(done.err.splitlines()) == 1
 
 
 def test_http_shows_no_topic(guarded: Cluster) -> None:
@@ -175,7 +169,7 @@ def test_a_broker_error_says_what_is_missing(guarded: Cluster) -> None:
 
 def test_a_slave_signs_to_name_server_and_master(guarded: Cluster, tmp_path: Path) -> None:
     users = tmp_path / "users"
-    assert add_user(users, SUPER.access_key, SUPER.secret_key).returncode == 0
+    assert add_user(users, SUPER.access_key, SUPER.secret_key).code == 0
     settings = {
         "brokerName": "b",
         "brokerClusterName": "C",
