@@ -65,6 +65,18 @@ def put_topic(master: Bench, name: str, queues: int = 2) -> None:
     assert master.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
 
 
+def test_nothing_is_copied_from_a_broker_that_is_a_slave_itself(pair: tuple[Bench, Bench]) -> None:
+    """A master that lost its disk comes back as one, with no topics, and at the address that is known."""
+    master, slave = pair
+    put_topic(master, "Orders")
+    one_round(master, slave)
+    master.broker.state.topics.remove("Orders")
+    master.broker.state.config.broker_role = BrokerRole.SLAVE
+    with pytest.raises(ProtocolError, match="is a slave"):
+        one_round(master, slave)
+    assert "Orders" in names(slave)
+
+
 def test_a_slave_has_its_masters_topics_and_groups(pair: tuple[Bench, Bench]) -> None:
     master, slave = pair
     put_topic(master, "Orders")

@@ -76,6 +76,12 @@ def _success(answer: Command) -> bytes:
     return bytes(answer.body)
 
 
+def _check_role(answer: Command) -> None:
+    """A master that lost its disk comes back as a slave without topics, at the same address. Raises ProtocolError."""
+    if b"brokerRole=SLAVE" in _success(answer).splitlines():
+        raise ProtocolError("the broker at the master's address is a slave: its tables are not copied")
+
+
 def adopt_queues(topics: Topics, store: MessageStore, known_at: int) -> None:
     """Give a new master the topics, and more queues, of records that its slave's half got faster than the old master's
     table of topics: what is acknowledged must be readable. ``known_at``: ``Metadata.topics_known_at``."""
@@ -117,10 +123,12 @@ class Metadata:
         end = self._state.store.max_physical_offset
         topics = yield from self._topics()
         if topics is not None:
+            _check_role((yield Request(RequestCode.GET_BROKER_CONFIG, {})))
             self._copy_topics(*topics)
         self.topics_known_at = end
         groups = yield from self._groups()
         if groups is not None:
+            _check_role((yield Request(RequestCode.GET_BROKER_CONFIG, {})))
             self._copy_groups(*groups)
         answer = yield Request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
         self._modes.follow(decode_table(MessageRequestModeSerializeWrapper, _success(answer)))
