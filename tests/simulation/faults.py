@@ -42,13 +42,17 @@ class Fault:
 
 
 def draw_faults(seed: int, begin_s: float, end_s: float) -> list[Fault]:
-    """One or two at a time, mostly."""
+    """One or two at a time, mostly; at most one lost disk."""
     chance = random.Random(f"faults {seed}")
     mean_s = chance.choice((0.4, 1.0, 2.5, 5.0))
     kinds = [kind for kind, weight in KINDS for _ in range(weight)]
     if chance.random() < 0.3:  # one kind only, again and again
         kinds = [chance.choice(kinds)]
     found = _absences(chance, begin_s, end_s) if chance.random() < 0.25 else []
+    if chance.random() < 0.15:
+        at_s = chance.uniform(begin_s, end_s)
+        for_s = min(chance.choice((0.05, 1.0, 3.0)), end_s - at_s)
+        found.append(Fault(round(at_s, 3), "lose", chance.choice(NODES[:3]), "controller", round(for_s, 3)))
     at_s = begin_s
     while True:
         at_s += chance.expovariate(1 / mean_s)

@@ -61,6 +61,8 @@ class History:
     """The largest group offset that was sent, by queue."""
     kept: dict[int, int] = field(default_factory=dict)
     """What a master acknowledged of that long before the first fault."""
+    lost: frozenset[int] = frozenset()
+    """The broker ids of a machine that lost its disk. It comes back as another broker."""
     broken: list[str] = field(default_factory=list)
     """What was found in the middle of an answer or a client."""
     _last: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -123,7 +125,8 @@ class History:
         members, by_id = self.members()
         having = 0
         for broker_id, each in by_id.items():
-            has_it = log_of(each, position, size, durable=self.power_cuts) == record
+            has_it = broker_id in self.lost  # it did
+            has_it = has_it or log_of(each, position, size, durable=self.power_cuts) == record
             having += has_it
             if broker_id in members and not has_it:
                 raise Broken(
@@ -147,6 +150,21 @@ class History:
             for number, replica in saved["orders"]["replicas"].items()
         }
         return frozenset(saved["orders"]["inSync"]), by_id
+
+    # --- lost disks ---
+
+    def may_lose(self, machine: BrokerMachine) -> bool:
+        """Whether the cluster promises to survive that. From now on the machine's ids mean nothing."""
+        members, by_id = self.members()
+        ids = frozenset(broker_id for broker_id, each in by_id.items() if each is machine)
+        if len(members - ids) < 1 or len(members) < 2:
+            return False
+        self.lost |= ids
+        return True
+
+    def only_lost_may_lead(self) -> bool:
+        members, _ = self.members()
+        return bool(members) and members <= self.lost
 
     # --- now and then ---
 
@@ -172,7 +190,7 @@ class History:
         begin = max(0, end - LAST_BYTES)
         members, by_id = self.members()
         self._last_members = members
-        for broker_id in members:
+        for broker_id in members - self.lost:
             machine = by_id[broker_id]
             if end and log_of(machine, begin, end - begin, durable=True) != self._truth[begin:end]:
                 raise Broken(
@@ -197,7 +215,7 @@ class History:
     # --- at the end ---
 
     def is_settled(self) -> bool:
-        """Whether there is a master, and all are in sync, with the same log and what was copied of groups."""
+        """Whether there is a master, and all are in sync: with the same log, its topics and offsets of groups."""
         cores = [core_of(machine) for machine in self.brokers]
         if any(core is None for core in cores):
             return False
@@ -207,11 +225,14 @@ class History:
             return False
         ends = {core.store.max_physical_offset for core in cores if core is not None}
         shown = {min(core.store._visible_end, core.store._confirmed) for core in cores if core is not None}
-        return len(ends) == 1 and shown == ends and all(self._has_offsets(core) for core in cores)
+        return len(ends) == 1 and shown == ends and all(self._has_copies(core) for core in cores)
 
-    def _has_offsets(self, core: Any) -> bool:
+    def _has_copies(self, core: Any) -> bool:
         query = core.state.offsets.query
-        return all(query(GROUP, TOPIC, queue_id) >= least for queue_id, least in self.kept.items())
+        has_topic = core.state.topics.get(TOPIC) is not None
+        return has_topic and all(
+            query(GROUP, TOPIC, queue_id) >= least for queue_id, least in self.kept.items()
+        )
 
     def finish(self) -> None:
         self.look()

@@ -144,6 +144,10 @@ class Machine:
             self.network.without_power.add(self.host)
         self.network.killed(process, power=power)
 
+    def lose_disk(self) -> None:
+        """Its process has ended."""
+        self._tree = {}
+
     def pause(self) -> None:
         if self.process is not None:
             self.process.pause()
@@ -198,6 +202,7 @@ class BrokerMachine(Machine):
             "timerWheelEnable": False,
             "messageIndexEnable": False,
             "reviveQueueNum": 1,
+            "flushConsumerOffsetInterval": 500,
             "mappedFileSizeCommitLog": 64 << 10,
             "mappedFileSizeConsumeQueue": 20 * 500,
             "maxMessageSize": 16 << 10,
@@ -236,6 +241,7 @@ def replaced_host(network: Network) -> Iterator[None]:
             ("mqspark_server.net.addresses.bind_socket", network.bind),
             ("mqspark_server.net.tcp.monotonic", seconds),
             ("mqspark_server.net.lateness.monotonic", seconds),
+            ("mqspark_server.following.METADATA_S", 0.6),
             ("mqspark_server.registrar.time", times),
             ("mqspark.store.recovery.recovery.time", times),
             ("mqspark.store.upkeep.cleaning.time", SimpleNamespace(localtime=time.gmtime)),
