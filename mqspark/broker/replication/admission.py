@@ -7,12 +7,15 @@ With users, a slave proves that it has the secret key of a super user, and its m
 from __future__ import annotations
 
 import ipaddress
+from typing import TYPE_CHECKING
 
-from mqspark.auth.authority import Authority
 from mqspark.broker.config import BrokerConfig
 from mqspark.errors import ProtocolError
 from mqspark.protocol.replicaproof import MasterProof, SlaveProof
 from mqspark.protocol.signature import ACCESS_KEY, Signer
+
+if TYPE_CHECKING:
+    from mqspark.auth.authority import Authority
 
 __all__ = ["Admission"]
 
