@@ -504,6 +504,12 @@ class MessageStore:
         self._failed_read = self.read_problem = None
         return report
 
+    def validate(self) -> None:
+        """Check the invariants of the log and of the queues. Raises AssertionError; for tests: it visits everything."""
+        self._log.validate()
+        self._table.validate()
+        self._batch_table.validate()
+
     def close(self) -> None:
         """Flush all, write a checkpoint, remove ``abort``, unlock. A poisoned store keeps ``abort``, so that
         the next start recovers.

@@ -219,6 +219,7 @@ class StoreLife(RuleBasedStateMachine):
     def all_visible_is_served(self) -> None:
         if not hasattr(self, "store"):
             return
+        self.store.validate()
         for key in itertools.product(TOPICS, range(2)):
             messages = self.written.get(key, [])
             served = drain(self.store, *key)

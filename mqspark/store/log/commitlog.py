@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from mmap import mmap
 from pathlib import Path
 
+from mqspark.bounded import require
 from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from mqspark.store.disk.damage import Damage, Note, Outcome
@@ -411,6 +412,27 @@ class CommitLog:
         end = self._allocated_end
         is_near, is_new = end - self.position < self._step, self._room_asked_end != end
         return is_near and is_new and end < self.segments[-1].end
+
+    def validate(self) -> None:
+        """Check the invariants of segments and positions. Raises AssertionError; for tests."""
+        for segment in self.segments:
+            require(segment.start % self.segment_bytes == 0, f"a segment starts at {segment.start}")
+            require(segment.end == segment.start + self.segment_bytes, f"a segment ends at {segment.end}")
+        starts = [segment.start for segment in self.segments]
+        require(starts == sorted(set(starts)), f"segments are out of order: {starts}")
+        require(self.durable <= self.written <= self.position, "more is durable or written than was appended")
+        if self._fd < 0:
+            return
+        active = self.segments[-1]
+        require(active.start <= self.written, "the end of an earlier segment is not written")
+        require(self.position <= active.end, "the position is behind the active segment")
+        waiting = sum(map(len, self.pending))
+        was_dropped = not self.pending and self.room_end < 0
+        require(
+            was_dropped or waiting == self.position - self.written,
+            f"{waiting} bytes wait, positions say {self.position - self.written}",
+        )
+        require(self.room_end <= self._allocated_end, "room ends where nothing is allocated")
 
     def extend_room(self) -> ReadAheadJob | None:
         """Reserve the next step of the active segment. Returns a job for another thread.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mqspark.bounded import Ledger, text_bytes
+from mqspark.bounded import Ledger, require, text_bytes
 from mqspark.errors import InvalidMessage
 from mqspark.names import path_below
 from mqspark.store.disk.files import FileLayer
@@ -186,6 +186,15 @@ class QueueTable:
     def used_queues(self) -> int:
         """Number of queues that ever got a message."""
         return sum(1 for queue in self.queues.values() if queue.file_starts)
+
+    def validate(self) -> None:
+        """Check the queues and their keys. Raises AssertionError; for tests."""
+        for key, queue in self.queues.items():
+            require(key == queue.key, f"{queue!r} is in the table as {key}")
+            queue.validate()
+        hidden = [queue for queues in self.hidden.values() for queue in queues]
+        visible = set(map(id, self.queues.values()))
+        require(not any(id(queue) in visible for queue in hidden), "a deleted queue is visible")
 
     def hide_topics(self, topics: Set[str]) -> None:
         """Hide the queues of these topics at once; their files stay until ``remove_topic``."""
