@@ -42,7 +42,7 @@ class Guarded(NamedTuple):
 
     @property
     def one(self) -> Any:
-        return self.bench.broker._authority
+        return self.bench.broker.authority
 
     def user(self, name: str, *rules: str, address: str = "127.0.0.1") -> SignedPeer:
         allow(self.one, name, *rules)
@@ -143,7 +143,7 @@ def test_whitelists(tmp_path: Path) -> None:
         assert nobody.ask(R.GET_BROKER_RUNTIME_INFO).code == 0
         assert nobody.ask(R.GET_BROKER_CONFIG).code == DENIED
         assert nobody.ask(R.GET_ALL_CONSUMER_OFFSET).code == DENIED
-        allow(bench.broker._authority, "alice")  # type: ignore[arg-type]
+        allow(bench.broker.authority, "alice")  # type: ignore[arg-type]
         assert SignedPeer(nobody, "alice").ask(R.GET_ALL_CONSUMER_OFFSET).code == 0
     finally:
         bench.close()
@@ -319,7 +319,7 @@ def test_light_queues_are_topics_of_their_own(tmp_path: Path) -> None:
         new_authority=lambda: authority(tmp_path / "auth"),
     )
     try:
-        one = bench.broker._authority
+        one = bench.broker.authority
         assert one is not None
         guarded = Guarded(bench, SignedPeer(bench.peer(), *ROOT), [])
         guarded.topic("T")

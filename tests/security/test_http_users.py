@@ -49,7 +49,7 @@ def with_users(folder: Path, **more: Any) -> dict[str, Any]:
 def users_of(broker: Broker) -> Users:
     parts = broker.apps[0].parts
     assert parts is not None
-    authority = parts.core._authority
+    authority = parts.core.authority
     assert authority is not None
     return authority.users
 
