@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -123,7 +124,7 @@ class Command(msgspec.Struct, eq=False, gc=False):
         header: H
         if self.serialize_type != JSON:
             ext = self.ext_texts or {}
-            if "" in ext.values():
+            if not all(ext.values()):
                 # The binary form cannot tell empty text from null. RocketMQ reads null.
                 ext = {name: value for name, value in ext.items() if value}
             header = from_texts(header_type, ext) or from_ext(header_type, ext)
@@ -291,30 +292,35 @@ class _Layout(NamedTuple):
     Building a layout costs more than decoding one block, but a client sends the same layout again and again.
     """
 
-    unpack: Callable[[bytes], tuple[bytes, ...]]
-    """Splits a block into: length of the first name; name and value length together; value; and so on."""
+    unpack_frames: Callable[[bytes], tuple[bytes, ...]]
+    """Returns what precedes each value: length of the name; name; length of the value."""
     frames: tuple[bytes, ...]
-    """The expected bytes before each value."""
+    """The expected result of ``unpack_frames``."""
     names: tuple[str, ...]
+    values: Callable[[str], tuple[str, ...]]
+    """Returns the values of a block of one character a byte, in the order of ``names``."""
 
 
 _MAX_LENGTHS, _MAX_LAYOUTS = 256, 4
 _MAX_FRAMES, _MAX_FRAMES_BYTES = 40, 1024
-"""Limits of one layout. RocketMQ's longest header has some 25 fields. All layouts together take 8 MB at
+"""Limits of one layout. RocketMQ's longest header has some 25 fields. All layouts together take 12 MB at
 most."""
 _layouts: dict[int, tuple[_Layout, ...]] = {}
 """The most recent layouts of each block length, newest first."""
 
 
 def _decode_binary_ext(block: bytes) -> dict[str, str]:
-    layouts = _layouts.get(len(block), ())
-    for layout in layouts:
-        parts = layout.unpack(block)
-        if parts[::2] == layout.frames:
-            return dict(zip(layout.names, map(bytes.decode, parts[1::2]), strict=True))
+    known = _layouts.get(len(block), ())
+    for layout in known:
+        if layout.unpack_frames(block) == layout.frames:
+            values = layout.values(str(block, "latin-1"))
+            if not "".join(values).isascii():
+                values = tuple([value.encode("latin-1").decode() for value in values])
+            return dict(zip(layout.names, values, strict=True))
     ext: dict[str, str] = {}
     frames: list[bytes] = []
-    lengths: list[int] = []
+    places: list[slice] = []
+    form: list[str] = []
     position, end = 0, len(block)
     while position < end:
         begin = position
@@ -330,15 +336,17 @@ def _decode_binary_ext(block: bytes) -> dict[str, str]:
         if not 0 <= length <= end - start:
             raise ProtocolError(f"ext value length {length} exceeds its block")
         ext[name] = block[start:position].decode()
+        places.append(slice(start, position))
         frames.append(block[begin:start])
-        lengths += (start - begin, length)
-    if len(frames) > _MAX_FRAMES or sum(map(len, frames)) > _MAX_FRAMES_BYTES:
+        form.append(f"{start - begin}s{length}x")
+    # itemgetter does not return a tuple for a single place.
+    if len(frames) not in range(2, _MAX_FRAMES + 1) or sum(map(len, frames)) > _MAX_FRAMES_BYTES:
         return ext
     if len(_layouts) >= _MAX_LENGTHS:
         _layouts.clear()
-    unpack = struct.Struct("".join([f"{length}s" for length in lengths])).unpack
-    layout = _Layout(unpack, tuple(frames), tuple(frame[2:-4].decode() for frame in frames))
-    _layouts[end] = (layout, *layouts[: _MAX_LAYOUTS - 1])
+    names = tuple([frame[2:-4].decode() for frame in frames])
+    layout = _Layout(struct.Struct("".join(form)).unpack, tuple(frames), names, itemgetter(*places))
+    _layouts[end] = (layout, *known[: _MAX_LAYOUTS - 1])
     return ext
 
 
