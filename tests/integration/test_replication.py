@@ -8,6 +8,7 @@ import random
 import select
 import socket
 import struct
+import sys
 import threading
 import time
 from contextlib import closing
@@ -23,12 +24,16 @@ TOPIC = "Copied"
 TIMEOUT_S = 60.0
 
 
+def connection_to_port(broker: Broker, source: str = "127.0.0.1") -> socket.socket:
+    host, port = broker.call(lambda: broker.apps[0].config.ha_address).rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT_S, source_address=(source, 0))
+
+
 class Slave:
     """What a RocketMQ slave says and takes; ``log`` is what it has from ``start`` on."""
 
-    def __init__(self, broker: Broker, *, position: int = 0) -> None:
-        host, port = broker.call(lambda: broker.apps[0].config.ha_address).rsplit(":", 1)
-        self.sock = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+    def __init__(self, broker: Broker, *, position: int = 0, source: str = "127.0.0.1") -> None:
+        self.sock = connection_to_port(broker, source)
         self.start = position
         self.log = bytearray()
         self.heartbeats = 0
@@ -256,10 +261,38 @@ def test_a_slave_that_reports_and_does_not_read_is_let_go(
 def test_those_that_say_nothing_keep_no_slave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slaveport, "MAX_SLAVES", 2)
     with Broker(store=tmp_path / "s") as broker, Producer(broker.namesrv, group="P") as producer:
-        host, port = broker.call(lambda: broker.apps[0].config.ha_address).rsplit(":", 1)
         with contextlib.ExitStack() as idle:
             for _ in range(4):
-                idle.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT_S))
+                idle.enter_context(connection_to_port(broker))
             producer.send(Message(TOPIC, b"first"))
             with closing(Slave(broker)) as slave:
                 slave.take_until(end_of(broker))
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 on its loopback interface"
+)
+def test_an_address_with_many_connections_displaces_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a slave that has not reported its position yet, nor a place for a new one, is lost to another address."""
+    monkeypatch.setattr(slaveport, "MAX_SLAVES", 3)
+    settings = {"haSendHeartbeatInterval": 50}
+    with (
+        Broker(store=tmp_path / "s", settings=settings) as broker,
+        Producer(broker.namesrv, group="P") as producer,
+        contextlib.ExitStack() as held,
+    ):
+        producer.send(Message(TOPIC, b"first"))
+        honest = held.enter_context(connection_to_port(broker))
+        for _ in range(9):
+            held.enter_context(connection_to_port(broker, "127.0.0.2"))
+        honest.sendall(struct.pack(">q", 0))
+        assert len(honest.recv(1 << 20)) > 12
+        reporting = [held.enter_context(closing(Slave(broker, source="127.0.0.2"))) for _ in range(2)]
+        for slave in reporting:
+            slave.take_until(end_of(broker))
+        late = held.enter_context(closing(Slave(broker, source="127.0.0.3")))
+        late.take_until(end_of(broker))
+        assert honest.recv(1 << 20)
+        assert not all(reporting[1].take() for _ in range(100))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
@@ -57,7 +58,8 @@ class ReplicationServer:
         self.tls = tls
         self.loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
-        self._connections: set[_SlaveConnection] = set()
+        self._connections: dict[_SlaveConnection, None] = {}
+        """In the order in which they came."""
         self._scan: asyncio.TimerHandle | None = None
 
     async def listen(self, sock: socket.socket) -> None:
@@ -88,20 +90,30 @@ class ReplicationServer:
                 connection.give()
 
     def joined(self, connection: _SlaveConnection) -> None:
-        self._connections.add(connection)
+        self._connections[connection] = None
 
-    def make_room(self) -> bool:
-        """Whether a connection that has not reported its position yet could be closed to make room."""
-        for connection in self._connections:
-            if connection.replica.acked < 0:
-                connection.let_go("it has not reported its position, and other slaves wait")
-                self.left(connection)
-                return True
-        return False
+    def make_room(self, host: str) -> bool:
+        """Whether a connection could be closed to make room for one from ``host``.
+
+        The address with the most connections gives way, so that nobody can displace the slaves of others: the
+        oldest connection that has not reported its position, or else, without users, the newest that has.
+        """
+        unreported = [connection for connection in self._connections if connection.replica.acked < 0]
+        unproven = [connection for connection in reversed(self._connections) if not connection.is_proven]
+        held = Counter(connection.host for connection in unreported or unproven)
+        if not held:
+            return False
+        largest = max(held, key=held.__getitem__)
+        if not unreported and held[largest] <= held[host] + 1:
+            return False
+        victim = next(connection for connection in unreported or unproven if connection.host == largest)
+        victim.let_go("its address has the most connections, and other slaves wait")
+        self.left(victim)
+        return True
 
     def left(self, connection: _SlaveConnection) -> None:
         if connection in self._connections:  # unless it was refused
-            self._connections.remove(connection)
+            del self._connections[connection]
             PROCESS.give_back()
             self.replicas.disconnect(connection.replica)
             self.confirmed()
@@ -123,7 +135,7 @@ class _SlaveConnection(asyncio.Protocol):
     def __init__(self, server: ReplicationServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._address = self._host = ""
+        self._address = self.host = ""
         self._proof: MasterProof | None = None
         self._is_admitted = False
         self._tls: TlsStream | None = None
@@ -136,8 +148,8 @@ class _SlaveConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
-        self._host, self._address = host, f"{host}:{port}"
-        if len(self._server.replicas) >= MAX_SLAVES and not self._server.make_room():
+        self.host, self._address = host, f"{host}:{port}"
+        if len(self._server.replicas) >= MAX_SLAVES and not self._server.make_room(host):
             log.warning("slave %s is refused: %d slaves are connected", self._address, MAX_SLAVES)
             self._transport.abort()
             return
@@ -186,7 +198,7 @@ class _SlaveConnection(asyncio.Protocol):
             if tls is not None and data[0] == HANDSHAKE_BYTE:
                 self._tls = TlsStream(tls.context())
             elif (
-                tls is not None and tls.settings.required and not self._server.admission.is_listed(self._host)
+                tls is not None and tls.settings.required and not self._server.admission.is_listed(self.host)
             ):
                 raise ProtocolError("it does not speak TLS (tls.server.mode=enforcing)")
         stream = self._tls
@@ -219,9 +231,13 @@ class _SlaveConnection(asyncio.Protocol):
         return rest
 
     @property
+    def is_proven(self) -> bool:
+        return self._proof is not None and self._is_admitted
+
+    @property
     def is_revoked(self) -> bool:
         proof = self._proof
-        return proof is not None and self._is_admitted and self._server.admission.is_revoked(proof)
+        return proof is not None and self.is_proven and self._server.admission.is_revoked(proof)
 
     def _write(self, out: list[bytes | memoryview]) -> None:
         transport = self._transport
