@@ -106,12 +106,14 @@ class BrokerCore:
         new_unique_id: Callable[[], str] = new_unique_id,
         memory_bytes: int | None = None,
         foreign_keys: ForeignKeys = no_foreign_keys,
+        shell_settings: Mapping[str, str] | None = None,
         authority: Authority | None = None,
         term: Term | None = None,
         settings_file: ConfigFile | None = None,
     ) -> None:
-        """``authority``: None lets everybody do everything. ``settings_file`` merges changed settings into what it
-        contains; None: they last until the end. ``term``: in controller mode, this broker's part. A changed
+        """``authority``: None lets everybody do everything. ``shell_settings``: what GET_BROKER_CONFIG shows beside
+        the settings of the core. ``settings_file`` merges changed settings into what it contains; None: they last
+        until the end. ``term``: in controller mode, this broker's part. A changed
         part needs a new core."""
         self.config = config
         self.term = term
@@ -240,7 +242,13 @@ class BrokerCore:
         )
         self.routes = ClusterRoutes(state)
         admin = admin_handlers(
-            state, self.runtime_info, self._settings_changed, self._change, self._keep_settings, foreign_keys
+            state,
+            self.runtime_info,
+            self._settings_changed,
+            self._change,
+            self._keep_settings,
+            foreign_keys,
+            shell_settings or {},
         )
         self.overload = FastFail(config, admin)
         self.handlers: dict[int, Handler] = merged(

@@ -8,7 +8,7 @@ key-value table.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,14 +93,17 @@ class NameServer:
         outbox: list[Session] | None = None,
         config_file: Callable[[Path], ConfigFile] = ConfigFile,
         foreign_keys: ForeignKeys = no_foreign_keys,
+        shell_settings: Mapping[str, str] | None = None,
         authority: Authority | None = None,
         settings_file: ConfigFile | None = None,
     ) -> None:
-        """``authority``: None lets everybody do everything. ``settings_file`` merges changed settings into what it
-        contains; None: they last until the end."""
+        """``authority``: None lets everybody do everything. ``shell_settings``: what GET_NAMESRV_CONFIG shows beside
+        ``config``. ``settings_file`` merges changed settings into what it contains; None: they last until the
+        end."""
         self.config = config
         self._authority = authority
         self._foreign_keys = foreign_keys
+        self._shell_settings = shell_settings or {}
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
         self.routes = RouteTable(config, clock)
@@ -438,7 +441,8 @@ class NameServer:
         return self._saves.answer(session, command, self._saved_settings)
 
     def settings(self, session: Session, command: Command) -> bytes:
-        lines = (f"{key}={value}\n" for key, value in sorted(to_properties(self.config).items()))
+        shown = {**self._shell_settings, "kvConfigPath": "", **to_properties(self.config)}
+        lines = (f"{key}={value}\n" for key, value in sorted(shown.items()))
         return ok(command, None, "".join(lines).encode())
 
     # --- views ---

@@ -33,6 +33,7 @@ from mqspark_server.node import BrokerParts
 from mqspark_server.phases import Phase, ProcessLifecycle
 from mqspark_server.registrar import Registrar
 from mqspark_server.routefinder import RouteFinder
+from mqspark_server.settings.reported import more_of_broker
 from mqspark_server.settings.settings import BrokerSettings, foreign_keys
 from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.startup import Ends, remoting_server
@@ -258,6 +259,7 @@ class BrokerApp:
             random=self._chance,
             outbox=outbox,
             foreign_keys=foreign_keys(BrokerConfig, StoreConfig),
+            shell_settings=more_of_broker(self.settings.server, None if http is None else http.address),
             authority=authority,
             term=self.term,
             settings_file=settings_file(self.settings.file),

@@ -12,6 +12,7 @@ from mqspark.protocol.session import Session
 from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, cannot_listen
 from mqspark_server.phases import Phase, ProcessLifecycle
+from mqspark_server.settings.reported import more_of_namesrv
 from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
 from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.startup import Ends, remoting_server
@@ -74,6 +75,7 @@ class NameServerApp:
             self.clock,
             outbox=outbox,
             foreign_keys=foreign_keys(NamesrvConfig),
+            shell_settings=more_of_namesrv(config, port, self.settings.file),
             authority=authority,
             settings_file=settings_file(self.settings.file),
         )

@@ -33,6 +33,8 @@ SERVERS = {
     "BrokerApp.more_handlers": "one entry a request code",
     "BrokerApp.recovery": "what the last recovery found: numbers by name",
     "BrokerSettings.unused": "keys of the settings",
+    "NameServer._shell_settings": "settings",
+    "SettingsProcessor._shell_settings": "settings",
     "NamesrvSettings.unused": "keys of the settings",
     "Layer.values": "settings",
     "Logins._open": "MAX_LOGINS, each of a bounded user name",

@@ -119,6 +119,7 @@ class Bench:
         self.term = term
         self.sync = sync
         self.settings_file: ConfigFile | None = None
+        self.shell_settings: Mapping[str, str] = {}
         self._sessions = 0
         self.outbox: list[Session] = []
         if start:
@@ -162,6 +163,7 @@ class Bench:
             authority=None if self.new_authority is None else self.new_authority(),
             term=self.term,
             settings_file=self.settings_file,
+            shell_settings=self.shell_settings,
         )
 
     def peer(self, *, fast: bool = False, address: str = "127.0.0.1") -> Peer:
@@ -234,10 +236,17 @@ def namesrv_peer(
     config: NamesrvConfig | None = None,
     clock: ManualClock | None = None,
     settings_file: ConfigFile | None = None,
+    shell_settings: Mapping[str, str] | None = None,
 ) -> tuple[NameServer, ManualClock, Peer]:
     clock = clock or ManualClock()
     outbox: list[Session] = []
-    core = NameServer(config or NamesrvConfig(), clock, outbox=outbox, settings_file=settings_file)
+    core = NameServer(
+        config or NamesrvConfig(),
+        clock,
+        outbox=outbox,
+        settings_file=settings_file,
+        shell_settings=shell_settings,
+    )
     return core, clock, Peer(core, Session(1, "127.0.0.1", 40_000, outbox))
 
 

@@ -82,7 +82,14 @@ def markdown() -> str:
             defaults = dict.fromkeys(default for _, default in known[key])
             shown = ", ".join(f"`{default}`" if default else "" for default in defaults)
             lines.append(f"| `{key}` | {shown} | {owners} |")
-    lines += ["", "## Without an effect here", ""]
+    lines += [
+        "",
+        "## Without an effect here",
+        "",
+        "A broker and a name server show these as RocketMQ does: with RocketMQ's default, or with `false` or `1` where",
+        "the default would claim something that is not so.",
+        "",
+    ]
     for reason in dict.fromkeys(WITHOUT_EFFECT.values()):
         names = sorted((key for key, why in WITHOUT_EFFECT.items() if why == reason), key=str.lower)
         lines += [f"**{reason[0].upper()}{reason[1:]}.** " + " ".join(f"`{name}`" for name in names), ""]

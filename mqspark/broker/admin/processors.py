@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mqspark.broker.admin.change import AnswerWhenSafe, KeepSettings
 from mqspark.broker.admin.connections import ConnectionsProcessor
@@ -28,11 +28,12 @@ def admin_handlers(
     change: AnswerWhenSafe,
     keep_settings: KeepSettings,
     foreign_keys: ForeignKeys,
+    shell_settings: Mapping[str, str],
 ) -> dict[int, Handler]:
     return merged(
         TopicAdminProcessor(state, change).handlers,
         GroupAdminProcessor(state, change).handlers,
-        SettingsProcessor(state, settings_changed, keep_settings, foreign_keys).handlers,
+        SettingsProcessor(state, settings_changed, keep_settings, foreign_keys, shell_settings).handlers,
         InspectionProcessor(state, runtime_info).handlers,
         LagProcessor(state).handlers,
         ConnectionsProcessor(state).handlers,

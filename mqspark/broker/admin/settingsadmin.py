@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mqspark.broker.admin.change import KeepSettings
 from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
@@ -20,15 +20,21 @@ __all__ = ["SettingsProcessor"]
 
 
 class SettingsProcessor:
-    """``changed`` is called when the settings objects have new values."""
+    """``changed`` is called when the settings objects have new values. ``shell_settings``: what else is shown."""
 
     def __init__(
-        self, state: BrokerState, changed: Callable[[], None], keep: KeepSettings, foreign_keys: ForeignKeys
+        self,
+        state: BrokerState,
+        changed: Callable[[], None],
+        keep: KeepSettings,
+        foreign_keys: ForeignKeys,
+        shell_settings: Mapping[str, str],
     ) -> None:
         self._state = state
         self._changed = changed
         self._keep = keep
         self._foreign_keys = foreign_keys
+        self._shell_settings = shell_settings
         self._version = DataVersion(timestamp=state.clock.now_ms())
         self.handlers: dict[int, Handler] = {
             RequestCode.UPDATE_BROKER_CONFIG: self.update_settings,
@@ -74,11 +80,13 @@ class SettingsProcessor:
 
     def settings(self, session: Session, command: Command) -> bytes:
         state = self._state
+        config = state.config
         properties = {
-            # RocketMQ's tools look for these keys. The values say: no replicas, no TLS.
-            "brokerRole": "ASYNC_MASTER",
-            "slaveReadEnable": "false",
-            "useTLS": "false",
+            **self._shell_settings,
+            "brokerIP2": config.broker_ip2 or config.broker_ip1,
+            "haListenPort": config.ha_address.rpartition(":")[2],
+            "namesrvAddr": "",
+            "controllerAddr": "",
             "storePathCommitLog": ",".join(str(path) for path in state.store.paths.commit_logs.all),
             **to_properties(state.store_config),
             **to_properties(state.config),

@@ -88,6 +88,11 @@ class HttpServer:
         self._server: uvicorn.Server | None = None
 
     @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._sock.getsockname()[:2]
+        return host, port
+
+    @property
     def url(self) -> str:
         host, port = self._sock.getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
