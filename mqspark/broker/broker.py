@@ -50,6 +50,7 @@ from mqspark.broker.service import Service
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.calls import Calls
 from mqspark.broker.state.changes import PendingChanges
+from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.state.locks import QueueLocks
@@ -128,6 +129,7 @@ class BrokerCore:
             cluster=config.broker_cluster_name,
             max_bytes=lambda: config.max_statistics_bytes,
         )
+        filters = ConsumerFilters(config, clock)
         self.state = state = BrokerState(
             config=config,
             store_config=store_config,
@@ -143,7 +145,8 @@ class BrokerCore:
                 lmq=store_config.enable_lmq,
                 max_bytes=lambda: config.max_offset_table_bytes,
             ),
-            clients=ClientGroups(config, clock, self._members_changed),
+            filters=filters,
+            clients=ClientGroups(config, clock, filters, self._members_changed),
             locks=QueueLocks(config, clock),
             stats=stats,
             writer=Writer(store, topics, stats),
@@ -285,6 +288,7 @@ class BrokerCore:
         self.table_budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
         self.tables = Tables(
             state.clients.ledger,
+            state.filters.ledger,
             state.topics.ledger,
             state.subscriptions.ledger,
             state.offsets.ledger,
@@ -377,6 +381,7 @@ class BrokerCore:
             self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
             state.long_work.begin(None, state.clients.expire(self.config.channel_expired_timeout))
             state.long_work.begin(None, state.locks.expire())
+            state.long_work.begin(None, state.filters.clean())
         if now_ms >= self._next_sample_ms:
             self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS
             state.long_work.begin(None, state.stats.sample(state.topics, state.topics.is_stored))
@@ -444,7 +449,7 @@ class BrokerCore:
 
     def validate(self) -> None:
         """Check the invariants of clients, locks, parked requests and POP. For tests: it visits everything."""
-        for part in (self.state.clients, self.state.locks, self.pulls.parked, self.pop):
+        for part in (self.state.clients, self.state.filters, self.state.locks, self.pulls.parked, self.pop):
             part.validate()
 
     # --- blocking work ---

@@ -193,6 +193,13 @@ class BrokerConfig:
     """Whether a timer message can be cancelled with the handle that its producer received."""
     allow_recall_when_broker_not_writeable: bool = True
 
+    max_error_rate_of_bloom_filter: int = 20
+    """Percent. This and the next one say which bits stand for a group's filter in ``consumerFilter.json``. Filters are
+    exact here; the bits are RocketMQ's."""
+    expect_consumer_num_use_filter: int = 32
+    filter_data_clean_time_span: int = 86_400_000
+    """ms after which ``consumerFilter.json`` loses the filter of a group that is gone."""
+
     store_reply_message_enable: bool = True
     """Whether replies to requests are stored as well as forwarded."""
     reject_transaction_message: bool = False
@@ -253,6 +260,7 @@ class BrokerConfig:
                 key="haMasterAddress",
             )
         self.unproven_networks  # noqa: B018 - raises for what is no address
+        check_numbers(self, "max_error_rate_of_bloom_filter", most=99)
         check_numbers(self, "broker_id", "in_sync_replicas", least=0)
         check_numbers(self, "max_tables_bytes", least=0, most=INT64_MAX)
         check_numbers(
@@ -302,6 +310,8 @@ class BrokerConfig:
             "rebalance_lock_max_live_time",
             "flush_consumer_offset_interval",
             "consumer_offset_update_version_step",
+            "expect_consumer_num_use_filter",
+            "filter_data_clean_time_span",
             "transaction_time_out",
             "transaction_check_interval",
             "transaction_check_max",

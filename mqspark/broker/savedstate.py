@@ -62,8 +62,10 @@ class SavedState:
         self._offsets = SavedTable(state.offsets, offsets_file)
         for table in (self.topics, self.groups, self.modes, self._offsets):
             table.load()
+        filters = SavedTable(state.filters, config_file("consumerFilter.json"))
+        filters.load()
         self._heal()
-        self._timed = [self._offsets]
+        self._timed = [self._offsets, filters]
         self._next_ms = state.clock.monotonic_ms() + state.config.flush_consumer_offset_interval
 
     def add(self, tables: Iterable[SavedTable]) -> None:

@@ -101,6 +101,13 @@ def compile_sql(expression: str | None) -> SqlFilter:
     return result
 
 
+def check_sql(expression: str) -> None:
+    """Raise InvalidFilter for what does not compile. Keeps nothing, so that any thread may call it."""
+    result = _compiled(expression)
+    if isinstance(result, InvalidFilter):
+        raise result
+
+
 def _compiled(expression: str) -> SqlFilter | InvalidFilter:
     if len(expression) > MAX_LENGTH:
         problem = f"{len(expression)} characters are more than {MAX_LENGTH}"

@@ -18,6 +18,7 @@ import pytest
 
 from mqspark.bounded import MEMOS, Bounded, Ledger, Memo, TableBudget, Tables, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups
 from mqspark.broker.state.locks import QueueLocks
@@ -109,7 +110,7 @@ def session(number: int) -> Session:
 def test_the_bounds_by_default_have_room_for_a_large_broker() -> None:
     """100,000 clients, 60,000 topics and groups with eight queues each. A hundredth is made and weighed."""
     config, clock, part = BrokerConfig(), ManualClock(), 100
-    clients = ClientGroups(config, clock, lambda group: None)
+    clients = ClientGroups(config, clock, ConsumerFilters(config, clock), lambda group: None)
     for number in range(100_000 // part):
         client_id = f"10.123.{number // 256}.{number % 256}@{number}#123456789012345"
         subscription = SubscriptionData(topic=f"topic-name-{number % 600}", sub_string="TagA || TagB || TagC")

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.selection import Wanted
 from mqspark.clock import Clock
 from mqspark.filter.sql import SqlFilter, compile_sql, filter_bytes
@@ -123,9 +124,11 @@ class ConsumerGroup:
         subscriptions: Iterable[SubscriptionData],
         default_version: int,
         prepared: Mapping[int, Subscription],
+        filters: ConsumerFilters,
     ) -> bool:
-        """Apply a heartbeat's subscriptions. ``prepared``: some of them, by the ``id`` of their data. Returns whether
-        topics were added or removed; a changed expression does not count. Raises TableFull."""
+        """Apply a heartbeat's subscriptions. ``prepared``: some of them, by the ``id`` of their data. ``filters``
+        hears of SQL92 filters. Returns whether topics were added or removed; a changed expression does not count.
+        Raises TableFull."""
         wanted = set()
         changed = False
         for data in subscriptions:
@@ -138,12 +141,17 @@ class ConsumerGroup:
                 self._ledger.charge(new.size_bytes)
                 changed = True
                 self.subscriptions[data.topic] = new
+                if not new.is_tag:
+                    filters.subscribed(self.name, data)
             elif data.sub_version > old.version:
                 new = prepared.get(id(data)) or Subscription(data, default_version)
                 self._ledger.resize(old.size_bytes, new.size_bytes)
                 self.subscriptions[data.topic] = new
+                if not new.is_tag:
+                    filters.subscribed(self.name, data)
         for topic in [topic for topic in self.subscriptions if topic not in wanted]:
             self._ledger.free(self.subscriptions.pop(topic).size_bytes)
+            filters.unsubscribed(self.name, topic)
             changed = True
         return changed
 
@@ -158,7 +166,11 @@ class ClientGroups:
     """``on_change(group)`` is called when the membership or the topics of a consumer group have changed."""
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, on_change: Callable[[ConsumerGroup], None]
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        filters: ConsumerFilters,
+        on_change: Callable[[ConsumerGroup], None],
     ) -> None:
         self.ledger = Ledger(
             "clients",
@@ -173,6 +185,7 @@ class ClientGroups:
             setting="maxClientTableBytes",
         )
         self._clock = clock
+        self._filters = filters
         self._on_change = on_change
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, GroupMember]] = {}
@@ -260,7 +273,9 @@ class ClientGroups:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        changed = group.subscribe(data.subscription_data_set or (), self._clock.now_ms(), prepared)
+        changed = group.subscribe(
+            data.subscription_data_set or (), self._clock.now_ms(), prepared, self._filters
+        )
         if (joined or changed) and notify and not group.broadcasting:
             self._on_change(group)
 
@@ -389,6 +404,9 @@ class ClientGroups:
     def _end(self, group: ConsumerGroup) -> None:
         del self._consumers[group.name]
         group.forget()
+        for topic, subscription in group.subscriptions.items():
+            if not subscription.is_tag:
+                self._filters.unsubscribed(group.name, topic)
 
     def _end_if_empty(self, group: str) -> None:
         """For producer groups."""

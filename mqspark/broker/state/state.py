@@ -9,6 +9,7 @@ from typing import Protocol
 from mqspark.auth.policies import Action, Kind
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.calls import Calls
+from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups
 from mqspark.broker.state.locks import QueueLocks
@@ -48,6 +49,7 @@ class BrokerState:
     topics: Topics
     subscriptions: SubscriptionGroups
     offsets: ConsumerOffsets
+    filters: ConsumerFilters
     clients: ClientGroups
     locks: QueueLocks
     stats: Stats

@@ -54,9 +54,9 @@ _OF_BROKERS = """
     enableShutdownGracefully=false enableSingleTopicRegister=false enableSkipLongAwaitingAck=false
     enableSlaveActingMaster=false enableSplitMetadata=true enableStatsMetrics=true enableTransactionMetrics=true
     endTransactionPoolQueueCapacity=100000 endTransactionThreadPoolNums=1 estimateAccumulation=true
-    expectConsumerNumUseFilter=32 fastFailIfNoBufferInStorePool=false fetchControllerAddrByDnsLookup=false
+    fastFailIfNoBufferInStorePool=false fetchControllerAddrByDnsLookup=false
     fetchNameSrvAddrByDnsLookup=false fetchNamesrvAddrByAddressServer=false fetchNamesrvAddrInterval=10000
-    filterDataCleanTimeSpan=86400000 filterSupportRetry=false flushCommitLogLeastPages=4
+    filterSupportRetry=false flushCommitLogLeastPages=4
     flushCommitLogThoroughInterval=10000 flushCommitLogTimed=true flushConsumeQueueLeastPages=2
     flushConsumeQueueThoroughInterval=60000 flushConsumerOffsetHistoryInterval=60000 flushDelayOffsetInterval=10000
     flushLeastPagesWhenWarmMapedFile=4096 forwardTimeout=3000 globalColdReadThreshold=104857600
@@ -72,7 +72,7 @@ _OF_BROKERS = """
     logicQueueForceSwapMapInterval=43200000 logicQueueSwapMapInterval=3600000 logicQueueSwapMapReserveFileNum=20
     logicalDiskSpaceCleanForciblyThreshold=0.8 mappedFileSwapEnable=false maxAsyncPutMessageRequests=5000
     maxBatchDeleteFilesNum=50 maxChecksumRange=1073741824 maxClientEventCount=100 maxConsumeQueueScan=20000
-    maxErrorRateOfBloomFilter=20 maxHaTransferByteInSecond=104857600 maxLiteSubscriptionCount=100000
+    maxHaTransferByteInSecond=104857600 maxLiteSubscriptionCount=100000
     maxLmqConsumeQueueNum=20000 maxMessageFilterNumForNotification=64 maxOffsetMapSize=104857600
     maxReconnectIntervalTimeSeconds=60 maxRecoveryCommitlogFiles=30 maxRocksDBIndexQueryDays=7
     maxSlaveResendLength=268435456 maxStatsIdleTimeInMinutes=-1 maxTopicLength=127 memTableFlushIntervalMs=3600000

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
 _HONOURED = """
+    expectConsumerNumUseFilter filterDataCleanTimeSpan maxErrorRateOfBloomFilter
     authConfigPath authenticationEnabled authenticationWhitelist authorizationEnabled authorizationWhitelist
     initAuthenticationUser innerClientAuthenticationCredentials migrateAuthFromV1Enabled
     tls.client.authServer tls.client.certPath tls.client.keyPassword tls.client.keyPath tls.client.trustCertPath
@@ -201,8 +202,8 @@ _WITHOUT_EFFECT = {
         useMessageFilterForNotification
     """,
     "message filters are exact, so that no Bloom filter goes before them": """
-        bitMapLengthConsumeQueueExt enableCalcFilterBitMap expectConsumerNumUseFilter filterDataCleanTimeSpan
-        filterServerNums filterSupportRetry maxErrorRateOfBloomFilter
+        bitMapLengthConsumeQueueExt enableCalcFilterBitMap
+        filterServerNums filterSupportRetry
     """,
     "limits on reads of cold data and on slow consumers, which are not available": """
         cgColdReadThreshold coldCtrStrategyEnable coldDataScanEnable consumerFallbehindThreshold
