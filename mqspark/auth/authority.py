@@ -58,7 +58,7 @@ class Authority:
         self._waiting: list[tuple[Session, bytes, int]] = []
         self.ledger = Ledger("changedUsers", lambda: MAX_WAITING_BYTES, "Authority._waiting")
         self.gate: Gate | None = None
-        """None before ``guard``."""
+        """None before the first ``guard``."""
 
     def _load(self, file: ConfigFile) -> None:
         path = str(file.path)
@@ -87,8 +87,9 @@ class Authority:
             )
 
     def guard(self, handlers: Mapping[int, Handler], facts: Facts) -> dict[int, Handler]:
-        """These handlers and those of users and policies, behind the gate."""
-        gate = self.gate = Gate(self.config, self.users, facts, self._audit)
+        """These handlers and those of users and policies, behind the gate. It is made by the first call, whose
+        ``facts`` hold for all."""
+        gate = self.gate = self.gate or Gate(self.config, self.users, facts, self._audit)
         admin = AuthAdmin(self.users, gate, self._answer_when_saved).handlers
         others = {code: handler for code, handler in handlers.items() if code not in admin}
         return gate.guard(merged(others, admin))
@@ -130,7 +131,7 @@ class Authority:
                 self.ledger.free(_WAITING_BYTES)
 
     @property
-    def behind(self) -> bool:
+    def jobs_due(self) -> bool:
         """Whether there is something to save or to answer."""
         return self._saved.behind
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mqspark.bounded import TableBudget, Tables
@@ -111,11 +112,12 @@ class BrokerCore:
         authority: Authority | None = None,
         term: Term | None = None,
         settings_file: ConfigFile | None = None,
+        more_handlers: Mapping[int, Handler] = MappingProxyType({}),
     ) -> None:
         """``authority``: None lets everybody do everything. ``shell_settings``: what GET_BROKER_CONFIG shows beside
         the settings of the core. ``settings_file`` merges changed settings into what it contains; None: they last
         until the end. ``term``: in controller mode, this broker's part. A changed
-        part needs a new core."""
+        part needs a new core. ``more_handlers``: of the shell."""
         self.config = config
         self.term = term
         self.store = store
@@ -282,6 +284,7 @@ class BrokerCore:
             self.handlers.update(reads_once_sure(self.handlers, self.replicas))
         if self.follower is not None:
             self.handlers.update(refusals())
+        self.handlers = merged(self.handlers, more_handlers)
         if authority is not None:
             self.handlers = authority.guard(self.handlers, Touched(state))
             state.permits = authority.may
@@ -469,7 +472,7 @@ class BrokerCore:
     @property
     def jobs_due(self) -> bool:
         """Whether ``jobs`` should be called at once: an operator changed something, or the log needs space."""
-        is_auth_due = self.authority is not None and self.authority.behind
+        is_auth_due = self.authority is not None and self.authority.jobs_due
         return self.store.deletions.behind or self._saved.is_due or self.store.room_due or is_auth_due
 
     def _auth_jobs(self) -> list[Job]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from mqspark.bounded import Tables
 from mqspark.clock import Clock
@@ -62,7 +62,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
 from mqspark.store.disk.flush import Job
 
-__all__ = ["TICK_MS", "Controller", "Notice", "DurableState"]
+__all__ = ["TICK_MS", "Controller", "DurableState", "Guard", "Notice", "unguarded"]
 
 _log = sparing(__name__, lines=20)
 
@@ -73,6 +73,13 @@ MAX_WAIT_MS = 5_000
 """As long as RocketMQ waits for its log."""
 _NO_BROKER = -1
 """In an election: nobody in particular is to be elected."""
+
+
+Guard: TypeAlias = Callable[[dict[int, Handler]], dict[int, Handler]]
+
+
+def unguarded(handlers: dict[int, Handler]) -> dict[int, Handler]:
+    return handlers
 
 
 class DurableState(Protocol):
@@ -122,7 +129,9 @@ class Controller:
         liveness: Liveness | None = None,
         outbox: list[Session] | None = None,
         foreign_keys: ForeignKeys = no_foreign_keys,
+        guard: Guard = unguarded,
     ) -> None:
+        """``guard`` puts handlers behind a gate, if there are users."""
         self.config = config
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
@@ -158,7 +167,7 @@ class Controller:
             RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
             RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
         }
-        self.handlers = merged(handlers, settings_handlers(config, foreign_keys))
+        self.handlers = guard(merged(handlers, settings_handlers(config, foreign_keys)))
 
     # --- Core ---
 

@@ -12,7 +12,7 @@ from mqspark.bounded import Tables
 from mqspark.clock import Clock
 from mqspark.config import ForeignKeys, no_foreign_keys
 from mqspark.controller.config import ControllerConfig
-from mqspark.controller.controller import TICK_MS, Controller, DurableState, Notice
+from mqspark.controller.controller import TICK_MS, Controller, DurableState, Guard, Notice, unguarded
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.remote_settings import settings_handlers
 from mqspark.logs import sparing
@@ -44,7 +44,9 @@ class ElectedController:
         *,
         outbox: list[Session] | None = None,
         foreign_keys: ForeignKeys = no_foreign_keys,
+        guard: Guard = unguarded,
     ) -> None:
+        """``guard``: as of ``Controller``."""
         self.config = config
         self.outbox: list[Session] = outbox if outbox is not None else []
         self.tables = Tables()
@@ -62,7 +64,8 @@ class ElectedController:
             RequestCode.BROKER_HEARTBEAT: self._hear,
             RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
         }
-        self._standby = merged(refused, heard, settings_handlers(config, foreign_keys))
+        self._guard = guard
+        self._standby = guard(merged(refused, heard, settings_handlers(config, foreign_keys)))
 
     # --- who leads ---
 
@@ -81,6 +84,7 @@ class ElectedController:
             liveness=self._liveness,
             outbox=self.outbox,
             foreign_keys=self._foreign_keys,
+            guard=self._guard,
         )
         self._until_ms = until_ms
         self._leader_address = self._address

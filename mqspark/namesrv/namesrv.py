@@ -211,7 +211,7 @@ class NameServer:
     @property
     def jobs_due(self) -> bool:
         """Whether ``jobs`` should run at once, because an operator changed something."""
-        is_auth_due = self._authority is not None and self._authority.behind
+        is_auth_due = self._authority is not None and self._authority.jobs_due
         return is_auth_due or self._saves.behind
 
     def jobs(self) -> list[Job]:

@@ -65,12 +65,13 @@ class AesGcm:
 
 
 def auth_directory(config: AuthConfig, store: str | os.PathLike[str] | None) -> Path:
-    """Where the users of a broker with this store are, or of a name server without one. Raises ConfigError."""
+    """Where the users of a server with this store are, or of one without. Raises ConfigError."""
     if config.auth_config_path:
         return Path(config.auth_config_path).expanduser().absolute()
     if store is None:
         raise ConfigError(
-            "users of a name server need authConfigPath: the directory of their file", key="authConfigPath"
+            "users of a server without a store need authConfigPath: the directory of their file",
+            key="authConfigPath",
         )
     return Path(store) / "config" / "auth"
 

@@ -263,8 +263,8 @@ class BrokerApp:
             authority=authority,
             term=self.term,
             settings_file=settings_file(self.settings.file),
+            more_handlers=self.more_handlers,
         )
-        core.handlers.update(self.more_handlers)
         server = remoting_server(
             self.config.broker_name, core, outbox, self.settings.server, self._after_turn, core.overload
         )

@@ -7,17 +7,20 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqspark.clock import Clock, SystemClock
 from mqspark.controller.config import ControllerConfig
-from mqspark.controller.controller import Controller, Notice
+from mqspark.controller.controller import Controller, Guard, Notice, unguarded
 from mqspark.controller.elected import ElectedController
 from mqspark.controller.statefile import StateFile
 from mqspark.errors import ClientError
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
+from mqspark.protocol.signature import Signer
 from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, cannot_listen
 from mqspark_server.net.outbound import Outbound
@@ -25,6 +28,9 @@ from mqspark_server.net.servertls import client_context
 from mqspark_server.phases import Phase, ProcessLifecycle
 from mqspark_server.settings.settings import WILDCARDS, ControllerSettings, foreign_keys, local_address
 from mqspark_server.startup import Ends, remoting_server
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.authority import Authority
 
 __all__ = ["ControllerApp"]
 
@@ -41,8 +47,9 @@ MAX_SENDING = 256
 class Notifier:
     """Sends notices to brokers, one-way, each over a connection of its own: it is rare."""
 
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, signer: Signer | None) -> None:
         self._tls = tls
+        self._signer = signer
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     def send(self, notice: Notice) -> None:
@@ -62,7 +69,9 @@ class Notifier:
 
     async def _send(self, notice: Notice) -> None:
         try:
-            connection = await Outbound.connect(notice.address, lambda: None, tls=self._tls)
+            connection = await Outbound.connect(
+                notice.address, lambda: None, tls=self._tls, signer=self._signer
+            )
             try:
                 connection.tell(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, notice.header, notice.body)
                 await asyncio.sleep(LINGER_S)
@@ -79,8 +88,12 @@ class Notifier:
 
 
 class ControllerApp:
-    def __init__(self, settings: ControllerSettings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: ControllerSettings, *, clock: Clock | None = None, guard: Guard | None = None
+    ) -> None:
+        """``guard``: of the process that it is a part of, if that has users."""
         self.settings = settings
+        self._guard = guard
         self.clock: Clock = clock or SystemClock()
         self.lifecycle = ProcessLifecycle(self.clock)
         self.address = ""
@@ -118,11 +131,20 @@ class ControllerApp:
         given = self.settings.controller.advertised_address()
         self.address = given or f"{local_address() if host in WILDCARDS else host}:{port}"
         outbox: list[Session] = []
-        core = self.core = self._new_core(outbox)
         worker = Worker("mqspark-controller")
         ends.on_stop(worker.close)
+        authority: Authority | None = None
+        guard = self._guard
+        if guard is None and self.settings.auth.authentication_enabled:
+            from mqspark.auth.access import NoFacts
+
+            authority = await self._open_authority(worker)
+            guard = partial(authority.guard, facts=NoFacts())
+        core = self.core = self._new_core(outbox, guard or unguarded)
         client_tls = config.client_tls
-        notifier = Notifier(None if client_tls is None else client_context(client_tls))
+        notifier = Notifier(
+            None if client_tls is None else client_context(client_tls), self.settings.auth.inner_signer
+        )
         ends.on_stop(notifier.stop)
 
         def progressed() -> None:
@@ -130,13 +152,19 @@ class ControllerApp:
             for notice in core.take_notices():
                 notifier.send(notice)
 
-        housekeeper = Housekeeper(core, worker, progressed)
+        keepers = [Housekeeper(core, worker, progressed)]
+        if authority is not None:
+            keepers.append(Housekeeper(authority, worker, progressed))
+
+        def after_turn() -> None:
+            for keeper in keepers:
+                keeper.after_turn()
 
         async def save() -> None:
-            await housekeeper.stop()
-            await housekeeper.run(core.jobs())
+            for keeper in keepers:
+                await keeper.finish()
 
-        server = remoting_server("controller", core, outbox, config, housekeeper.after_turn)
+        server = remoting_server("controller", core, outbox, config, after_turn)
         ends.on_stop(server.close)
         if isinstance(core, ElectedController):
             await self._campaign(core, progressed)
@@ -146,18 +174,32 @@ class ControllerApp:
         except OSError as error:
             raise cannot_listen("controller", host, port, error) from None
         server.start()
-        housekeeper.start()
+        for keeper in keepers:
+            keeper.start()
         self.lifecycle.advance(Phase.READY)
         log.info("controller at %s, its state in %s", self.address, self.store)
 
-    def _new_core(self, outbox: list[Session]) -> Controller | ElectedController:
+    async def _open_authority(self, worker: Worker) -> Authority:
+        from mqspark_server.authfiles import auth_directory, open_authority
+
+        config = self.settings.auth
+        directory = auth_directory(config, None if self.settings.controller.in_etcd else self.store_path)
+        authority, close = await worker.run(partial(open_authority, config, directory, self.clock))
+        self._ends.on_stop(close)
+        return authority
+
+    def _new_core(self, outbox: list[Session], guard: Guard) -> Controller | ElectedController:
         config, keys = self.settings.controller, foreign_keys(ControllerConfig)
         if config.in_etcd:
-            return ElectedController(config, self.clock, self.address, outbox=outbox, foreign_keys=keys)
+            return ElectedController(
+                config, self.clock, self.address, outbox=outbox, foreign_keys=keys, guard=guard
+            )
         state = StateFile(self.store_path)
         self._ends.on_stop(state.close)
         state.lock()
-        return Controller(config, self.clock, state, self.address, outbox=outbox, foreign_keys=keys)
+        return Controller(
+            config, self.clock, state, self.address, outbox=outbox, foreign_keys=keys, guard=guard
+        )
 
     async def _campaign(self, core: ElectedController, progressed: Callable[[], None]) -> None:
         from mqspark_server.etcd.client import etcd_client

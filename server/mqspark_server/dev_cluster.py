@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mqspark.auth.config import AuthConfig
 from mqspark.clock import Clock
+from mqspark.config import known_keys
 from mqspark.errors import ConfigError, StoreReadOnly
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.namesrv_app import NameServerApp
@@ -162,11 +164,13 @@ class DevCluster:
 
     async def _start_controller(self) -> None:
         server = self._broker_settings(0, "", self._directory).server
+        given = {key: value for layer in self._layers for key, value in layer.values.items()}
         values = {
             "listenPort": 0,
             "bindAddress": server.bind_address,
             "controllerStorePath": str(Path(self._directory) / CONTROLLER),
             **server.tls_server_values,
+            **{key: value for key, value in given.items() if key in known_keys(AuthConfig)},
         }
         from mqspark_server.controller_app import ControllerApp
 

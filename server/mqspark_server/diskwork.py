@@ -348,3 +348,8 @@ class Housekeeper:
         self._due.set()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
+
+    async def finish(self) -> None:
+        """Stop, and run what is due then."""
+        await self.stop()
+        await self.run(self._core.jobs())

@@ -56,12 +56,6 @@ class NameServerApp:
         ends.on_stop(sock.close)
         port = sock.getsockname()[1]
         self.lifecycle.advance(Phase.STARTING)
-        if self.settings.controller is not None:
-            from mqspark_server.controller_app import ControllerApp
-
-            self.controller = ControllerApp(self.settings.controller, clock=self.clock)
-            ends.on_stop(self.controller.stop)
-            await self.controller.start()
         outbox: list[Session] = []
         authority: Authority | None = None
         if self.settings.auth.authentication_enabled:
@@ -79,15 +73,20 @@ class NameServerApp:
             authority=authority,
             settings_file=settings_file(self.settings.file),
         )
+        if self.settings.controller is not None:
+            from mqspark_server.controller_app import ControllerApp
+
+            gate = None if authority is None else authority.gate
+            self.controller = ControllerApp(
+                self.settings.controller, clock=self.clock, guard=None if gate is None else gate.guard
+            )
+            ends.on_stop(self.controller.stop)
+            await self.controller.start()
         worker = Worker("mqspark-namesrv")
         ends.on_stop(worker.close)
         housekeeper = Housekeeper(core, worker, lambda: server.write_outbox())
 
-        async def save() -> None:
-            await housekeeper.stop()
-            await housekeeper.run(core.jobs())
-
-        ends.on_stop(save)
+        ends.on_stop(housekeeper.finish)
         server = remoting_server("namesrv", core, outbox, config, housekeeper.after_turn)
         ends.on_stop(server.close)
         try:

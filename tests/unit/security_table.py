@@ -10,9 +10,9 @@ from mqspark.protocol.codes import RequestCode
 
 HEAD = """# Who may send which request
 
-With `authenticationEnabled=true` a broker or a name server answers no request that is not signed by a user. With
-`authorizationEnabled=true` as well, a user who is not super needs a policy for everything in the last column of
-the request's row; what no row allows is refused with NO_PERMISSION (16), before anything else looks at the
+With `authenticationEnabled=true` a broker, a name server or a controller answers no request that is not signed by
+a user. With `authorizationEnabled=true` as well, a user who is not super needs a policy for everything in the last
+column of the request's row; what no row allows is refused with NO_PERMISSION (16), before anything else looks at the
 request. Super users may send every request but those that servers send to clients.
 
 Names are judged by what they stand for:

@@ -369,12 +369,3 @@ def test_a_name_server_with_a_controller_needs_its_address() -> None:
     settings = namesrv_settings({}, Layer("f", on | {"controllerDLegerPeers": "n0-a:4"}))
     assert settings.controller is not None
     assert (settings.server.listen_port, settings.controller.server.listen_port) == (9876, 4)
-
-
-def test_a_controller_that_would_not_ask_for_users_does_not_start() -> None:
-    users = {"authenticationEnabled": "true"}
-    with pytest.raises(ConfigError, match="does not know users"):
-        controller_settings({}, Layer("f", users))
-    peers = {"enableControllerInNamesrv": "true", "controllerDLegerPeers": "n0-a:4"}
-    with pytest.raises(ConfigError, match="does not know users"):
-        namesrv_settings({}, Layer("f", users | peers))

@@ -1,4 +1,4 @@
-"""Requests from a server to name servers: one connection, answers matched by opaque.
+"""Requests from a server to other servers: one connection, answers matched by opaque.
 
 The client package has the full implementation (retries, routes, heartbeats).
 """
@@ -78,11 +78,9 @@ class Outbound(asyncio.Protocol):
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._pending[opaque] = answer
         try:
-            if self._signer is not None:
-                ext = to_ext(header) if isinstance(header, Header) else header or {}
-                header = self._signer.signed(ext, body)
+            fields = self._signed(header, body)
             # A broker speaks to a name server as RocketMQ's broker does.
-            transport.write(encode_request(code, opaque, header, body, language=Language.JAVA))
+            transport.write(encode_request(code, opaque, fields, body, language=Language.JAVA))
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
@@ -96,7 +94,15 @@ class Outbound(asyncio.Protocol):
         if transport is None or transport.is_closing():
             raise ConnectionLost(self.address)
         self._opaque += 1
-        transport.write(encode_request(code, self._opaque, header, body, oneway=True, language=Language.JAVA))
+        fields = self._signed(header, body)
+        transport.write(encode_request(code, self._opaque, fields, body, oneway=True, language=Language.JAVA))
+
+    def _signed(
+        self, header: Header | Mapping[str, str] | None, body: bytes
+    ) -> Header | Mapping[str, str] | None:
+        if self._signer is None:
+            return header
+        return self._signer.signed(to_ext(header) if isinstance(header, Header) else header or {}, body)
 
     def close(self) -> None:
         if self._transport is not None:

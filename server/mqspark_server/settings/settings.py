@@ -381,7 +381,6 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
     namesrv.kv_config_path = namesrv.kv_config_path and _path(namesrv.kv_config_path)
     settings = NamesrvSettings(server, namesrv, auth, unused, file=_file_of(layers))
     for controller in more:
-        _check_no_users(auth)
         port = _advertised_port(controller)
         if port is None:
             raise ConfigError(
@@ -400,7 +399,6 @@ def controller_settings(profile: Mapping[str, Any], *layers: Layer) -> Controlle
     (server, controller, auth), unused = _resolve(
         (ServerConfig, ControllerConfig, AuthConfig), {"listenPort": 19876, **profile}, layers
     )
-    _check_no_users(auth)
     port = _advertised_port(controller)
     if port is not None and not any({"listenPort", "listen_port"} & layer.values.keys() for layer in layers):
         server.listen_port = port
@@ -410,14 +408,6 @@ def controller_settings(profile: Mapping[str, Any], *layers: Layer) -> Controlle
         controller.controller_store_path
     )
     return ControllerSettings(server, controller, auth, unused)
-
-
-def _check_no_users(auth: AuthConfig) -> None:
-    if auth.authentication_enabled:
-        raise ConfigError(
-            "authenticationEnabled=true: a controller does not know users in this version; keep its port to brokers",
-            key="authenticationEnabled",
-        )
 
 
 def _has_controller(layers: Iterable[Layer]) -> bool:
