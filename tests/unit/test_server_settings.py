@@ -295,7 +295,7 @@ def test_the_shipped_broker_conf_is_accepted() -> None:
     [
         ("broker.toml", (ServerConfig, BrokerConfig, StoreConfig, AuthConfig)),
         ("namesrv.toml", (ServerConfig, NamesrvConfig, AuthConfig)),
-        ("controller.toml", (ServerConfig, ControllerConfig)),
+        ("controller.toml", (ServerConfig, ControllerConfig, AuthConfig)),
     ],
 )
 def test_the_shipped_toml_documents_every_key_and_nothing_else(name: str, classes: tuple[type, ...]) -> None:
