@@ -55,6 +55,7 @@ from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.state.locks import QueueLocks
+from mqspark.broker.state.slowreaders import SlowReaders
 from mqspark.broker.state.state import BrokerState, Random
 from mqspark.broker.state.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.state.subscriptions import SubscriptionGroups
@@ -131,7 +132,7 @@ class BrokerCore:
             cluster=config.broker_cluster_name,
             max_bytes=lambda: config.max_statistics_bytes,
         )
-        filters = ConsumerFilters(config, clock)
+        groups, filters = SubscriptionGroups(config, clock), ConsumerFilters(config, clock)
         self.state = state = BrokerState(
             config=config,
             store_config=store_config,
@@ -140,7 +141,7 @@ class BrokerCore:
             random=random,
             new_unique_id=new_unique_id,
             topics=topics,
-            subscriptions=SubscriptionGroups(config, clock),
+            subscriptions=groups,
             offsets=ConsumerOffsets(
                 clock,
                 version_step=config.consumer_offset_update_version_step,
@@ -153,6 +154,7 @@ class BrokerCore:
             stats=stats,
             writer=Writer(store, topics, stats),
             calls=Calls(clock),
+            slow_readers=SlowReaders(config, clock, store, groups),
         )
         if config_file is None:
             config_file = store.config_file
@@ -297,6 +299,7 @@ class BrokerCore:
             state.offsets.ledger,
             state.locks.ledger,
             state.stats.ledger,
+            state.slow_readers.ledger,
             modes.ledger,
             self.pulls.parked.ledger,
             self.routes.ledger,
@@ -319,7 +322,8 @@ class BrokerCore:
     # --- Core ---
 
     def connected(self, session: Session) -> None:
-        """Does nothing: a client is unknown until its first heartbeat."""
+        """A client is unknown until its first heartbeat."""
+        self.state.stats.connected += 1
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
         dispatch(self.handlers, session, commands, self.state.long_work, self.state.calls.answered)
@@ -332,6 +336,7 @@ class BrokerCore:
         return self.state.long_work.step()
 
     def disconnected(self, session: Session) -> None:
+        self.state.stats.closed += 1
         self.state.long_work.begin(None, self.state.clients.disconnected(session))
         self.state.calls.disconnected(session)
 
@@ -390,6 +395,8 @@ class BrokerCore:
             state.long_work.begin(None, state.stats.sample(state.topics, state.topics.is_stored))
             if state.stats.is_full_minute:
                 self.acks.times.end_period()
+        if self.follower is None:
+            state.slow_readers.tick()
         self.pulls.expire()
         self.routes.expire()
         state.calls.expire()

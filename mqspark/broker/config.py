@@ -200,6 +200,11 @@ class BrokerConfig:
     filter_data_clean_time_span: int = 86_400_000
     """ms after which ``consumerFilter.json`` loses the filter of a group that is gone."""
 
+    disable_consume_if_consumer_read_slowly: bool = False
+    """Whether a group that reads too far behind the end of the log may not consume any longer."""
+    consumer_fallbehind_threshold: int = 16 << 30
+    """How many bytes behind that is."""
+
     store_reply_message_enable: bool = True
     """Whether replies to requests are stored as well as forwarded."""
     reject_transaction_message: bool = False
@@ -262,7 +267,7 @@ class BrokerConfig:
         self.unproven_networks  # noqa: B018 - raises for what is no address
         check_numbers(self, "max_error_rate_of_bloom_filter", most=99)
         check_numbers(self, "broker_id", "in_sync_replicas", least=0)
-        check_numbers(self, "max_tables_bytes", least=0, most=INT64_MAX)
+        check_numbers(self, "max_tables_bytes", "consumer_fallbehind_threshold", least=0, most=INT64_MAX)
         check_numbers(
             self,
             "register_name_server_period",
@@ -403,6 +408,8 @@ UPDATABLE_KEYS = frozenset(
         "recallMessageEnable",
         "allowRecallWhenBrokerNotWriteable",
         "useServerSideResetOffset",
+        "disableConsumeIfConsumerReadSlowly",
+        "consumerFallbehindThreshold",
         "storeReplyMessageEnable",
         "rejectTransactionMessage",
         "transactionTimeOut",

@@ -30,6 +30,36 @@ def test_what_made_a_row_appear_is_counted() -> None:
     assert stats.meter("GROUP_GET_NUMS", "T@G") is None
 
 
+def test_tables_of_pop_dead_letters_connections_and_the_broker() -> None:
+    stats = Stats(ManualClock(), cluster="C")
+    own, system = Topic(TopicConfig(topic_name="T")), Topic(TopicConfig(topic_name="SCHEDULE_TOPIC_XXXX"))
+    own.put_count, system.put_count, stats.put_messages = 3, 2, 5
+    stats.got("T", "G", 4, 40)
+    stats.got("SCHEDULE_TOPIC_XXXX", "CID_RMQ_SYS_X", 2, 20)
+    stats.were_acked("T", "G", 3)
+    stats.was_checked("T", "G")
+    stats.became_dead("T", "G")
+    stats.became_dead("a@property@of@a@peer", "G")
+    stats.connected, stats.closed = 6, 1
+    sample(stats, [own, system])
+
+    def sums(table: str, key: str) -> int | None:
+        meter = stats.meter(table, key)
+        return None if meter is None else meter.minute.growth()
+
+    assert [sums(table, "T@G") for table in ("GROUP_ACK_NUMS", "GROUP_CK_NUMS")] == [3, 1]
+    assert [sums(f"BROKER_{table}_NUMS", "C") for table in ("PUT", "GET", "ACK", "CK")] == [5, 6, 3, 1]
+    without = [sums(f"BROKER_{table}_NUMS_WITHOUT_SYSTEM_TOPIC", "C") for table in ("PUT", "GET")]
+    assert without == [3, 4]
+    assert sums("SNDBCK2DLQ_TIMES", "null@T@G@SEND_BACK_TO_DLQ") == 1
+    assert [sums("CHANNEL_ACTIVITY", key) for key in ("CONNECT", "CLOSE", "IDLE")] == [6, 1, None]
+    sample(stats, [own, system])  # the topic of the property never was
+    assert ("a@property@of@a@peer", "G") not in stats.dead
+    finished(stats.forget_group("G"))
+    assert sums("SNDBCK2DLQ_TIMES", "null@T@G@SEND_BACK_TO_DLQ") is None
+    assert sums("GROUP_ACK_NUMS", "T@G") is None
+
+
 def test_minute_hour_and_day() -> None:
     clock = ManualClock()
     stats = Stats(clock)

@@ -53,7 +53,7 @@ def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
         "putMessageDistributeTime": acks.times.classes(),
         "putLatency99": f"{acks.times.below(0.99):.2f}",
         "putLatency999": f"{acks.times.below(0.999):.2f}",
-        "getMessageEntireTimeMax": "0",
+        "getMessageEntireTimeMax": str(stats.get_longest_ms),
         "putTps": stats.rates("put"),
         "getFoundTps": stats.rates("found"),
         "getMissTps": stats.rates("missed"),

@@ -167,6 +167,7 @@ class AckProcessor:
         new = old._replace(start_offset=header.offset, pop_time_ms=pop_time_ms)
         try:
             self._log.put_check_point(queue, CheckPoint(new, header.invisible_time, [0]))
+            state.stats.was_checked(header.topic, header.consumer_group)
             end_offset = self._log.put_ack(queue, old, receipt.invisible_time_ms, [header.offset])
         except (StoreReadOnly, NotNow, InvalidMessage) as error:
             raise Refusal(
@@ -226,6 +227,7 @@ class AckProcessor:
                     )
                 if reached is not None:
                     is_acked = True
+                    self._state.stats.were_acked(topic, group, 1)
                     if offsets.pending_reset(group, topic, queue_id) is None:
                         offsets.commit(group, topic, queue_id, reached)
         finally:

@@ -455,6 +455,7 @@ class PopProcessor:
                 taking.size_bytes += len(record)
         taking.count += result.count
         state.stats.got(topic, pop.group, result.count, result.size_bytes)
+        state.slow_readers.served(topic, pop.group, queue_id, result.buffers)
 
     def _put_check_point(
         self,
@@ -472,6 +473,7 @@ class PopProcessor:
         check_point = CheckPoint(key, pop.invisible_time_ms, [offset - start for offset in offsets])
         try:
             taking.end_offset = self._log.put_check_point(taking.revive_queue, check_point)
+            state.stats.was_checked(pop.topic, pop.group)
         except (Refusal, StoreReadOnly, NotNow, InvalidMessage) as error:
             taking.problem = error
             taking.rest += result.count

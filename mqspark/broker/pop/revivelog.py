@@ -226,7 +226,9 @@ class ReviveLog:
             f'"q":{queue_id},"so":{start},"t":{_quote(topic)}}}'
         )
         tag = BATCH_ACK_TAG if several else ACK_TAG
-        return self._put(revive_queue, key, offset, tag, ACK_TAG, body, pop_time_ms + invisible_time_ms)
+        end = self._put(revive_queue, key, offset, tag, ACK_TAG, body, pop_time_ms + invisible_time_ms)
+        self._state.stats.were_acked(topic, group, len(offsets))
+        return end
 
     def _put(
         self,

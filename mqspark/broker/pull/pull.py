@@ -355,6 +355,7 @@ class PullProcessor:
     def _serve(self, pull: Pull, *, may_wait: bool, woken: bool = False) -> bool:
         """Answer the pull. False if it found nothing and may wait; then nothing was answered."""
         state = self._state
+        began_ms = state.clock.monotonic_ms()
         limits = state.store_config
         wanted = pull.wanted
         max_messages = min(pull.max_messages, limits.max_transfer_count_on_message_in_memory)
@@ -388,6 +389,10 @@ class PullProcessor:
             self._given[session.id] = self._given.get(session.id, 0) + size_bytes
             state.stats.got(pull.topic, pull.group, result.count, size_bytes)
             state.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)
+            state.slow_readers.served(pull.topic, pull.group, pull.queue_id, result.buffers)
+            took_ms = state.clock.monotonic_ms() - began_ms
+            if took_ms > state.stats.get_longest_ms:
+                state.stats.get_longest_ms = took_ms
             return True
         code = _CODES.get(status)
         if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE

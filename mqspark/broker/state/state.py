@@ -13,6 +13,7 @@ from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups
 from mqspark.broker.state.locks import QueueLocks
+from mqspark.broker.state.slowreaders import SlowReaders
 from mqspark.broker.state.stats import Stats
 from mqspark.broker.state.subscriptions import SubscriptionGroups
 from mqspark.broker.state.topics import Topics
@@ -55,6 +56,7 @@ class BrokerState:
     stats: Stats
     writer: Writer
     calls: Calls
+    slow_readers: SlowReaders
     long_work: LongWork = field(default_factory=LongWork)
     permits: Permits = _permits
     """Whether a connection's user may have what the broker sends it unasked."""

@@ -14,6 +14,7 @@ from typing import Any
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.state.topics import Topic
 from mqspark.clock import Clock
+from mqspark.message import is_system_topic
 from mqspark.protocol.slices import ESSENTIAL, Work
 
 __all__ = ["Meter", "Revival", "Stats", "Traffic", "SAMPLE_INTERVAL_MS"]
@@ -26,10 +27,22 @@ TICKS_PER_HOUR_NOTE = 60
 TICKS_PER_DAY_NOTE = 360
 """A row is sampled for its day every hour."""
 DAY_MS = 86_400_000
-GROUP_TABLES = "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS"
+GROUP_TABLES = "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS", "GROUP_ACK_NUMS", "GROUP_CK_NUMS"
 """Tables with a row for each topic@group."""
-BROKER_TABLES = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
+DEAD_TABLE, DEAD_ROW = "SNDBCK2DLQ_TIMES", "SEND_BACK_TO_DLQ"
+"""A row is owner@topic@group@SEND_BACK_TO_DLQ. There are no owners, so it begins with null, as in RocketMQ."""
+BROKER_TABLES = (
+    "BROKER_PUT_NUMS",
+    "BROKER_GET_NUMS",
+    "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC",
+    "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC",
+    "BROKER_ACK_NUMS",
+    "BROKER_CK_NUMS",
+)
 """Tables with one row, named after the cluster."""
+ACTIVITY_TABLE = "CHANNEL_ACTIVITY"
+"""Rows CONNECT and CLOSE: connections."""
+FIXED_TABLES = frozenset({*BROKER_TABLES, ACTIVITY_TABLE})
 
 
 ROWS_AT_ONCE = 256
@@ -137,6 +150,8 @@ class Stats:
             "Stats.gets",
             "Stats.sent_back",
             "Stats.dead",
+            "Stats.acks",
+            "Stats.checks",
             "Stats.revivals",
             "Stats._tables",
             "Revival.put",
@@ -159,6 +174,15 @@ class Stats:
         """(topic, group) → messages that consumers sent back."""
         self.dead: dict[tuple[str, str], int] = {}
         """(topic, group) → messages that became dead letters of the group."""
+        self.acks: dict[tuple[str, str], int] = {}
+        """(topic, group) → popped messages that were acknowledged."""
+        self.checks: dict[tuple[str, str], int] = {}
+        """(topic, group) → check points of POP."""
+        self.acked_messages = self.check_points = 0
+        self.connected = self.closed = 0
+        """Connections since the start."""
+        self.get_longest_ms = 0
+        """The longest time for which a pull or pop read."""
         self.revivals: dict[tuple[str, str], Revival] = {}
         """(topic, group) → its records in the revive log."""
         self.junk: Counter[str] = Counter()
@@ -169,7 +193,8 @@ class Stats:
         self._watched: dict[str, Callable[[], int]] = {}
         self._ticks = 0
         self._tables: dict[str, dict[str, Meter]] = {
-            name: {} for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", *GROUP_TABLES, *BROKER_TABLES)
+            name: {}
+            for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", *GROUP_TABLES, DEAD_TABLE, *FIXED_TABLES)
         }
         self._day = self.started_ms // DAY_MS
         self._midnight_put = self._midnight_get = 0
@@ -194,10 +219,19 @@ class Stats:
     def became_dead(self, topic: str, group: str) -> None:
         self._count(self.dead, topic, group)
 
-    def _count(self, counts: dict[tuple[str, str], int], topic: str, group: str) -> None:
+    def were_acked(self, topic: str, group: str, messages: int) -> None:
+        self.acked_messages += messages
+        self._count(self.acks, topic, group, messages)
+
+    def was_checked(self, topic: str, group: str) -> None:
+        """A check point was stored."""
+        self.check_points += 1
+        self._count(self.checks, topic, group)
+
+    def _count(self, counts: dict[tuple[str, str], int], topic: str, group: str, more: int = 1) -> None:
         key = (topic, group)
         if key in counts or self._has_room(_COUNTER_BYTES, topic, group):
-            counts[key] = counts.get(key, 0) + 1
+            counts[key] = counts.get(key, 0) + more
 
     def revival(self, topic: str, group: str) -> Revival:
         key = (topic, group)
@@ -233,9 +267,6 @@ class Stats:
         totals["transferred"].note(now_ms, self.get_messages)
         for name, total in self._watched.items():
             totals[name].note(now_ms, total())
-        for table, messages in zip(BROKER_TABLES, (self.put_messages, self.get_messages), strict=True):
-            if messages:
-                self._note(table, self._cluster, now_ms, messages, self._ticks)
         if now_ms // DAY_MS != self._day:
             self._day = now_ms // DAY_MS
             self._yesterday_put, self._midnight_put = self._midnight_put, self.put_messages
@@ -246,10 +277,13 @@ class Stats:
         self, topics: Iterable[Topic], exists: Callable[[str], bool], now_ms: int, tick: int
     ) -> Work[None]:
         yield from self._drop(lambda topic, group: not exists(topic))
+        system_puts = system_gets = 0
         for number, topic in enumerate(topics, 1):
             if topic.put_count and exists(topic.name):
                 self._note("TOPIC_PUT_NUMS", topic.name, now_ms, topic.put_count, tick)
                 self._note("TOPIC_PUT_SIZE", topic.name, now_ms, topic.put_bytes, tick)
+                if is_system_topic(topic.name):
+                    system_puts += topic.put_count
             if number % ROWS_AT_ONCE == 0:
                 yield
         for number, key in enumerate(list(self.gets), 1):
@@ -257,13 +291,35 @@ class Stats:
                 name = "@".join(key)
                 self._note("GROUP_GET_NUMS", name, now_ms, traffic.messages, tick)
                 self._note("GROUP_GET_SIZE", name, now_ms, traffic.bytes, tick)
+                if is_system_topic(key[0]):
+                    system_gets += traffic.messages
             if number % ROWS_AT_ONCE == 0:
                 yield
-        for number, key in enumerate(list(self.sent_back), 1):
-            if (messages := self.sent_back.get(key)) is not None:
-                self._note("SNDBCK_PUT_NUMS", "@".join(key), now_ms, messages, tick)
-            if number % ROWS_AT_ONCE == 0:
-                yield
+        for table, counted in (
+            ("SNDBCK_PUT_NUMS", self.sent_back),
+            ("GROUP_ACK_NUMS", self.acks),
+            ("GROUP_CK_NUMS", self.checks),
+            (DEAD_TABLE, self.dead),
+        ):
+            for number, key in enumerate(list(counted), 1):
+                if (messages := counted.get(key)) is not None:
+                    name = "@".join(("null", *key, DEAD_ROW) if table == DEAD_TABLE else key)
+                    self._note(table, name, now_ms, messages, tick)
+                if number % ROWS_AT_ONCE == 0:
+                    yield
+        totals = (
+            self.put_messages,
+            self.get_messages,
+            self.put_messages - system_puts,
+            self.get_messages - system_gets,
+            self.acked_messages,
+            self.check_points,
+        )
+        rows = [(table, self._cluster, total) for table, total in zip(BROKER_TABLES, totals, strict=True)]
+        rows += [(ACTIVITY_TABLE, "CONNECT", self.connected), (ACTIVITY_TABLE, "CLOSE", self.closed)]
+        for table, name, total in rows:
+            if total > 0:
+                self._note(table, name, now_ms, total, tick)
 
     def _note(self, table: str, key: str, now_ms: int, total: int, tick: int) -> None:
         meter = self._tables[table].get(key)
@@ -282,6 +338,8 @@ class Stats:
             self.gets,
             self.sent_back,
             self.dead,
+            self.acks,
+            self.checks,
             self.revivals,
         )
         for counted in counters:
@@ -292,10 +350,10 @@ class Stats:
                 if number % ROWS_AT_ONCE == 0:
                     yield ESSENTIAL
         for table, rows in self._tables.items():
-            if table in BROKER_TABLES:
+            if table in FIXED_TABLES:
                 continue
             for number, name in enumerate(list(rows), 1):
-                if is_gone(*_topic_and_group(name)) and rows.pop(name, None) is not None:
+                if is_gone(*_topic_and_group(table, name)) and rows.pop(name, None) is not None:
                     self.ledger.free(_METER_BYTES + text_bytes(name))
                 if number % ROWS_AT_ONCE == 0:
                     yield ESSENTIAL
@@ -336,6 +394,8 @@ class Stats:
         }
 
 
-def _topic_and_group(row: str) -> tuple[str, str]:
+def _topic_and_group(table: str, row: str) -> tuple[str, str]:
+    if table == DEAD_TABLE:
+        row = row.removeprefix("null@").removesuffix("@" + DEAD_ROW)
     topic, _, group = row.partition("@")
     return topic, group

@@ -34,11 +34,11 @@ _OF_BROKERS = """
     commitIntervalCommitLog=200 commitLogForceSwapMapInterval=43200000 commitLogRecoverMaxNum=10
     commitLogSwapMapInterval=3600000 commitLogSwapMapReserveFileNum=100 compactionScheduleInternal=900000
     compactionThreadNum=1 compatibleWithOldNameSrv=true compressedRegister=false configManagerVersion=v1
-    connectTimeoutMillis=3000 consumerFallbehindThreshold=17179869184 consumerManageThreadPoolNums=1
+    connectTimeoutMillis=3000 consumerManageThreadPoolNums=1
     consumerManagerThreadPoolQueueCapacity=1000000 correctLogicMinOffsetForceInterval=300000
     correctLogicMinOffsetSleepInterval=1 dataReadAheadEnable=true debugLockEnable=false
     deleteCommitLogFilesInterval=100 deleteConsumeQueueFilesInterval=100 destroyMapedFileIntervalForcibly=120000
-    disableCallbackExecutor=false disableConsumeIfConsumerReadSlowly=false disableNettyWorkerGroup=false
+    disableCallbackExecutor=false disableNettyWorkerGroup=false
     disappearTimeAfterStart=-1 diskFallRecorded=true dispatchCqCacheNum=4096 dispatchCqThreads=1
     dispatchFromSenderThread=false duplicationEnable=false enableAcceleratedRecovery=false enableAsyncReput=false
     enableBatchPush=false enableBroadcastOffsetStore=false enableBuildConsumeQueueConcurrently=false

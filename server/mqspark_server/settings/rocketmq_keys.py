@@ -17,6 +17,7 @@ from dataclasses import dataclass
 __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
 _HONOURED = """
+    consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly
     expectConsumerNumUseFilter filterDataCleanTimeSpan maxErrorRateOfBloomFilter
     authConfigPath authenticationEnabled authenticationWhitelist authorizationEnabled authorizationWhitelist
     initAuthenticationUser innerClientAuthenticationCredentials migrateAuthFromV1Enabled
@@ -205,9 +206,9 @@ _WITHOUT_EFFECT = {
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap
         filterServerNums filterSupportRetry
     """,
-    "limits on reads of cold data and on slow consumers, which are not available": """
-        cgColdReadThreshold coldCtrStrategyEnable coldDataScanEnable consumerFallbehindThreshold
-        globalColdReadThreshold timerColdDataCheckIntervalMs usePIDColdCtrStrategy
+    "limits on reads of cold data, which are not available": """
+        cgColdReadThreshold coldCtrStrategyEnable coldDataScanEnable globalColdReadThreshold
+        timerColdDataCheckIntervalMs usePIDColdCtrStrategy
     """,
     "replication: its pace is not limited, and a slave copies its master's tables at a fixed interval": """
         haSlaveFallbehindMax maxHaTransferByteInSecond maxSlaveResendLength readUnCommitted
@@ -276,7 +277,6 @@ _SWITCHES = {
         timerRocksDBEnable transRocksDBEnable useSingleRocksDBForAllConfigs
     """,
     "pull consumers are not refused": "rejectPullConsumerEnable",
-    "slow consumers are not refused": "disableConsumeIfConsumerReadSlowly",
     "reads of cold data are not limited": "coldDataFlowControlEnable",
     "queue locks do not work across the brokers of a replication group": "lockInStrictMode",
     "the number of messages in flight of POP is not limited": "enablePopMessageThreshold",

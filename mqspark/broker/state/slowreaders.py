@@ -1,0 +1,93 @@
+"""Protection of the broker from consumers that read far behind the end of the log (BrokerController.protectBroker).
+
+With disableConsumeIfConsumerReadSlowly, a group whose last read of a queue was more than consumerFallbehindThreshold
+bytes behind may not consume any longer, until an operator allows it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from struct import Struct
+
+import msgspec
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.subscriptions import SubscriptionGroups
+from mqspark.clock import Clock
+from mqspark.errors import TableFull
+from mqspark.store.store import MessageStore
+
+__all__ = ["CHECK_INTERVAL_MS", "SlowReaders"]
+
+CHECK_INTERVAL_MS = 180_000
+
+_log = logging.getLogger("mqspark.broker")
+_POSITION = Struct(">28xq")
+"""The physical offset in a record."""
+_ROW_BYTES = ENTRY_BYTES + 200
+
+
+class SlowReaders:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, store: MessageStore, groups: SubscriptionGroups
+    ) -> None:
+        self.ledger = Ledger(
+            "slow readers",
+            lambda: config.max_statistics_bytes,
+            "SlowReaders._behind",
+            setting="maxStatisticsBytes",
+        )
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._groups = groups
+        self._behind: dict[tuple[str, str, int], int] = {}
+        """(group, topic, queue id) → bytes behind, of those beyond the threshold."""
+        self._next_ms = clock.monotonic_ms() + CHECK_INTERVAL_MS
+
+    def served(self, topic: str, group: str, queue_id: int, buffers: Sequence[memoryview]) -> None:
+        """A group got these records."""
+        config = self._config
+        if not config.disable_consume_if_consumer_read_slowly or not buffers:
+            return
+        key = (group, topic, queue_id)
+        last = buffers[-1]
+        behind = self._store.max_physical_offset - _POSITION.unpack_from(last)[0] - len(last)
+        if behind <= config.consumer_fallbehind_threshold:
+            if self._behind.pop(key, None) is not None:
+                self.ledger.free(_row_bytes(key))
+        elif key in self._behind:
+            self._behind[key] = behind
+        elif self.ledger.has_room(_row_bytes(key)):
+            self.ledger.note(_row_bytes(key))
+            self._behind[key] = behind
+
+    def tick(self) -> None:
+        """For masters: a slave's groups are its master's."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + CHECK_INTERVAL_MS
+        behind, self._behind = self._behind, {}
+        self.ledger.clear()
+        if self._config.disable_consume_if_consumer_read_slowly:
+            for (group, topic, queue_id), behind_bytes in behind.items():
+                self._disable(group, f"{behind_bytes} bytes behind in queue {queue_id} of {topic}")
+
+    def _disable(self, group: str, reason: str) -> None:
+        groups = self._groups
+        config = groups.configured(group)
+        if config is None or not config.consume_enable:
+            return
+        try:
+            groups.put(msgspec.structs.replace(config, consume_enable=False))
+        except TableFull as error:
+            _log.warning("group %s reads too slowly and could not be disabled: %s", group, error)
+        else:
+            _log.warning("group %s may not consume any longer: it is %s", group, reason)
+
+
+def _row_bytes(key: tuple[str, str, int]) -> int:
+    return _ROW_BYTES + text_bytes(*key[:2])
