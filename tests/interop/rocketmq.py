@@ -24,13 +24,17 @@ round."""
 def java_command(
     jars: Jars, main_class: str, folder: Path, *arguments: str, heap_mib: int, options: list[str]
 ) -> list[str]:
-    """A java command line that writes below folder only."""
+    """A java command line that writes below folder only.
+
+    Servers start without TLS unless ``options`` say otherwise: each would make two RSA keys, which takes seconds.
+    """
     return [
         "java",
         f"-Xms{heap_mib}m",
         f"-Xmx{heap_mib}m",
         "-XX:+UseSerialGC" if heap_mib < 1024 else "-XX:+UseG1GC",
         "-XX:-UsePerfData",
+        "-Dtls.server.mode=disabled",
         f"-Duser.home={folder}",
         f"-Djava.io.tmpdir={folder}",
         "-Djava.net.preferIPv4Stack=true",
@@ -67,6 +71,10 @@ ROCKETMQ_BROKER_SETTINGS = {
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
     "mappedFileSizeTimerLog": 1 << 20,
+    # It writes the whole timer wheel each time.
+    "timerFlushIntervalMs": 20_000,
+    # A thread spins until this time after the start is over: ten seconds as shipped.
+    "transactionMetricFlushInterval": 300,
     "autoCreateTopicEnable": True,
     "enablePropertyFilter": True,
     "diskMaxUsedSpaceRatio": 99,
