@@ -41,6 +41,9 @@ class NamesrvConfig:
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
+    support_acting_master: bool = False
+    """Whether the routes of brokers with enableSlaveActingMaster name the slave with the smallest id as the master
+    while the master is away. Such a slave is read only."""
     enable_controller_in_namesrv: bool = False
     """Whether the process is also a controller, on the port of controllerDLegerPeers."""
     max_kv_table_bytes: int = 32 << 20
@@ -74,6 +77,7 @@ UPDATABLE_KEYS = frozenset(
         "deleteTopicWithBrokerRegistration",
         "enableAllTopicList",
         "enableTopicList",
+        "supportActingMaster",
         "maxBrokers",
         "maxBrokersPerConnection",
         "maxTopicsPerBroker",

@@ -45,6 +45,9 @@ MASTER_ID = 0
 UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
 
+MEMBER_GROUP_TOPICS = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""Prefix of the topics whose routes tell brokers who belongs to their name: never an acting master
+(TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX)."""
 MAX_REPLICAS = 64
 """Limit of replicas per broker name."""
 MAX_TIMEOUT_FACTOR = 10
@@ -447,11 +450,31 @@ class RouteTable:
         queues = self._topics.get(topic)
         if not queues:
             return None
-        brokers = [brokers.data for name in queues if (brokers := self._brokers.get(name)) is not None]
+        brokers = [
+            self._routed(topic, brokers, queue_data)
+            for name, queue_data in queues.items()
+            if (brokers := self._brokers.get(name)) is not None
+        ]
         if not brokers:
             return None
         queue_datas = [data for name, data in queues.items() if name in self._brokers]
         return TopicRouteData(broker_datas=brokers, queue_datas=queue_datas, filter_server_table={})
+
+    def _routed(self, topic: str, brokers: BrokerSet, queue_data: QueueData) -> BrokerData:
+        """The replicas as a route shows them: an acting master has the master's id
+        (RouteInfoManager.pickupTopicRouteData)."""
+        data = brokers.data
+        if (
+            self._config.support_acting_master
+            and brokers.acting_master
+            and MASTER_ID not in brokers.addresses
+            and not queue_data.perm & PERM_WRITE
+            and not topic.startswith(MEMBER_GROUP_TOPICS)
+        ):
+            acting = min(brokers.addresses)
+            others = {key: address for key, address in data.broker_addrs.items() if key != acting}
+            data.broker_addrs = {MASTER_ID: brokers.addresses[acting], **others}
+        return data
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
         live = self._live.get((cluster, address))

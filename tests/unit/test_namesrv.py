@@ -169,6 +169,47 @@ def test_an_acting_master_is_read_only() -> None:
     assert route(peer, "T")["queueDatas"][0]["perm"] == 4
 
 
+def test_a_route_names_the_acting_master_as_master_while_there_is_none() -> None:
+    acting = {"enableActingMaster": "true"}
+    _, _, peer = namesrv_peer(NamesrvConfig(support_acting_master=True))
+    member_group = "rmq_sys_SYNC_BROKER_MEMBER_b-a"
+    places = {number: f"10.0.0.{number + 1}:10911" for number in range(3)}
+    slaves = [another(peer), another(peer)]
+
+    def shown(topic: str = "T") -> dict[str, str]:
+        found: dict[str, str] = route(slaves[0], topic)["brokerDatas"][0]["brokerAddrs"]
+        return found
+
+    register(peer, "T", member_group, **acting)
+    for number, slave in enumerate(slaves, start=1):
+        register(slave, "T", member_group, broker_id=number, address=places[number], **acting)
+    complete = {str(number): address for number, address in places.items()}
+    assert shown() == complete
+
+    unregister(peer)
+    assert shown() == {"0": places[1], "2": places[2]}
+    assert route(peer, "T")["queueDatas"][0]["perm"] == 4
+    assert shown(member_group) == {"1": places[1], "2": places[2]}, "brokers ask who is really there"
+    group = peer.ask(RequestCode.GET_BROKER_MEMBER_GROUP, {"clusterName": "c1", "brokerName": "b-a"})
+    assert json.loads(group.body)["brokerMemberGroup"]["brokerAddrs"] == {"1": places[1], "2": places[2]}
+    unregister(slaves[0], broker_id=1, address=places[1])
+    assert route(peer, "T")["brokerDatas"][0]["brokerAddrs"] == {"0": places[2]}
+
+    register(peer, "T", member_group, counter=2, **acting)
+    assert shown() == {"0": places[0], "2": places[2]}
+    assert route(peer, "T")["queueDatas"][0]["perm"] == 6
+
+
+@pytest.mark.parametrize(("settings", "acting"), [({}, "true"), ({"support_acting_master": True}, "false")])
+def test_no_slave_is_shown_as_master_unless_both_want_it(settings: dict[str, bool], acting: str) -> None:
+    _, _, peer = namesrv_peer(NamesrvConfig(**settings))
+    slave = another(peer)
+    register(peer, "T", "U", enableActingMaster=acting)
+    register(slave, "T", "U", broker_id=1, address="10.0.0.2:10911", enableActingMaster=acting)
+    unregister(peer)
+    assert route(slave, "T")["brokerDatas"][0]["brokerAddrs"] == {"1": "10.0.0.2:10911"}
+
+
 def test_an_older_state_version_does_not_take_the_id() -> None:
     _, _, peer = namesrv_peer()
     register(peer, "T", "U", state_version=5)

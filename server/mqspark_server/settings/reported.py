@@ -131,7 +131,7 @@ _OF_NAME_SERVERS = """
     serverAsyncSemaphoreValue=64 serverCallbackExecutorThreads=1 serverNettyWorkerGroupEnable=false
     serverOnewaySemaphoreValue=256 serverPooledByteBufAllocatorEnable=false serverSelectorThreads=1
     serverSocketRcvBufSize=0 serverSocketSndBufSize=0 serverWorkerThreads=1 shutdownWaitTimeSeconds=30
-    supportActingMaster=false unRegisterBrokerQueueCapacity=3000 useEpollNativeSelector=false
+    unRegisterBrokerQueueCapacity=3000 useEpollNativeSelector=false
     waitSecondsForService=45 writeBufferLowWaterMark=0
 """
 

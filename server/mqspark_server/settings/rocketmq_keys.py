@@ -37,7 +37,8 @@ _HONOURED = """
     deleteTopicWithBrokerRegistration deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
     diskSpaceWarningLevelRatio enableAllTopicList enableAutoInSyncReplicas enableConsumeQueueExt
     enabledAppendPropCRC enableLmq enableMultiDispatch enablePropertyFilter enableRetryTopicV2
-    enableSplitRegistration enableTopicList fileReservedTime flushConsumerOffsetInterval flushDiskType
+    enableSplitRegistration enableTopicList supportActingMaster
+    fileReservedTime flushConsumerOffsetInterval flushDiskType
     flushIntervalCommitLog flushIntervalConsumeQueue forceRegister forceVerifyPropCRC haHousekeepingInterval
     haListenPort haMasterAddress haMaxGapNotInSync haSendHeartbeatInterval haTransferBatchSize inSyncReplicas
     kvConfigPath listenPort litePullMessageEnable longPollingEnable mappedFileSizeCommitLog
@@ -263,8 +264,8 @@ _SWITCHES = {
     "self-signed certificates are not made: give tls.server.certPath": "tls.test.mode.enable",
     "RocketMQ 4's access control is not available (authenticationEnabled is)": "aclEnable",
     "DLedger replication is not available": "enableDLegerCommitLog",
-    "slaves acting as masters are not available": """
-        enableRemoteEscape enableSlaveActingMaster supportActingMaster
+    "a slave does not act as master here (RocketMQ's brokers may, under supportActingMaster)": """
+        enableRemoteEscape enableSlaveActingMaster
     """,
     "the rate of replication is not limited": "haFlowControlEnable",
     "a slave is not truncated to its master's flushed position": "syncMasterFlushOffsetWhenStartup",
