@@ -208,10 +208,12 @@ class BrokerCore:
                 begin_term(self.epochs, term.epoch, store.max_physical_offset)
         self._services: list[Service] = []
         if config.broker_role is BrokerRole.SLAVE:
+            metadata = self.metadata = Metadata(state, modes, self.delays, self.timers)
             self.follower = Follower(config, store, clock)
             if term is not None and self.epochs is not None:
-                self.follower = EpochFollower(config, store, clock, term, self.epochs)
-            self.metadata = Metadata(state, modes, self.delays, self.timers)
+                self.follower = EpochFollower(
+                    config, store, clock, term, self.epochs, lambda: metadata.is_copied
+                )
             store.follow()
             self.timers.begin_following()
             for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):

@@ -79,10 +79,15 @@ class Following:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        pause_s = RETRY_S if self._term is None else CONTROLLED_RETRY_S
+        retry_s = RETRY_S if self._term is None else CONTROLLED_RETRY_S
+
+        def metadata_s() -> float:
+            # In controller mode nobody counts this slave in before it has the tables.
+            return METADATA_S if self._term is None or self._metadata.is_copied else retry_s
+
         self._tasks = [
-            loop.create_task(self._keep(self._follow, pause_s), name="mqspark-following"),
-            loop.create_task(self._keep(self.copy_metadata, METADATA_S), name="mqspark-following-metadata"),
+            loop.create_task(self._keep(self._follow, lambda: retry_s), name="mqspark-following"),
+            loop.create_task(self._keep(self.copy_metadata, metadata_s), name="mqspark-following-metadata"),
         ]
 
     def turned(self) -> None:
@@ -90,7 +95,9 @@ class Following:
         if self._connection is not None:
             self._connection.turned()
 
-    async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], pause_s: float) -> None:
+    async def _keep(
+        self, work: Callable[[], Coroutine[Any, Any, None]], pause_s: Callable[[], float]
+    ) -> None:
         what = "log" if work == self._follow else "metadata"
         while True:
             try:
@@ -101,7 +108,7 @@ class Following:
             except Exception as error:  # a bug: without retries the slave would silently fall behind
                 log.exception("following the master failed unexpectedly")
                 self._failed(what, repr(error))
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s())
 
     def _failed(self, what: str, problem: str) -> None:
         if problem != self.problems.get(what):

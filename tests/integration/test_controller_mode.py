@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -84,6 +85,35 @@ def test_a_topic_that_no_slave_has_copied_yet_outlives_its_master(
             eventually(lambda: cluster.master not in (None, first))
         with Clients(cluster.namesrv) as clients:
             assert set(read_all(clients, topic, 3)) == {(number, 0) for number in range(3)}
+
+
+def test_a_slave_counts_only_once_it_has_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elected before, it would not know what groups have consumed."""
+    right = Metadata.read
+
+    def none(metadata: Metadata) -> Generator[Request, Command, None]:
+        raise ProtocolError("the test lets no tables be copied")
+        yield
+
+    def end(number: int) -> int:
+        store = cluster.apps[number].store
+        return 0 if store is None else cluster.call(lambda: store.acked_offset)
+
+    settings = {"minInSyncReplicas": 1, "checkSyncStateSetPeriod": 200}
+    with Cluster(brokers=2, replication="controller", store=tmp_path, settings=settings) as cluster:
+        with Clients(cluster.namesrv) as clients:
+            topic = clients.topic(queues=1)
+            clients.producer().send(Message(topic, b"before"))
+            cluster.kill(1)
+            eventually(lambda: cluster.sync_state_set == {0})
+            monkeypatch.setattr(Metadata, "read", none)
+            cluster.restart(1)
+            clients.producer().send(Message(topic, b"after"))
+        eventually(lambda: end(1) == end(0) > 0)
+        time.sleep(1)
+        assert cluster.sync_state_set == {0}
+        monkeypatch.setattr(Metadata, "read", right)
+        eventually(lambda: cluster.sync_state_set == {0, 1})
 
 
 def test_a_send_outlives_the_master_that_it_was_sent_to(tmp_path: Path) -> None:

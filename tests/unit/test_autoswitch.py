@@ -154,8 +154,10 @@ def replicas_of(bench: Bench) -> ControlledReplicas:
 class Pair:
     """A connection of a slave to a master."""
 
-    def __init__(self, master: Bench, slave: Bench) -> None:
+    def __init__(self, master: Bench, slave: Bench, *, has_tables: bool = True) -> None:
         self.master, self.slave = master, slave
+        assert slave.broker.metadata is not None
+        slave.broker.metadata.is_copied = has_tables
         assert isinstance(slave.broker.follower, EpochFollower)
         self.follower = slave.broker.follower
         self.replica = master.broker.replicas.connect("s:1")
@@ -245,6 +247,21 @@ def test_a_slave_without_a_log_copies_log_and_epochs(tmp_path: Path, benches: li
         assert log_of(slave) == log_of(master)
         assert slave.broker.epochs is not None
         assert slave.broker.epochs.entries == ((1, 0),)
+
+
+def test_a_slave_without_its_masters_tables_is_not_counted_in(tmp_path: Path, benches: list[Bench]) -> None:
+    master, slave = (make(tmp_path / str(number), number, 1) for number in (1, 2))
+    benches += [master, slave]
+    send(master, 20)
+    pair = Pair(master, slave, has_tables=False)
+    pair.carry()
+    assert log_of(slave) == log_of(master)
+    assert replicas_of(master).wanted_set() is None
+    assert slave.broker.metadata is not None
+    slave.broker.metadata.is_copied = True
+    pair.tick()
+    assert replicas_of(master).wanted_set() == {1, 2}
+    pair.close()
 
 
 def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path, benches: list[Bench]) -> None:

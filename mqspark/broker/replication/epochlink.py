@@ -3,7 +3,8 @@ AutoSwitchHAClient).
 
 A slave first compares its epochs with its master's, and takes its log back to where the newest common one ends. Then
 it goes on as a classic slave does: it compares its tail with the master's bytes, too, so that logs without epochs, or
-with wrong ones, are noticed.
+with wrong ones, are noticed. It reports nothing new before it has copied its master's tables once: a slave in
+the SyncStateSet may be elected, and would not know what groups have consumed.
 
 The master counts a slave as in sync once it has everything that is confirmed, and asks the controller before it relies
 on that; and as out of sync after haMaxTimeSlaveNotCatchup.
@@ -13,7 +14,7 @@ Must not know sockets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.follower import Diverged, Follower
@@ -53,8 +54,16 @@ class EpochFollower(Follower):
     """The slave's half."""
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, clock: Clock, term: Term, epochs: EpochFile
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        term: Term,
+        epochs: EpochFile,
+        has_tables: Callable[[], bool],
     ) -> None:
+        """``has_tables``: whether the master's tables were copied."""
+        self._has_tables = has_tables
         self._term = term
         self._epochs = epochs
         self._confirmed = -1
@@ -136,6 +145,10 @@ class EpochFollower(Follower):
             self._epochs.cut_after(epoch.number)
         self.master_end = max(self.master_end, hello.end)
         self._agreed = self._first_due = True
+
+    @property
+    def _reportable(self) -> int:
+        return self.position if self._has_tables() else self.begin
 
     def _encode(self, position: int) -> bytes:
         return encode_position(position)

@@ -246,6 +246,10 @@ class Follower:
             return self._compared
         return min(self._store.acked_offset, self._next or 0)
 
+    @property
+    def _reportable(self) -> int:
+        return self.position
+
     def _encode(self, position: int) -> bytes:
         return encode_report(position)
 
@@ -253,7 +257,7 @@ class Follower:
         """What to send now: the position when it has grown, or nothing was sent for haSendHeartbeatInterval."""
         if self.address is None:
             return b""
-        position, now_ms = self.position, self._clock.monotonic_ms()
+        position, now_ms = self._reportable, self._clock.monotonic_ms()
         if position <= self._reported and now_ms - self._said_ms < self._config.ha_send_heartbeat_interval:
             return b""
         self._reported, self._said_ms = max(position, self._reported), now_ms

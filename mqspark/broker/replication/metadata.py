@@ -117,6 +117,8 @@ class Metadata:
         """The master's versions of what is copied."""
         self.topics_known_at: int | None = None
         """A position: the topics of all records before it are those of the master; None before the first round."""
+        self.is_copied = False
+        """Whether a whole round is taken over."""
 
     def read(self) -> Round[None]:
         """One round of requests. Raises ProtocolError for an answer that cannot be understood, TableFull."""
@@ -158,6 +160,7 @@ class Metadata:
             due, self._due = self._due, []
             for each in due:
                 each()
+            self.is_copied = True
 
     # --- tables in pages --------------------------------------------------------------------------------------
 
