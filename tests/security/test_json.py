@@ -119,29 +119,30 @@ def test_real_tables_are_not_too_crowded() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("begin", "unit", "end"),
     [
-        b"[" + b"1," * (BODY // 2 - 10) + b"null]",
-        b'{"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":['
-        + b"1," * (BODY // 2 - 99)
-        + b"null]}]}]}",
-        b"," * BODY,
-        b"1" * BODY,
-        b"1." + b"1" * BODY,
-        b'"' + b"\\" * BODY,
-        b"[" + b"1," * (BODY // 2 - 10) + b"x",
-        b"[" + b"-," * (BODY // 2 - 10) + b"x",
-        b"{" + b"1:1," * (BODY // 4 - 10) + b"x",
-        b"{{" + b"a" * BODY,
-        b"{{" + b'"a"' * (BODY // 3),
-        b"{" + b" " * BODY,
-        (b"," + b" " * 1_000) * (BODY // 1_001),
-        b'{"a":{' * (BODY // 6),
-        b"[" + (b"1" * 4_300 + b",") * (BODY // 4_301) + b"x",
+        (b"[", b"1,", b"null]"),
+        (b'{"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":[', b"1,", b"null]}]}]}"),
+        (b"", b",", b""),
+        (b"", b"1", b""),
+        (b"1.", b"1", b""),
+        (b'"', b"\\", b""),
+        (b"[", b"1,", b"x"),
+        (b"[", b"-,", b"x"),
+        (b"{", b"1:1,", b"x"),
+        (b"{{", b"a", b""),
+        (b"{{", b'"a"', b""),
+        (b"{", b" ", b""),
+        (b"", b"," + b" " * 1_000, b""),
+        (b"", b'{"a":{', b""),
+        (b"[", b"1" * 4_300 + b",", b"x"),
     ],
-    ids=lambda body: f"{bytes(body[:12]).decode()}..{bytes(body[-6:]).decode()}",
+    ids=lambda part: bytes(part[:12]).decode(),
 )
-def test_a_whole_frame_costs_some_seconds_at_most_whatever_is_in_it(body: bytes) -> None:
+def test_a_whole_frame_costs_some_seconds_at_most_whatever_is_in_it(
+    begin: bytes, unit: bytes, end: bytes
+) -> None:
+    body = begin + unit * ((BODY - len(begin) - len(end)) // len(unit)) + end
     # About 1 s on an idle core; each of the slow ones took 5 s and more.
     assert costs_at_most(3.0, lambda: decode_body(HeartbeatData, body))
 
