@@ -12,6 +12,7 @@ from mqspark.auth.plainacl import PlainAccount, migrate
 from mqspark.auth.policies import Action, Kind
 from mqspark.auth.users import Cipher, Users, UserStatus, UserType
 from mqspark.bounded import Ledger
+from mqspark.clock import Clock
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError, StoreCorrupt
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -45,9 +46,11 @@ class Authority:
         *,
         accounts: Sequence[PlainAccount] = (),
         needs_a_user: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         """``accounts``: of RocketMQ 4; those that are no users yet become some."""
         self.config = config
+        self._clock = clock
         self._audit = audit
         self.users = Users(cipher, lambda: config.max_auth_table_bytes)
         self._saved = SavedTable(self.users, file, self._answer_saved)
@@ -89,7 +92,7 @@ class Authority:
     def guard(self, handlers: Mapping[int, Handler], facts: Facts) -> dict[int, Handler]:
         """These handlers and those of users and policies, behind the gate. It is made by the first call, whose
         ``facts`` hold for all."""
-        gate = self.gate = self.gate or Gate(self.config, self.users, facts, self._audit)
+        gate = self.gate = self.gate or Gate(self.config, self.users, facts, self._audit, self._clock)
         admin = AuthAdmin(self.users, gate, self._answer_when_saved).handlers
         others = {code: handler for code, handler in handlers.items() if code not in admin}
         return gate.guard(merged(others, admin))

@@ -21,8 +21,10 @@ from typing import NamedTuple
 
 from mqspark.auth.access import TABLE, AskedFor, Facts, Row, accesses
 from mqspark.auth.config import AuthConfig
+from mqspark.auth.failures import Failures
 from mqspark.auth.policies import Access, Action, Kind, Ruling
 from mqspark.auth.users import User, Users, UserStatus
+from mqspark.clock import Clock, SystemClock
 from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -99,15 +101,18 @@ class Gate:
         users: Users,
         facts: Facts,
         audit: Callable[[Audited], None] = lambda audited: None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
+        self._failures = Failures()
         self._users = users
         self._facts = facts
         self._audit = audit
         self._unsigned = config.unsigned_codes
         self._unchecked = config.unchecked_codes
         self._authorizes = config.authorization_enabled
-        self.decisions: Counter[str] = Counter(allowed=0, unauthenticated=0, forbidden=0)
-        """By their outcome: ``allowed``, ``unauthenticated``, ``forbidden``."""
+        self.decisions: Counter[str] = Counter(allowed=0, unauthenticated=0, forbidden=0, limited=0)
+        """By their outcome: ``allowed``, ``unauthenticated``, ``forbidden``; ``limited`` after too many failures."""
 
     def guard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers behind the gate."""
@@ -144,6 +149,7 @@ class Gate:
             )
         known = session.attributes.get(_KNOWN)
         if not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known):
+            self._check_failures(session, command.code, name)
             user = self._users.find(name)
             known = None if user is None else KnownUser(user, _address(session), self._users.generation)
         signer = _NOBODY if known is None else known.user.signer
@@ -157,9 +163,20 @@ class Gate:
             expected.encode(), given[:MAX_SIGNATURE_LENGTH].encode("utf-8", "replace")
         )
         if known is None or not is_right or known.user.status is UserStatus.DISABLE:
+            self._failures.note(_address(session), self._clock.monotonic_ms(), name)
             raise self._refused(session, command.code, "unauthenticated", _FAILED, name)
         session.attributes[_KNOWN] = known
         return known
+
+    def _check_failures(self, session: Session, code: int, name: str) -> None:
+        """A user that failed too often from an address waits there, whether the next signature is right or not; who is
+        in stays in. Raises Refusal."""
+        wait_ms = self._failures.wait_ms(_address(session), self._clock.monotonic_ms(), name)
+        if wait_ms:
+            remark = (
+                f"too many wrong signatures of this user from this address, wait {-(-wait_ms // 1000)} s."
+            )
+            raise self._refused(session, code, "limited", remark, name)
 
     def prove(self, name: str, secret: str) -> str | None:
         """A proof that the secret is this enabled user's, good for ``vouch`` until the secret changes; None: it is not.

@@ -99,7 +99,13 @@ def open_authority(
         ends.callback(audit.close)
         accounts = _old_accounts(config.plain_acl_path) if config.migrate_auth_from_v1_enabled else []
         authority = Authority(
-            config, AesGcm(key), file, audit.write, accounts=accounts, needs_a_user=needs_a_user
+            config,
+            AesGcm(key),
+            file,
+            audit.write,
+            accounts=accounts,
+            needs_a_user=needs_a_user,
+            clock=clock,
         )
         return authority, ends.pop_all().close
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mqspark.auth.access import TABLE
+from mqspark.auth.failures import FAILURES, REGAIN_MS
 from mqspark.auth.gate import Audited
 from mqspark.message import TRANSACTION_COMMIT_TYPE, decode_offset_id
 from mqspark.namesrv.config import NamesrvConfig
@@ -39,6 +40,8 @@ class Guarded(NamedTuple):
     bench: Bench
     root: SignedPeer
     audited: list[Audited]
+    clock: ManualClock
+    """The authority's."""
 
     @property
     def one(self) -> Any:
@@ -67,12 +70,13 @@ class Guarded(NamedTuple):
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
     audited: list[Audited] = []
+    clock = ManualClock()
     bench = Bench(
         tmp_path,
         auto_create_subscription_group=False,
-        new_authority=lambda: authority(tmp_path / "auth", audited),
+        new_authority=lambda: authority(tmp_path / "auth", audited, clock=clock),
     )
-    yield Guarded(bench, SignedPeer(bench.peer(), *ROOT), audited)
+    yield Guarded(bench, SignedPeer(bench.peer(), *ROOT), audited, clock)
     bench.close()
 
 
@@ -98,6 +102,29 @@ def test_unknown_disabled_and_wrong_look_the_same(guarded: Guarded) -> None:
     }
     assert answers == {(DENIED, "check signature failed.")}
     assert guarded.bench.store.max_offset("T", 0) == 0
+
+
+def test_guesses_are_slowed_down_for_one_user_at_one_address(guarded: Guarded) -> None:
+    guarded.topic("T")
+    alice = guarded.user("alice", "Topic:T Pub")
+    assert alice.ask(R.SEND_MESSAGE_V2, send_ext("T"), b"x").code == 0
+
+    def send(name: str, password: str, address: str = "127.0.0.1") -> str:
+        peer = SignedPeer(guarded.bench.peer(address=address), name, password)
+        return peer.ask(R.SEND_MESSAGE_V2, send_ext("T"), b"x").remark or ""
+
+    for name in ("alice", "nobody"):
+        remarks = [send(name, f"guess-{number}") for number in range(FAILURES + 2)]
+        assert remarks[:FAILURES] == ["check signature failed."] * FAILURES
+        assert set(remarks[FAILURES:]) == {
+            "too many wrong signatures of this user from this address, wait 6 s."
+        }
+    assert "too many" in send("alice", SECRET), "a right guess must not show"
+    assert send("alice", SECRET, "10.0.0.9") == "", "elsewhere she is let in"
+    assert alice.ask(R.SEND_MESSAGE_V2, send_ext("T"), b"x").code == 0, "who is in stays in"
+    guarded.clock.advance(REGAIN_MS)
+    assert send("alice", SECRET) == ""
+    assert guarded.one.gate.decisions["limited"] == 5
 
 
 def test_what_was_signed_is_what_is_done(guarded: Guarded) -> None:
@@ -321,7 +348,7 @@ def test_light_queues_are_topics_of_their_own(tmp_path: Path) -> None:
     try:
         one = bench.broker.authority
         assert one is not None
-        guarded = Guarded(bench, SignedPeer(bench.peer(), *ROOT), [])
+        guarded = Guarded(bench, SignedPeer(bench.peer(), *ROOT), [], bench.clock)
         guarded.topic("T")
         properties = "INNER_MULTI_DISPATCH\x01%LMQ%mine,%LMQ%other\x02"
         mallory = guarded.user("mallory", "Topic:T Pub", "Topic:%LMQ%mine Pub")

@@ -13,6 +13,8 @@ import httpx
 import pytest
 import trustme
 
+from mqspark.auth import failures as of_failures
+from mqspark.auth.failures import FAILURES, Failures
 from mqspark.auth.policies import AclPolicy, Entry, PolicyType
 from mqspark.auth.users import Users, UserStatus, UserType
 from mqspark.errors import ConfigError
@@ -20,7 +22,7 @@ from mqspark.testing import Broker
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.settings.settings import Layer, broker_settings, consent_to_anonymous
 from mqspark_server.web import sessions
-from mqspark_server.web.sessions import FAILURES, IDLE_MS, LONGEST_MS, Failures, Logins
+from mqspark_server.web.sessions import IDLE_MS, LONGEST_MS, Logins
 
 ROOT = ("root", "root-canary-secret")
 READER = ("reader", "reader-canary-secret")
@@ -85,7 +87,7 @@ def http(guarded: Broker) -> Iterator[httpx.Client]:
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test may fail to log in as often as it likes, unless it says otherwise."""
-    monkeypatch.setattr(sessions, "FAILURES", 10_000)
+    monkeypatch.setattr(of_failures, "FAILURES", 10_000)
 
 
 def log_in(http: httpx.Client, user: tuple[str, str], **more: Any) -> dict[str, Any]:
@@ -289,7 +291,7 @@ def test_an_address_that_fails_too_often_has_to_wait(
 ) -> None:
     session = log_in(http, ROOT, bearer=True)
     http.get("/health/live")
-    monkeypatch.setattr(sessions, "FAILURES", FAILURES)
+    monkeypatch.setattr(of_failures, "FAILURES", FAILURES)
     callers = Failures()
     api = next(c for c in _callers(guarded))
     monkeypatch.setattr(api, "_failures", callers)
@@ -315,14 +317,14 @@ def _callers(broker: Broker) -> list[Any]:
 
 def test_failures_are_forgotten_and_bounded() -> None:
     failures = Failures()
-    monkey = sessions.FAILURES
-    sessions.FAILURES = FAILURES
+    monkey = of_failures.FAILURES
+    of_failures.FAILURES = FAILURES
     try:
         for _ in range(FAILURES):
             assert failures.wait_ms("10.0.0.1", 0) == 0
             failures.note("10.0.0.1", 0)
-        assert failures.wait_ms("10.0.0.1", 0) == sessions.REGAIN_MS
-        assert failures.wait_ms("10.0.0.1", sessions.REGAIN_MS) == 0
+        assert failures.wait_ms("10.0.0.1", 0) == of_failures.REGAIN_MS
+        assert failures.wait_ms("10.0.0.1", of_failures.REGAIN_MS) == 0
         assert failures.wait_ms("10.0.0.2", 0) == 0
         for _ in range(FAILURES):
             failures.note("2001:db8::1", 0)
@@ -330,9 +332,9 @@ def test_failures_are_forgotten_and_bounded() -> None:
         assert failures.wait_ms("2001:db8:0:1::1", 0) == 0
         for number in range(5_000):
             failures.note(f"10.1.{number // 250}.{number % 250}", number)
-        assert len(failures._free_ms) == sessions.MAX_ADDRESSES
+        assert len(failures._free_ms) == of_failures.MAX_KEYS
     finally:
-        sessions.FAILURES = monkey
+        of_failures.FAILURES = monkey
 
 
 # --- what is told ---

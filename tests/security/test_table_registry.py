@@ -38,7 +38,7 @@ SERVERS = {
     "NamesrvSettings.unused": "keys of the settings",
     "Layer.values": "settings",
     "Logins._open": "MAX_LOGINS, each of a bounded user name",
-    "Failures._free_ms": "MAX_ADDRESSES",
+    "Failures._free_ms": "MAX_KEYS, of MAX_USER_LENGTH",
     "DevCluster._layers": "settings",
     "DevCluster._ports": "settings",
     "DevCluster._roles": "settings",

@@ -12,6 +12,7 @@ from mqspark.auth.config import AuthConfig
 from mqspark.auth.gate import Audited
 from mqspark.auth.policies import AclPolicy, Entry, PolicyType
 from mqspark.auth.users import UserType
+from mqspark.clock import Clock
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import Header, to_ext
 from mqspark.protocol.signature import Signer
@@ -25,7 +26,12 @@ SECRET = "of users that allow() makes"  # noqa: S105 - known to these tests alon
 
 
 def authority(
-    directory: Path, audited: list[Audited] | None = None, key: bytes = KEY, **settings: Any
+    directory: Path,
+    audited: list[Audited] | None = None,
+    key: bytes = KEY,
+    *,
+    clock: Clock | None = None,
+    **settings: Any,
 ) -> Authority:
     """With the super user ROOT."""
     config = AuthConfig(
@@ -37,7 +43,7 @@ def authority(
         }
     )
     seen = audited if audited is not None else []
-    return Authority(config, AesGcm(key), ConfigFile(directory / "users.auth"), seen.append)
+    return Authority(config, AesGcm(key), ConfigFile(directory / "users.auth"), seen.append, clock=clock)
 
 
 def allow(one: Authority, name: str, *rules: str, secret: str = SECRET) -> None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mqspark.auth.failures import Failures
 from mqspark.auth.gate import changes_more
 from mqspark.auth.policies import Action, Kind
 from mqspark.logs import printable, sparing
@@ -32,7 +33,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers import Header
 from mqspark_server.web.problems import Problem
-from mqspark_server.web.sessions import Failures, Login, Logins
+from mqspark_server.web.sessions import Login, Logins
 
 if TYPE_CHECKING:
     from mqspark.auth.gate import Gate

@@ -1,4 +1,4 @@
-"""Logins over HTTP: sessions by their secret ids, and addresses that have failed to log in too often.
+"""Logins over HTTP: sessions by their secret ids.
 
 A session's id is known to its holder alone; the table has its hash. Times are milliseconds of a clock that only moves
 forward. Must not know HTTP, users or policies.
@@ -7,11 +7,10 @@ forward. Must not know HTTP, users or policies.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import secrets
 from dataclasses import dataclass
 
-__all__ = ["Failures", "Login", "Logins"]
+__all__ = ["Login", "Logins"]
 
 MAX_LOGINS = 1_024
 MAX_LOGINS_OF_ONE = 64
@@ -20,11 +19,6 @@ IDLE_MS = 30 * 60_000
 """A session that a browser does not use for so long has ended."""
 LONGEST_MS = 12 * 3_600_000
 """A session ends after so long however much it is used."""
-
-MAX_ADDRESSES = 1_024
-FAILURES = 10
-"""An address may fail so often at once, and then once in each REGAIN_MS."""
-REGAIN_MS = 6_000
 
 
 @dataclass(slots=True)
@@ -95,28 +89,3 @@ def _has_ended(login: Login, now_ms: int) -> bool:
 
 def _hashed(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
-
-
-class Failures:
-    """Failed logins by address; of IPv6 by the 64 bits that one network has."""
-
-    def __init__(self) -> None:
-        self._free_ms: dict[str, int] = {}
-        """Address to the time at which all of its failures are forgotten."""
-
-    def wait_ms(self, address: str, now_ms: int) -> int:
-        """How long the address has to wait before it may try again; 0: it may."""
-        free_ms = self._free_ms.get(_network(address), now_ms)
-        return max(0, free_ms - (FAILURES - 1) * REGAIN_MS - now_ms)
-
-    def note(self, address: str, now_ms: int) -> None:
-        key = _network(address)
-        free_ms = max(now_ms, self._free_ms.pop(key, now_ms)) + REGAIN_MS
-        if len(self._free_ms) >= MAX_ADDRESSES:
-            del self._free_ms[min(self._free_ms, key=self._free_ms.__getitem__)]
-        self._free_ms[key] = free_ms
-
-
-def _network(address: str) -> str:
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    return str(ip) if ip.version == 4 else str(ipaddress.ip_network((ip, 64), strict=False))
