@@ -24,9 +24,11 @@ from tests.support.store_tools import drain
 
 __all__ = ["Seen", "look", "make_store", "run_fsck"]
 
-TIMER_MS = 100_000
+TIMER_MS = 50_000
 DELAY_MS = 60_000
 START_MS = 1_700_000_000_000
+LOOK_MS = 30_000
+"""After the start: both messages still wait."""
 READERS = SubscriptionGroupConfig(group_name="readers")
 
 
@@ -83,7 +85,7 @@ class Seen:
 
 def look(root: Path, settings: Mapping[str, Any] = SETTINGS, *, wait_ms: int = 0) -> Seen:
     """Start a broker, look, wait until what waits is due, look, send one, stop it."""
-    clock = FakeClock(START_MS + 30_000)
+    clock = FakeClock(START_MS + LOOK_MS)
     with Broker(store=root, settings=settings, clock=clock, http=True) as broker:
         app = broker.apps[0]
         clock.advance(wait_ms)
@@ -98,7 +100,7 @@ def look(root: Path, settings: Mapping[str, Any] = SETTINGS, *, wait_ms: int = 0
                     float(line.split()[-1])
                 )
         found = broker.call(lambda: drain(app.store, "Orders", 0))
-        clock.advance(TIMER_MS + DELAY_MS)
+        clock.advance(DELAY_MS - LOOK_MS + 5_000)
         later = broker.call(lambda: drain(app.store, "Later", 0))
         with RawConnection(broker.address, 60) as connection:
             reply = connection.request(
