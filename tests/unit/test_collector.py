@@ -25,12 +25,12 @@ class Ring:
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
+def collecting() -> Iterator[tuple[Collector, asyncio.AbstractEventLoop]]:
     loop = asyncio.new_event_loop()
     collector = Collector()
     collector.start(loop)
     try:
-        yield collector
+        yield collector, loop
     finally:
         collector.stop()
         loop.close()
@@ -74,7 +74,7 @@ def test_a_full_collection_visits_a_few_ten_thousand_objects_at_most() -> None:
 
 
 def test_garbage_among_what_was_set_aside_is_found_by_a_visit_of_all() -> None:
-    with collecting() as collector:
+    with collecting() as (collector, _):
         ring = Ring()
         found = weakref.ref(ring)
         gc.collect()
@@ -91,17 +91,13 @@ def test_a_visit_of_all_is_due_when_the_process_has_twice_as_many_objects(
     monkeypatch.setattr("mqspark_server.collector.CHECK_S", 0.001)
     blocks = 10_000_000
     monkeypatch.setattr("mqspark_server.collector.sys.getallocatedblocks", lambda: blocks)
-    loop = asyncio.new_event_loop()
-    collector = Collector()
-    collector.start(loop)
-    ring = Ring()
-    found = weakref.ref(ring)
-    gc.collect()
-    del ring
-    loop.run_until_complete(asyncio.sleep(0.05))
-    assert found() is not None
-    blocks *= 4
-    loop.run_until_complete(asyncio.sleep(0.05))
-    assert found() is None
-    collector.stop()
-    loop.close()
+    with collecting() as (_, loop):
+        ring = Ring()
+        found = weakref.ref(ring)
+        gc.collect()
+        del ring
+        loop.run_until_complete(asyncio.sleep(0.05))
+        assert found() is not None
+        blocks *= 4
+        loop.run_until_complete(asyncio.sleep(0.05))
+        assert found() is None
