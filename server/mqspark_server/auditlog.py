@@ -38,6 +38,7 @@ class AuditLog:
         self._clock = clock
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._handler = _Private(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
+        self._is_closed = False
         self._second = 0
         self._lines = self._uses = 0
         self.suppressed = 0
@@ -45,6 +46,8 @@ class AuditLog:
         self._unreported = 0
 
     def write(self, audited: Audited) -> None:
+        if self._is_closed:  # a connection may end after the log; a handler would open its file again
+            return
         now_ms = self._clock.now_ms()
         if now_ms // 1000 != self._second:
             self._second = now_ms // 1000
@@ -74,6 +77,7 @@ class AuditLog:
         self._handler.emit(logging.makeLogRecord({"msg": json.dumps(line, ensure_ascii=False)}))
 
     def close(self) -> None:
+        self._is_closed = True
         self._handler.close()
 
 

@@ -65,6 +65,12 @@ def sent_to(cluster: Cluster, words: bytes) -> bytes:
         return read_on(peer)
 
 
+def audited(cluster: Cluster) -> list[dict[str, str]]:
+    text = (cluster.store_paths[MASTER] / "config" / "auth" / "audit.log").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if line["request"] == "REPLICATE"]
+
+
 def fill(cluster: Cluster, keys: Credentials | None = ROOT) -> None:
     with Producer(cluster.namesrv, group="p", credentials=keys) as producer:
         for number in range(20):
@@ -98,11 +104,20 @@ def test_who_has_no_secret_gets_a_challenge_and_no_more(guarded: Cluster) -> Non
         assert len(challenge) == len(MAGIC) + 32
         peer.sendall(proof.receive(challenge)[0] + FROM_THE_FIRST_BYTE)
         assert read_on(peer) == b""
-    audit = (guarded.store_paths[MASTER] / "config" / "auth" / "audit.log").read_text()
-    lines = [json.loads(line) for line in audit.splitlines()]
-    judged = [(line["user"], line["decision"]) for line in lines if line["request"] == "REPLICATE"]
+    judged = [(line["user"], line["decision"]) for line in audited(guarded)]
     assert ("inner", "allowed") in judged
     assert ("inner", "denied") in judged
+
+
+def test_who_leaves_without_a_proof_is_audited_once(guarded: Cluster) -> None:
+    before = len(audited(guarded))
+    with socket.create_connection(ha_port(guarded), timeout=10) as peer:
+        source = "{}:{}".format(*peer.getsockname()[:2])
+    eventually(lambda: len(audited(guarded)) > before)
+    lines = [line for line in audited(guarded) if line["peer"] == source]
+    assert [(line["user"], line["decision"], line["reason"]) for line in lines] == [
+        ("", "denied", "it ended the connection before its proof")
+    ]
 
 
 def test_a_slave_whose_user_is_disabled_is_cut_off(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ class _SlaveConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._address = self.host = ""
         self._proof: MasterProof | None = None
-        self._is_admitted = False
+        self._is_admitted = self._is_judged = False
         self._tls: TlsStream | None = None
         self._is_first = True
         self._full = False
@@ -216,19 +216,21 @@ class _SlaveConnection(asyncio.Protocol):
 
     def _proved(self, data: bytes) -> bytes:
         """What lies behind the proof. Raises ProtocolError."""
-        proof, judged = self._proof, self._server.admission.judged
+        proof = self._proof
         if proof is None or not data:
             return b""
-        try:
-            reply, rest = proof.receive(data)
-        except ProtocolError as error:
-            judged(proof.access_key, self._address, str(error))
-            raise
+        reply, rest = proof.receive(data)
         self._write([reply])
         if proof.is_complete:
             self._is_admitted = True
-            judged(proof.access_key, self._address)
+            self._judge("")
         return rest
+
+    def _judge(self, problem: str) -> None:
+        """Audit, once, who may copy the log and who may not."""
+        if self._proof is not None and not self._is_judged:
+            self._is_judged = True
+            self._server.admission.judged(self._proof.access_key, self._address, problem)
 
     @property
     def is_proven(self) -> bool:
@@ -250,6 +252,7 @@ class _SlaveConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         log.info("slave %s disconnected (%s)", self._address, error or "closed")
+        self._judge("it ended the connection before its proof")
         self._transport = None
         self._server.left(self)
 
@@ -299,6 +302,7 @@ class _SlaveConnection(asyncio.Protocol):
     def let_go(self, reason: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
             log.warning("slave %s is disconnected: %s", self._address, reason)
+            self._judge(reason)
             self._transport.abort()  # it may not read its data
 
     def end(self, *, abruptly: bool) -> None:
