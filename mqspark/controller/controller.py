@@ -330,6 +330,13 @@ class Controller:
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
                 f"BrokerId: {header.broker_id} hasn't been registered in broker-set: {header.broker_name}",
             )
+        if header.broker_addr != found.address(header.broker_id):
+            # It says nothing of the broker that is registered: this is a copy of its files, or it has moved.
+            raise Refusal(
+                ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+                f"BrokerId: {header.broker_id} of broker-set: {header.broker_name} is registered at"
+                f" {found.address(header.broker_id)}",
+            )
         self._liveness.heard(session, header.broker_id, header)
         return ok(command, remark="Heart beat success")
 

@@ -38,6 +38,8 @@ class LiveReplica:
     max_offset: int = -1
     confirm_offset: int = -1
     priority: int = INT32_MAX
+    address: str = ""
+    """Where it says that it is."""
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -94,6 +96,7 @@ class Liveness:
             max_offset=-1 if header.max_offset is None else header.max_offset,
             confirm_offset=-1 if header.confirm_offset is None else header.confirm_offset,
             priority=INT32_MAX if header.election_priority is None else header.election_priority,
+            address=header.broker_addr,
         )
 
     def knows(self, name: str, broker_id: int) -> bool:
@@ -129,11 +132,13 @@ class Liveness:
         return min(max(now_ms + 1, min(ends, default=now_ms + interval_ms)), now_ms + interval_ms)
 
     def keep_only(self, table: ReplicaTable) -> None:
-        """Forget replicas that were removed."""
+        """Forget replicas that were removed, or were heard from elsewhere than where the table has them."""
         self._forget(
             (name, broker_id)
-            for name, broker_id in self._live
-            if (found := table.get(name)) is None or broker_id not in found.replicas
+            for (name, broker_id), live in self._live.items()
+            if (found := table.get(name)) is None
+            or broker_id not in found.replicas
+            or (live.session is not None and live.address != found.address(broker_id))
         )
 
     def _forget(self, keys: Iterable[Key]) -> list[Key]:

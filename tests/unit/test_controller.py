@@ -94,7 +94,7 @@ def test_a_copied_directory_does_not_take_the_place_of_a_live_broker(trio: Contr
     trio.die(2)
     trio.brokers[2] = trio.connect()
     assert trio.register(2, at=elsewhere).code == 0
-    trio.heartbeat(2)
+    trio.heartbeat(2, brokerAddr=elsewhere)
     assert trio.elect(2, designate=True).ext["masterAddress"] == elsewhere
 
 
@@ -528,6 +528,26 @@ def test_heartbeats(trio: ControllerBench) -> None:
     assert ask(RequestCode.BROKER_HEARTBEAT, header | {"brokerId": "1", "clusterName": "c2"}).code == unknown
 
 
+def test_a_broker_that_moved_is_registered_whatever_it_said_before(trio: ControllerBench) -> None:
+    moved = "10.9.9.9:10911"
+    trio.die(1)
+    trio.brokers[1] = trio.connect()
+    trio.heartbeat(1, brokerAddr=moved)
+    assert trio.register(1, moved).code == 0
+    trio.heartbeat(1, brokerAddr=moved)
+    assert trio.register(1, "10.9.9.8:10911").code == Code.CONTROLLER_BROKER_ID_INVALID, "it is alive"
+
+
+def test_a_copy_of_a_broker_does_not_speak_for_it(trio: ControllerBench) -> None:
+    old = trio.brokers[1]
+    trio.brokers[1] = trio.connect()
+    trio.heartbeat(1, brokerAddr="10.9.9.9:10911")
+    assert trio.info()[0] == 1
+    old.disconnect()
+    trio.save()
+    assert trio.info()[0] == 2, "only the copy was heard"
+
+
 def test_settings_over_the_wire(trio: ControllerBench) -> None:
     answer = trio.operator.ask(RequestCode.GET_CONTROLLER_CONFIG)
     assert b"enableElectUncleanMaster=false\n" in answer.body
@@ -657,8 +677,10 @@ def test_a_controller_knows_who_is_alive_before_it_leads() -> None:
         "brokerId": "2",
         "epoch": "1",
     }
+    copy = heartbeat | {"brokerAddr": "h9:1", "brokerId": "1"}
     for _ in range(24):
         assert peer.ask(RequestCode.BROKER_HEARTBEAT, heartbeat).code == Code.CONTROLLER_NOT_LEADER
+        assert peer.ask(RequestCode.BROKER_HEARTBEAT, copy).code == Code.CONTROLLER_NOT_LEADER
         clock.advance(500)
         core.tick()
     core.lead(state, clock.monotonic_ms() + 60_000)
