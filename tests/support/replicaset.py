@@ -1,0 +1,141 @@
+"""A replica set in controller mode as a user starts it: a name server, a controller and brokers, each a process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, mqspark_namesrv
+from tests.support.remoting import ask
+from tests.support.waiting import eventually
+
+__all__ = ["NAME", "ReplicaSet"]
+
+ELECT_MASTER, GET_SYNC_STATE_DATA, CLEAN_BROKER_DATA, GET_BROKER_RUNTIME_INFO = 1002, 1006, 1011, 28
+NAME, CLUSTER = "set", "Set"
+LEASE_MS = 2_000
+SETTINGS: Mapping[str, object] = {
+    "brokerName": NAME,
+    "brokerClusterName": CLUSTER,
+    "enableControllerMode": True,
+    "minInSyncReplicas": 2,
+    "controllerHeartBeatTimeoutMills": LEASE_MS,
+    "brokerHeartbeatInterval": 200,
+    "mappedFileSizeCommitLog": 1 << 22,
+    "httpEnable": False,
+}
+
+
+class ReplicaSet:
+    """Brokers are known by the ids that the controller gave them. A context manager."""
+
+    def __init__(self, folder: Path, size: int, **settings: object) -> None:
+        self._folder, self._size = folder, size
+        self._settings = settings
+        self._ends = ExitStack()
+        self._brokers: dict[int, tuple[ExitStack, Cluster]] = {}
+        self.namesrv = self.controller = ""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as ends:
+            self.namesrv = ends.enter_context(mqspark_namesrv(self._folder / "namesrv"))
+            self.controller, _ = ends.enter_context(
+                mqspark_controller(self._folder, scanNotActiveBrokerInterval=200)
+            )
+            ends.callback(self._close)
+            for _ in range(self._size):
+                self.add()
+            self.until_in_sync()
+            self._ends = ends.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends.close()
+
+    def _close(self) -> None:
+        for stack, _ in self._brokers.values():
+            stack.close()
+
+    @property
+    def ids(self) -> set[int]:
+        """Of the brokers that run, or are frozen."""
+        return set(self._brokers)
+
+    def state(self) -> dict[str, Any]:
+        """What the controller says of the set; empty before it knows it."""
+        body = ask(self.controller, GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()).body
+        found: dict[str, Any] = json.loads(body)["replicasInfoTable"].get(NAME, {})
+        return found
+
+    def known(self) -> set[int]:
+        """All that the controller knows, in sync or not."""
+        state = self.state()
+        return {
+            each["brokerId"] for key in ("inSyncReplicas", "notInSyncReplicas") for each in state.get(key, ())
+        }
+
+    def in_sync(self) -> set[int]:
+        return {each["brokerId"] for each in self.state().get("inSyncReplicas", ())}
+
+    def master(self) -> int | None:
+        found: int | None = self.state().get("masterBrokerId")
+        return found
+
+    def until_in_sync(self) -> None:
+        eventually(lambda: self.in_sync() == self.ids, lambda: (self.ids, self.state()))
+
+    def until_another_leads(self, old: int) -> int:
+        return eventually(lambda: (found := self.master()) not in (None, old) and found, lambda: self.state())
+
+    def add(self) -> int:
+        """Start a broker with an empty directory; its id."""
+        before = self.known()
+        place = self._folder / f"broker-{len(list(self._folder.glob('broker-*')))}"
+        stack, broker = self._start(place)
+        try:
+            new = eventually(lambda: self.known() - before, "the controller to know the new broker")
+            (number,) = new
+        except BaseException:
+            stack.close()
+            raise
+        self._brokers[number] = stack, broker
+        return number
+
+    def _start(self, folder: Path) -> tuple[ExitStack, Cluster]:
+        stack = ExitStack()
+        settings = {**SETTINGS, **self._settings, "controllerAddr": self.controller}
+        return stack, stack.enter_context(mqspark_broker(folder, self.namesrv, settings))
+
+    def drain(self, number: int) -> None:
+        """Give its part to another one, if it leads; stop it, and let the controller forget it."""
+        if self.master() == number:
+            other = min(self.in_sync() - {number})
+            words = {"clusterName": CLUSTER, "brokerName": NAME}
+            reply = ask(self.controller, ELECT_MASTER, brokerId=other, designateElect=True, **words)
+            assert reply.code == 0, reply
+            eventually(lambda: self.master() == other, lambda: self.state())
+        self._brokers.pop(number)[0].close()
+        eventually(lambda: number not in self.in_sync(), lambda: self.state())
+        eventually(lambda: self._is_forgotten(number), lambda: self.state())
+
+    def _is_forgotten(self, number: int) -> bool:
+        """The controller refuses while it counts the broker as alive."""
+        words = {"clusterName": CLUSTER, "brokerName": NAME}
+        return ask(self.controller, CLEAN_BROKER_DATA, brokerControllerIdsToClean=number, **words).code == 0
+
+    def logs(self) -> list[bytes]:
+        """The log of each broker, as far as it says that it goes."""
+        return [_log(broker) for _, broker in self._brokers.values()]
+
+
+def _log(broker: Cluster) -> bytes:
+    table = json.loads(ask(broker.broker, GET_BROKER_RUNTIME_INFO).body)["table"]
+    paths = sorted((broker.store / "commitlog").iterdir())
+    start = int(paths[0].name)
+    return b"".join(path.read_bytes() for path in paths)[: int(table["commitLogMaxOffset"]) - start]
