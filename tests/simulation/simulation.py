@@ -5,6 +5,7 @@ Everything follows from the seed. ``python -m tests.simulation --seed N`` plays 
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 from collections.abc import Callable, Sequence
@@ -194,6 +195,8 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, bug: Bug = nullco
     was_enabled = gc.isenabled()
     gc.disable()
     gc.freeze()
+    # Killed coroutines end outside any loop: what they await then must fail, not make a loop that nobody closes.
+    asyncio.set_event_loop(None)
     try:
         with patch("sys.unraisablehook", lambda _: None):  # killed coroutines do not end well
             result = _run(seed, faults, bug)

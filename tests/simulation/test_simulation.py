@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,8 @@ def _quiet() -> Iterator[None]:
 def check(seed: int) -> None:
     result = simulate(seed)
     assert result.broken is None, f"python -m tests.simulation --seed {seed}\n{result}"
+    with pytest.raises(RuntimeError):  # a loop that was made here, nobody would close
+        asyncio.get_event_loop()
 
 
 def test_a_seed_is_a_run() -> None:
