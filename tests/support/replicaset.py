@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +16,7 @@ from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, 
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 
-__all__ = ["NAME", "ReplicaSet"]
+__all__ = ["LEASE_MS", "NAME", "ReplicaSet"]
 
 ELECT_MASTER, GET_SYNC_STATE_DATA, CLEAN_BROKER_DATA, GET_BROKER_RUNTIME_INFO = 1002, 1006, 1011, 28
 NAME, CLUSTER = "set", "Set"
@@ -129,9 +132,34 @@ class ReplicaSet:
         words = {"clusterName": CLUSTER, "brokerName": NAME}
         return ask(self.controller, CLEAN_BROKER_DATA, brokerControllerIdsToClean=number, **words).code == 0
 
+    def kill(self, number: int) -> Path:
+        """SIGKILL; the folder with which ``restart`` starts it again."""
+        stack, broker = self._brokers.pop(number)
+        os.kill(broker.broker_pid, signal.SIGKILL)
+        stack.close()
+        return broker.store.parent
+
+    def restart(self, number: int, folder: Path) -> None:
+        self._brokers[number] = self._start(folder)
+
+    def freeze(self, number: int) -> None:
+        os.kill(self._brokers[number][1].broker_pid, signal.SIGSTOP)
+
+    def thaw(self, number: int) -> None:
+        os.kill(self._brokers[number][1].broker_pid, signal.SIGCONT)
+
+    def until_all_say(self, code: int, name: str) -> None:
+        """All brokers answer this request for a table with something of that name: slaves copy tables every 3 s."""
+        for _, broker in self._brokers.values():
+            eventually(partial(_says, broker, code, name.encode()), f"{name} at {broker.broker}")
+
     def logs(self) -> list[bytes]:
         """The log of each broker, as far as it says that it goes."""
         return [_log(broker) for _, broker in self._brokers.values()]
+
+
+def _says(broker: Cluster, code: int, name: bytes) -> bool:
+    return name in ask(broker.broker, code).body
 
 
 def _log(broker: Cluster) -> bytes:
