@@ -161,7 +161,7 @@ def test_users_survive_in_their_file_without_a_clear_secret(tmp_path: Path) -> N
     was = one.users.find("alice")
     assert was is not None
     assert alice.signer.signature(b"x") == was.signer.signature(b"x")
-    assert not again.behind
+    assert not again.jobs_due
     assert "canary" not in repr(alice)
 
 
