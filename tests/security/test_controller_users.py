@@ -23,7 +23,7 @@ from tests.support.remoting import RawConnection, Reply
 
 ROOT = Credentials("root", "root-secret")
 INNER = Signer("inner", "inner-secret")
-STRANGER = Signer("root", "guessed")
+STRANGER = Signer("nobody", "guessed")
 SETTINGS = {
     "authenticationEnabled": True,
     "authorizationEnabled": True,
