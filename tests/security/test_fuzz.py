@@ -10,7 +10,7 @@ from tests.security.fuzz.__main__ import fuzz, replay
 from tests.security.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).parent / "fuzz" / "corpus"
-SECONDS = 2.0
+SECONDS = 1.0
 
 
 @pytest.mark.parametrize("name", TARGETS)

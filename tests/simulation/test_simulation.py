@@ -14,8 +14,8 @@ from tests.simulation.disk import SimulatedFiles
 from tests.simulation.simulation import simulate
 from tests.support.draws import draws
 
-SEEDS = 60
-"""In ``make test``; about a quarter of a second each."""
+SEEDS = 25
+"""In ``make test``; about a third of a second each."""
 
 OFTEN = (
     "a master acknowledges what it alone has",

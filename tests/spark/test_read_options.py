@@ -129,12 +129,19 @@ def test_topics_of_batch_queues(spark: SparkSession, cluster: DevCluster, topic:
     assert some.count() == 400 - 12
 
 
-@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "1 second"}])
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "text", "trigger"),
     [
-        ({"startingOfsets": "earliest"}, "startingofsets: not an option of the pymq source"),
-        ({"endingOffsets": "latest"}, "endingOffsets: a stream has no end"),
+        (
+            {"startingOfsets": "earliest"},
+            "startingofsets: not an option of the pymq source",
+            {"availableNow": True},
+        ),
+        (
+            {"endingOffsets": "latest"},
+            "endingOffsets: a stream has no end",
+            {"processingTime": "1 second"},
+        ),
     ],
 )
 def test_an_error_in_a_streams_options_is_the_last_one_shown(
