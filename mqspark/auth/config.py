@@ -24,11 +24,11 @@ class AuthConfig:
     authorization_enabled: bool = False
     """Whether users who are not super need a policy for what they do."""
     auth_config_path: str = ""
-    """Directory of ``users.auth`` and its key; by default ``auth`` in the store of a broker. A name server needs it."""
+    """Directory of the users and their key; by default in the store of a broker or controller. Name servers need it."""
     init_authentication_user: str = field(default="", repr=False)
     """``{"username":…,"password":…}``: made as super user at the start, unless the user is there."""
     inner_client_authentication_credentials: str = field(default="", repr=False)
-    """``{"accessKey":…,"secretKey":…}``: how this broker signs to name servers and its master; also made as super
+    """``{"accessKey":…,"secretKey":…}``: how this server signs to others of the cluster; also made as super
     user, unless the user is there."""
     authentication_whitelist: str = ""
     """``code,code``: requests that need no signature."""
