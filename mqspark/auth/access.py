@@ -33,22 +33,24 @@ from mqspark.message import (
     is_broker_topic,
     is_system_topic,
 )
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.client_bodies import (
     BatchAckMessageRequestBody,
     CheckClientRequestBody,
-    CreateTopicListRequestBody,
     HeartbeatData,
     LockBatchRequestBody,
     QueryAssignmentRequestBody,
     SetMessageRequestModeRequestBody,
+)
+from mqspark.protocol.bodies.topic_bodies import (
+    CreateTopicListRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
-    decode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
-from mqspark.protocol.headers import REQUEST_HEADERS
+from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.protocol.receipts import real_topic
 
 __all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessage", "accesses"]

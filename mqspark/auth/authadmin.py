@@ -16,11 +16,11 @@ from mqspark.auth.gate import Gate
 from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyType, Resource, named
 from mqspark.auth.users import SEALED_PREFIX, User, Users, UserStatus, UserType, acl_document, user_subject
 from mqspark.errors import IllegalName, InvalidMessage, TableFull
-from mqspark.protocol.bodies import Body, decode_body
+from mqspark.protocol.bodies.body import Body, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.admin_headers import (
     CreateAclRequestHeader,
     CreateUserRequestHeader,
     DeleteAclRequestHeader,

@@ -22,16 +22,15 @@ import msgspec
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.topics import Topics, copy_config
 from mqspark.message import PERM_READ, PERM_WRITE, crc32
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     KVTable,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    decode_body,
-    encode_body,
 )
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.cluster_headers import (
     QueryDataVersionRequestHeader,
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,

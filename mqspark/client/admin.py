@@ -29,65 +29,71 @@ from mqspark.message import (
     parse_number,
     split_tags,
 )
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.admin_bodies import (
     BrokerStatsData,
-    ClusterInfo,
-    ConsumerConnection,
     ConsumerRunningInfo,
     ConsumeStats,
-    GroupList,
-    HARuntimeInfo,
-    KVTable,
+    ResetOffsetBody,
+    TopicOffset,
+    TopicStatsTable,
+)
+from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
+from mqspark.protocol.bodies.client_bodies import (
+    ConsumerConnection,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
-    ResetOffsetBody,
     SetMessageRequestModeRequestBody,
+)
+from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo
+from mqspark.protocol.bodies.topic_bodies import (
+    ClusterInfo,
+    GroupList,
+    KVTable,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
     TopicList,
-    TopicOffset,
-    TopicStatsTable,
-    decode_body,
-    encode_body,
-    queue_of,
 )
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
-from mqspark.protocol.headers import (
-    AddWritePermOfBrokerRequestHeader,
-    CloneGroupOffsetRequestHeader,
+from mqspark.protocol.headers.admin_headers import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
-    DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
+from mqspark.protocol.headers.client_headers import (
+    CloneGroupOffsetRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumerRunningInfoRequestHeader,
-    GetConsumeStatsRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
     GetProducerConnectionListRequestHeader,
-    GetSubscriptionGroupConfigRequestHeader,
-    GetTopicConfigRequestHeader,
-    GetTopicStatsInfoRequestHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     QueryMessageRequestHeader,
-    QueryTopicConsumeByWhoRequestHeader,
     ResetOffsetRequestHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
-    ViewBrokerStatsDataRequestHeader,
     ViewMessageRequestHeader,
-    WipeWritePermOfBrokerRequestHeader,
-    to_ext,
 )
+from mqspark.protocol.headers.cluster_headers import (
+    AddWritePermOfBrokerRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+)
+from mqspark.protocol.headers.header import to_ext
 from mqspark.record import decode_pull, decode_record, decode_records
 
 __all__ = ["AdminClient", "GroupOffset", "QueueRead"]

@@ -40,31 +40,23 @@ from mqspark.message import (
     MessageQueue,
     QueueOffset,
 )
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.admin_bodies import (
     MAX_QUEUES_ASKED,
-    ClusterInfo,
-    KVTable,
     OffsetsOfQueues,
     QueuesOfTopic,
     QueuesOfTopics,
-    TopicList,
-    TopicRouteData,
-    decode_body,
-    encode_body,
 )
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.topic_bodies import ClusterInfo, KVTable, TopicList, TopicRouteData
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import (
-    CreateTopicRequestHeader,
-    GetKVConfigRequestHeader,
+from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
+from mqspark.protocol.headers.client_headers import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
-    GetRouteInfoRequestHeader,
-    Header,
     PullMessageRequestHeader,
-    PutKVConfigRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     QueryMessageRequestHeader,
@@ -72,6 +64,12 @@ from mqspark.protocol.headers import (
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from mqspark.protocol.headers.cluster_headers import (
+    GetKVConfigRequestHeader,
+    GetRouteInfoRequestHeader,
+    PutKVConfigRequestHeader,
+)
+from mqspark.protocol.headers.header import Header
 
 __all__ = [
     "FIRST_CONTACT_MS",

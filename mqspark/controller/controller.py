@@ -27,20 +27,19 @@ from mqspark.controller.replicasets import FIRST_ID, ReplicaSet, ReplicaTable
 from mqspark.errors import StoreCorrupt
 from mqspark.logs import sparing
 from mqspark.names import is_address
-from mqspark.protocol.bodies import (
-    BrokerMemberGroup,
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.replica_bodies import (
     BrokerReplicasInfo,
     ElectMasterResponseBody,
     ReplicaIdentity,
     ReplicasInfo,
     SyncStateSet,
-    decode_body,
-    encode_body,
 )
+from mqspark.protocol.bodies.topic_bodies import BrokerMemberGroup
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, merged, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.cluster_headers import (
     AlterSyncStateSetRequestHeader,
     AlterSyncStateSetResponseHeader,
     ApplyBrokerIdRequestHeader,

@@ -20,7 +20,7 @@ from mqspark.names import is_sound
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, merged, ok
-from mqspark.protocol.headers import BrokerHeartbeatRequestHeader, GetMetaDataResponseHeader
+from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader, GetMetaDataResponseHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
 from mqspark.store.disk.flush import Job

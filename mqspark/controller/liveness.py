@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mqspark.clock import Clock
 from mqspark.config import INT32_MAX
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
-from mqspark.protocol.headers import BrokerHeartbeatRequestHeader
+from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader
 from mqspark.protocol.session import Session
 
 __all__ = ["LiveReplica", "Liveness"]

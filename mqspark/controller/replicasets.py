@@ -19,7 +19,7 @@ from mqspark.config import INT64_MAX
 from mqspark.names import is_address, is_sound
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
-from mqspark.protocol.headers import I32, I64
+from mqspark.protocol.headers.header import I32, I64
 
 __all__ = ["FIRST_ID", "KnownReplica", "ReplicaSet", "ReplicaTable"]
 

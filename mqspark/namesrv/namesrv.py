@@ -31,20 +31,19 @@ from mqspark.namesrv.config import UPDATABLE_KEYS, NamesrvConfig
 from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
 from mqspark.namesrv.routes import BrokerIdentity, RouteTable
 from mqspark.namesrv.saves import Saves
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.topic_bodies import (
     BrokerMemberGroup,
     DataVersion,
     GetBrokerMemberGroupResponseBody,
     KVTable,
     TopicList,
     TopicRouteData,
-    decode_body,
-    encode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, settings_to_change
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.cluster_headers import (
     AddWritePermOfBrokerRequestHeader,
     BrokerHeartbeatRequestHeader,
     DeleteKVConfigRequestHeader,

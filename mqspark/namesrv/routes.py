@@ -26,7 +26,7 @@ from mqspark.logs import printable, sparing
 from mqspark.message import PERM_READ, PERM_WRITE
 from mqspark.names import is_address
 from mqspark.namesrv.config import NamesrvConfig
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.topic_bodies import (
     BrokerData,
     ClusterInfo,
     DataVersion,

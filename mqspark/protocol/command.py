@@ -29,7 +29,7 @@ from mqspark.errors import ProtocolError
 from mqspark.names import are_sound
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import CURRENT_VERSION, Language
-from mqspark.protocol.headers import I32, Header, from_ext, from_texts, json_decoder, to_ext
+from mqspark.protocol.headers.header import I32, Header, from_ext, from_texts, json_decoder, to_ext
 from mqspark.protocol.named import check_header, names_getter
 
 __all__ = [

@@ -26,7 +26,7 @@ from mqspark.errors import (
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, UnreadRequest, encode_response
-from mqspark.protocol.headers import Header
+from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 

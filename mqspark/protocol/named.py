@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from mqspark.names import ID, NAME, Rule, are_sound, check
-from mqspark.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 
 __all__ = ["FREE_TEXTS", "NAMES", "check_header", "check_names", "names_getter"]
 

@@ -19,15 +19,13 @@ import msgspec
 from mqspark.errors import ProtocolError
 from mqspark.names import check
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import (
-    Body,
+from mqspark.protocol.bodies.body import Body, decode_body, encode_body
+from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicQueueMappingInfo,
-    decode_body,
-    encode_body,
 )
 from mqspark.protocol.named import check_names
 from mqspark.protocol.slices import Work, finished

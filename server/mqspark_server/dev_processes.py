@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.errors import ConfigError, MQError
-from mqspark.protocol.bodies import BrokerReplicasInfo, ReplicasInfo, decode_body, encode_body
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.replica_bodies import BrokerReplicasInfo, ReplicasInfo
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.broker_app import LOOPBACK_TOKEN_VARIABLE
 from mqspark_server.net.outbound import Outbound

@@ -22,7 +22,7 @@ from mqspark.errors import MQError, NotNow, ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import ExchangeHAInfoResponseHeader
+from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader
 from mqspark.protocol.replicaproof import SlaveProof
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.registrar import Master, Registrar

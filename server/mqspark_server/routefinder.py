@@ -14,7 +14,8 @@ from mqspark.broker.broker import BrokerCore
 from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
-from mqspark.protocol.bodies import TopicRouteData, decode_body
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound

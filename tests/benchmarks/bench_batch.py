@@ -30,7 +30,7 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import BINARY, JSON, encode_request
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 

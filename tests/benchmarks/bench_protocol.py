@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import (
     ConsumerData,
     HeartbeatData,
     ProducerData,
     build_subscription,
-    decode_body,
-    encode_body,
 )
 from mqspark.protocol.command import (
     BINARY,
@@ -26,7 +25,7 @@ from mqspark.protocol.command import (
     send_response_frame,
 )
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,

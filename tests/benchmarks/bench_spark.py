@@ -33,7 +33,7 @@ import pyspark_pymq
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import columns_of
 from pyspark_pymq.schema import ddl, default_columns
 from tests.benchmarks.kafka import PARTITIONS, Kafka, kafka_jars

@@ -19,12 +19,8 @@ from mqspark.aio import (
     TransactionState,
 )
 from mqspark.errors import ConnectionLost, RequestTimeout
-from mqspark.protocol.bodies import (
-    GetConsumerListByGroupResponseBody,
-    HeartbeatData,
-    decode_body,
-    encode_body,
-)
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import GetConsumerListByGroupResponseBody, HeartbeatData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record import encode_record

@@ -11,12 +11,11 @@ import pytest
 from mqspark.aio import Message, MessageQueue, Producer, PushConsumer, SendStatus
 from mqspark.errors import BadRoute, BrokerError, ClientError, ConnectionLost, NoRoute, RequestTimeout
 from mqspark.logs import printable
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
-    decode_body,
-    encode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request

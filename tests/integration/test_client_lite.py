@@ -22,7 +22,8 @@ from mqspark.aio import (
 )
 from mqspark.client.consumer import queuecalls
 from mqspark.errors import ClientError, ConfigError
-from mqspark.protocol.bodies import ConsumerRunningInfo, GetConsumerStatusBody, decode_body, queue_key
+from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo, GetConsumerStatusBody
+from mqspark.protocol.bodies.body import decode_body, queue_key
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker

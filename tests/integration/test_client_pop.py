@@ -24,7 +24,7 @@ from mqspark.aio import (
     RetryLater,
 )
 from mqspark.errors import ConfigError
-from mqspark.protocol.bodies import ConsumerRunningInfo
+from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
 from mqspark.testing import Broker, Cluster, FakeClock
 from tests.support.waiting import eventually_async
 

@@ -32,7 +32,8 @@ from mqspark.errors import (
     ConfigError,
 )
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import ConsumerRunningInfo, decode_body, queue_of
+from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
+from mqspark.protocol.bodies.body import decode_body, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker, Cluster

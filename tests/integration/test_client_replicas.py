@@ -22,13 +22,9 @@ from mqspark.aio import (
     SendStatus,
 )
 from mqspark.client.remoting.topic_routes import BrokerReplica, replica_of
-from mqspark.protocol.bodies import (
-    BrokerData,
-    GetConsumerListByGroupResponseBody,
-    QueueData,
-    TopicRouteData,
-    encode_body,
-)
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.client_bodies import GetConsumerListByGroupResponseBody
+from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.testing import FakeClock

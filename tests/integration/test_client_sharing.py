@@ -25,15 +25,11 @@ from mqspark.aio import (
 )
 from mqspark.errors import ClientError, ConfigError
 from mqspark.message import PRODUCER_GROUP, QueueOffset
-from mqspark.protocol.bodies import (
-    GetConsumerListByGroupResponseBody,
-    HeartbeatData,
-    decode_body,
-    encode_body,
-)
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import GetConsumerListByGroupResponseBody, HeartbeatData
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_request
-from mqspark.protocol.headers import CheckTransactionStateRequestHeader
+from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
 from mqspark.record import encode_record
 from mqspark.testing import Broker
 from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv

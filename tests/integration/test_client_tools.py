@@ -21,14 +21,13 @@ from mqspark.aio import (
 )
 from mqspark.client.remoting.remoting import Remoting
 from mqspark.errors import BrokerError
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.admin_bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
     GetConsumerStatusBody,
     ResetOffsetBody,
-    decode_body,
-    queue_of,
 )
+from mqspark.protocol.bodies.body import decode_body, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.testing import Broker
 from tests.support.waiting import eventually_async

@@ -11,13 +11,8 @@ import pytest
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ProtocolError
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import (
-    MAX_QUEUES_ASKED,
-    OffsetsOfQueues,
-    QueuesOfTopics,
-    decode_body,
-    encode_body,
-)
+from mqspark.protocol.bodies.admin_bodies import MAX_QUEUES_ASKED, OffsetsOfQueues, QueuesOfTopics
+from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.command import Command
 from tests.support.dev import DevCluster
 from tests.support.scripted import Answer, Scripted

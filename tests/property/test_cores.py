@@ -18,7 +18,8 @@ from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import REQUEST_HEADERS, Header
+from mqspark.protocol.headers.header import Header
+from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore

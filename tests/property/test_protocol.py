@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import (
-    ClusterInfo,
-    ConsumeStats,
-    HeartbeatData,
-    TopicRouteData,
-    decode_body,
-)
+from mqspark.protocol.bodies.admin_bodies import ConsumeStats
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.client_bodies import HeartbeatData
+from mqspark.protocol.bodies.topic_bodies import ClusterInfo, TopicRouteData
 from mqspark.protocol.command import BINARY, JSON, Command, encode_command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import REQUEST_HEADERS, SendMessageRequestHeaderV2, to_ext
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
+from mqspark.protocol.headers.header import to_ext
+from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.protocol.registration import decode_register_body
 
 # A busy machine is no finding.

@@ -29,13 +29,12 @@ from mqspark.client.consumer.allocate import (
 )
 from mqspark.client.consumer.rebalance import RebalanceTimer, plan
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import (
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
     SubscriptionData,
-    decode_body,
-    encode_body,
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command

@@ -12,7 +12,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from mqspark.message import encode_properties
-from mqspark.protocol.bodies import SubscriptionGroupConfig
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.testing import Broker, FakeClock
 from mqspark_server.commands.local.store_cli import store

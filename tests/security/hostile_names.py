@@ -20,26 +20,41 @@ from msgspec import inspect
 from mqspark import message
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
-from mqspark.protocol import bodies
+from mqspark.protocol.bodies.client_bodies import (
+    BatchAckMessageRequestBody,
+    CheckClientRequestBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    QueryAssignmentRequestBody,
+    SetMessageRequestModeRequestBody,
+    UnlockBatchRequestBody,
+)
+from mqspark.protocol.bodies.topic_bodies import (
+    CreateTopicListRequestBody,
+    RegisterBrokerBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicRouteData,
+)
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import REQUEST_HEADERS
+from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.protocol.session import Session
 from tests.unit.broker_kit import Bench, ManualClock, Peer, send_ext
 
 BODIES: dict[int, Any] = {
-    RequestCode.HEART_BEAT: bodies.HeartbeatData,
-    RequestCode.CHECK_CLIENT_CONFIG: bodies.CheckClientRequestBody,
-    RequestCode.LOCK_BATCH_MQ: bodies.LockBatchRequestBody,
-    RequestCode.UNLOCK_BATCH_MQ: bodies.UnlockBatchRequestBody,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: bodies.CreateTopicListRequestBody,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: bodies.SubscriptionGroupConfig,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: bodies.SubscriptionGroupList,
-    RequestCode.QUERY_ASSIGNMENT: bodies.QueryAssignmentRequestBody,
-    RequestCode.SET_MESSAGE_REQUEST_MODE: bodies.SetMessageRequestModeRequestBody,
-    RequestCode.BATCH_ACK_MESSAGE: bodies.BatchAckMessageRequestBody,
-    RequestCode.REGISTER_BROKER: bodies.RegisterBrokerBody,
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: bodies.TopicRouteData,
+    RequestCode.HEART_BEAT: HeartbeatData,
+    RequestCode.CHECK_CLIENT_CONFIG: CheckClientRequestBody,
+    RequestCode.LOCK_BATCH_MQ: LockBatchRequestBody,
+    RequestCode.UNLOCK_BATCH_MQ: UnlockBatchRequestBody,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: CreateTopicListRequestBody,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: SubscriptionGroupList,
+    RequestCode.QUERY_ASSIGNMENT: QueryAssignmentRequestBody,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: SetMessageRequestModeRequestBody,
+    RequestCode.BATCH_ACK_MESSAGE: BatchAckMessageRequestBody,
+    RequestCode.REGISTER_BROKER: RegisterBrokerBody,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: TopicRouteData,
 }
 PROPERTIES = (
     {message.DELAY: "1", message.RETRY_TOPIC: "?", message.REAL_TOPIC: "?", message.REAL_QUEUE_ID: "?"},

@@ -27,17 +27,17 @@ from mqspark.broker.state.stats import ROWS_AT_ONCE, SAMPLE_INTERVAL_MS, Meter
 from mqspark.filter.tags import Tags
 from mqspark.message import MessageQueue
 from mqspark.namesrv.namesrv import NameServer
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import encode_in_slices
+from mqspark.protocol.bodies.topic_bodies import (
     RegisterBrokerBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import RegisterBrokerRequestHeader
+from mqspark.protocol.headers.cluster_headers import RegisterBrokerRequestHeader
 from mqspark.protocol.registration import encode_register_body
 from tests.unit.broker_kit import SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
 from tests.unit.pop_kit import pop_ext

@@ -18,7 +18,7 @@ import pytest
 
 import mqspark_server.web.httpguard as httpguard
 from mqspark.broker.admin.views import groups_view, topics_view
-from mqspark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.testing import Broker
 from mqspark_server.web import api
 from mqspark_server.web.metrics import render

@@ -21,7 +21,7 @@ from mqspark.compression import LIMITS, LZ4, ZLIB, ZSTD, Budget, InflateLimits, 
 from mqspark.errors import InvalidMessage
 from mqspark.message import COMPRESSED, COMPRESSION_SHIFT, INNER_BATCH, NEED_UNWRAP, MessageExt
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.record import decode_pull, decode_records, encode_items, encode_record
 from mqspark.testing import Broker, Clients, Cluster
 

@@ -22,7 +22,7 @@ from mqspark.message import (
     decode_offset_id,
     encode_recall_handle,
 )
-from mqspark.protocol.bodies import SubscriptionGroupConfig
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record import PendingRecord, encode_items
 from tests.unit.broker_kit import SEND, Bench, send_ext

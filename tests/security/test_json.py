@@ -19,18 +19,14 @@ import pytest
 from mqspark.errors import ProtocolError
 from mqspark.message import MessageQueue
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import (
-    ConsumerData,
+from mqspark.protocol.bodies.admin_bodies import (
     ConsumerOffsetSerializeWrapper,
-    HeartbeatData,
-    KVTable,
-    SubscriptionData,
     TopicOffset,
     TopicStatsTable,
-    decode_body,
-    encode_body,
-    queue_key,
 )
+from mqspark.protocol.bodies.body import decode_body, encode_body, queue_key
+from mqspark.protocol.bodies.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
+from mqspark.protocol.bodies.topic_bodies import KVTable
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import BINARY, JSON, decode_header
 from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES

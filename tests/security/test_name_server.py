@@ -14,15 +14,14 @@ from mqspark.errors import ProtocolError
 from mqspark.names import is_address
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     QueueData,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicRouteData,
-    decode_body,
-    encode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,13 +22,15 @@ from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
 from mqspark.message import retry_topic
 from mqspark.names import ID, NAME, check, is_sound, path_below
 from mqspark.namesrv.kv import KVConfig
-from mqspark.protocol import bodies, fastjson, headers
-from mqspark.protocol.bodies import TopicRouteData, decode_body
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers import DeleteTopicRequestHeader
+from mqspark.protocol.headers.admin_headers import DeleteTopicRequestHeader
 from mqspark.protocol.named import FREE_TEXTS, NAMES
 from mqspark.testing import Broker
 from tests.security.hostile_names import hostile_names
+from tests.support.protocol_classes import STRUCTS
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
 NAMELESS = [
@@ -236,12 +237,10 @@ def test_the_fast_answer_is_that_of_the_rule(name: str) -> None:
 def test_every_text_of_a_header_or_body_is_a_name_or_declared_free() -> None:
     """So that nobody adds a field without a thought of it."""
     unknown = set()
-    for module in (headers, bodies):
-        for kind in vars(module).values():
-            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-                for each in inspect.type_info(kind).fields:  # type: ignore[attr-defined]
-                    if holds_text(each.type) and each.name not in NAMES and each.name not in FREE_TEXTS:
-                        unknown.add(f"{kind.__name__}.{each.name}")
+    for kind in STRUCTS:
+        for each in inspect.type_info(kind).fields:  # type: ignore[attr-defined]
+            if holds_text(each.type) and each.name not in NAMES and each.name not in FREE_TEXTS:
+                unknown.add(f"{kind.__name__}.{each.name}")
     assert unknown == set()
 
 
@@ -278,7 +277,7 @@ def test_rows_of_files_that_nothing_may_be_called_are_left_out(
     bench = Bench(tmp_path)
     peer = bench.peer()
     peer.ask(SEND, send_ext("T"), b"x")
-    bench.broker.state.subscriptions.put(bodies.SubscriptionGroupConfig(group_name="CG"))
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     peer.ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "1"},

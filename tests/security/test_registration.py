@@ -16,15 +16,13 @@ from mqspark.broker.registration import MAX_PIECE_BYTES, Registration, registrat
 from mqspark.broker.state.topics import Topics
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import PERM_WRITE
-from mqspark.protocol.bodies import (
-    ConsumerData,
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.client_bodies import ConsumerData, HeartbeatData, ProducerData
+from mqspark.protocol.bodies.topic_bodies import (
     CreateTopicListRequestBody,
-    HeartbeatData,
-    ProducerData,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfig,
-    encode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.connection import MAX_FRAME_BYTES

@@ -21,19 +21,14 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.topic_routes import MAX_QUEUES, TopicRoute
 from mqspark.errors import BadRoute, ProtocolError
 from mqspark.message import Message, MessageQueue, Queues
-from mqspark.protocol.bodies import (
-    BrokerData,
+from mqspark.protocol.bodies.body import Queue, decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import (
     ConsumerData,
     HeartbeatData,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
-    Queue,
-    QueueData,
-    TopicConfig,
-    TopicRouteData,
-    decode_body,
-    encode_body,
 )
+from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicConfig, TopicRouteData
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.receipts import (

@@ -17,8 +17,8 @@ from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.errors import BrokerError
 from mqspark.message import SINK_DECISIONS_TOPIC, MessageQueue, decode_offset_id, encode_properties
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers import (
-    CreateTopicRequestHeader,
+from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
+from mqspark.protocol.headers.client_headers import (
     EndTransactionRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,

@@ -28,7 +28,8 @@ from mqspark.broker.state.topics import Topics
 from mqspark.errors import TableFull
 from mqspark.message import MessageQueue
 from mqspark.namesrv.config import NamesrvConfig
-from mqspark.protocol.bodies import ConsumerData, SubscriptionData, TopicConfig
+from mqspark.protocol.bodies.client_bodies import ConsumerData, SubscriptionData
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode as Code
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.session import Session

@@ -8,14 +8,14 @@ import random
 from mqspark.errors import MQError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import (
-    Header,
+from mqspark.protocol.headers.client_headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from mqspark.protocol.headers.header import Header
 from mqspark.record import decode_records
 from mqspark_server.net.outbound import Outbound
 from tests.simulation.history import GROUP, QUEUES, TOPIC, History, Sent

@@ -19,7 +19,7 @@ from mqspark.errors import BrokerError, ConnectionLost
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import PullMessageResponseHeader
+from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
 from mqspark.record import decode_records
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.sink import send_rows

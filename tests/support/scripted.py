@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from mqspark.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicRouteData
 from mqspark.protocol.codes import CURRENT_VERSION, RequestCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection

@@ -14,7 +14,7 @@ from mqspark.auth.policies import AclPolicy, Entry, PolicyType
 from mqspark.auth.users import UserType
 from mqspark.clock import Clock
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import Header, to_ext
+from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark_server.authfiles import AesGcm

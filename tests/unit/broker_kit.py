@@ -18,7 +18,7 @@ from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import Language, RequestCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import Header
+from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Core, Session
 from mqspark.record import decode_records
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig

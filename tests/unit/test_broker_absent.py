@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from mqspark.protocol.bodies import SubscriptionGroupConfig, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 

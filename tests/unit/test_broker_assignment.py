@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.broker.pop.assignment import allocate, allocate_for_pop
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import QueueData, TopicConfig, TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import QueueData, TopicConfig, TopicRouteData
 from mqspark.protocol.codes import RequestCode
 from tests.unit.broker_kit import Bench, Peer
 

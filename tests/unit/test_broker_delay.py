@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record import PendingRecord
 from mqspark.store.config import DEFAULT_DELAY_LEVELS

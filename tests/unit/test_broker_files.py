@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.errors import StoreCorrupt
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.retention import DiskUsage

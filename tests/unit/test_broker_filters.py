@@ -14,7 +14,7 @@ from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError
 from mqspark.filter.bloom import BloomFilter, murmur3
-from mqspark.protocol.bodies import SubscriptionData
+from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.slices import finished
 from tests.unit.broker_kit import Bench, Peer

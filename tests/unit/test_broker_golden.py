@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection

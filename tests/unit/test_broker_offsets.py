@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.admin_bodies import (
     MAX_QUEUES_ASKED,
     OffsetsOfQueues,
     QueuesOfTopic,
     QueuesOfTopics,
-    decode_body,
-    encode_body,
-    queue_of,
 )
+from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record import decode_record

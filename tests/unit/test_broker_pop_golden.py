@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mqspark.message import MessageExt, encode_properties
-from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection

@@ -14,7 +14,7 @@ from mqspark.broker.pop.revive import READ_MESSAGES, READS_A_TICK, REVIVES_A_TIC
 from mqspark.broker.state.writer import StoredPosition
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
-from mqspark.protocol.bodies import SubscriptionGroupConfig
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.record import Parts, PendingRecord
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, ack_ext, pass_time, pop, put

@@ -8,21 +8,17 @@ import pytest
 
 from mqspark.broker.state.calls import MAX_CALLS
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import (
-    ConsumerData,
+from mqspark.protocol.bodies.admin_bodies import (
     GetConsumerStatusBody,
-    HeartbeatData,
     QueryCorrectionOffsetBody,
     ResetOffsetBody,
     ResetOffsetBodyForC,
-    SubscriptionData,
-    decode_body,
-    encode_body,
-    queue_key,
 )
+from mqspark.protocol.bodies.body import decode_body, encode_body, queue_key
+from mqspark.protocol.bodies.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
-from mqspark.protocol.headers import ResetOffsetRequestHeader
+from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.record import decode_record
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 

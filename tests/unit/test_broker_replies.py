@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from mqspark.message import encode_properties
-from mqspark.protocol.bodies import HeartbeatData, ProducerData, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.client_bodies import HeartbeatData, ProducerData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import ReplyMessageRequestHeader
+from mqspark.protocol.headers.client_headers import ReplyMessageRequestHeader
 from mqspark.record import decode_records
 from tests.unit.broker_kit import Bench, Peer, send_ext
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from mqspark.message import MessageExt, encode_host
-from mqspark.protocol.bodies import SubscriptionGroupConfig, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record import PendingRecord, decode_record

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.message import Message, encode_properties, java_hash
-from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
 from mqspark.record import decode_records, encode_batch

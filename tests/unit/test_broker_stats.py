@@ -2,7 +2,7 @@
 
 from mqspark.broker.state.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.state.topics import Topic
-from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.slices import finished
 from tests.unit.broker_kit import ManualClock
 

@@ -13,9 +13,9 @@ from mqspark.message import (
     TRANS_OP_HALF_TOPIC,
     Message,
 )
-from mqspark.protocol.bodies import SubscriptionGroupConfig
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers import CheckTransactionStateRequestHeader
+from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
 from mqspark.record import decode_record, encode_batch
 from tests.unit.broker_kit import SEND, send_ext
 from tests.unit.transaction_kit import COMMIT, ROLLBACK, Kit

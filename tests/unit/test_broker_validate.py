@@ -11,7 +11,7 @@ import pytest
 from mqspark.bounded import Ledger, require
 from mqspark.broker.broker import BrokerCore
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import ConsumerData, SubscriptionData
+from mqspark.protocol.bodies.client_bodies import ConsumerData, SubscriptionData
 from mqspark.protocol.codes import RequestCode
 from tests.unit.broker_kit import Bench, pull_ext
 from tests.unit.pop_kit import POP, pop, pop_ext, put

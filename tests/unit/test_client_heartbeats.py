@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mqspark.client.remoting.heartbeats import CHANGED, SUPPORTED, Heartbeats
-from mqspark.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData, decode_body
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
 

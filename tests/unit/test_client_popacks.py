@@ -9,7 +9,8 @@ import pytest
 
 from mqspark.client.pop.popacks import MAX_SPAN, PopAcks
 from mqspark.errors import BrokerError
-from mqspark.protocol.bodies import BatchAckMessageRequestBody, decode_body
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.client_bodies import BatchAckMessageRequestBody
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.receipts import Receipt
 

@@ -12,7 +12,7 @@ from mqspark.errors import ProtocolError
 from mqspark.message import MessageQueue
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import PopMessageResponseHeader
+from mqspark.protocol.headers.client_headers import PopMessageResponseHeader
 from mqspark.record import encode_record
 
 QUEUE = MessageQueue("N%T", "b-a", -1)

@@ -1,7 +1,7 @@
 """Rates over the last minute, by topic."""
 
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.protocol.bodies import ConsumeRates
+from mqspark.protocol.bodies.admin_bodies import ConsumeRates
 from mqspark.testing import FakeClock
 
 

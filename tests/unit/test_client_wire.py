@@ -20,7 +20,9 @@ from mqspark.client.remoting.identity import client_id_of, resolve_namesrv
 from mqspark.client.remoting.remoting import Channel, split_address
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
-from mqspark.protocol.bodies import BrokerData, CheckClientRequestBody, QueueData, TopicRouteData, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.client_bodies import CheckClientRequestBody
+from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicRouteData
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection

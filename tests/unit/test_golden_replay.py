@@ -22,7 +22,8 @@ from mqspark.message import encode_host
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import QueueData, TopicConfig, TopicRouteData, decode_body
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import QueueData, TopicConfig, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection

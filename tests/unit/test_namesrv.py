@@ -12,7 +12,7 @@ from mqspark.errors import StoreCorrupt
 from mqspark.message import crc32
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,

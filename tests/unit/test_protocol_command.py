@@ -23,15 +23,15 @@ from mqspark.protocol.command import (
     send_response_frame,
 )
 from mqspark.protocol.connection import KEPT_BYTES, LARGE_BODY_BYTES, MAX_HEADER_BYTES, Connection
-from mqspark.protocol.headers import (
-    GetRouteInfoRequestHeader,
+from mqspark.protocol.headers.client_headers import (
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
-    to_ext,
 )
+from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
+from mqspark.protocol.headers.header import to_ext
 
 PROPERTIES = "TAGS\x01TagA\x02KEYS\x01k1 k2\x02WAIT\x01true\x02UNIQ_KEY\x010A000009\x02"
 SEND = SendMessageRequestHeaderV2(

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from mqspark.errors import ProtocolError
-from mqspark.protocol import codes, fastjson, headers
-from mqspark.protocol.bodies import (
-    ClusterInfo,
+from mqspark.protocol import codes, fastjson
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import (
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
     LockBatchRequestBody,
-    TopicRouteData,
-    decode_body,
-    encode_body,
 )
+from mqspark.protocol.bodies.topic_bodies import ClusterInfo, TopicRouteData
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import BINARY, JSON, Command, encode_command, encode_request
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import REQUEST_HEADERS, Header, to_ext
+from mqspark.protocol.headers.header import _fields, to_ext
+from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.protocol.registration import decode_register_body
+from tests.support.protocol_classes import HEADERS
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 RECORDINGS = sorted((GOLDEN / "frames").glob("*.jsonl"))
@@ -172,11 +172,11 @@ def test_frame_vectors(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "vector",
-    [each for each in vectors("headers.jsonl") if hasattr(headers, each["class"])],
+    [each for each in vectors("headers.jsonl") if each["class"] in HEADERS],
     ids=lambda vector: vector["class"],
 )
 def test_header_vectors(vector: dict[str, Any]) -> None:
-    header_type: type[Header] = getattr(headers, vector["class"])
+    header_type = HEADERS[vector["class"]]
     ext: dict[str, str] = dict(vector["extFields"])
     attributes = dict(zip(header_type.__struct_encode_fields__, header_type.__struct_fields__, strict=True))
     if vector["class"] == "SendMessageRequestHeaderV2":
@@ -197,7 +197,7 @@ def test_header_vectors(vector: dict[str, Any]) -> None:
     defaults = {**vector["extFieldsOfDefaultObject"]}
     defaults.pop("invokeTime", None)  # the time of making it
     mandatory = {name for name in vector["notNull"] if name not in defaults}
-    required = {field.wire for field in headers._fields(header_type) if field.required}
+    required = {field.wire for field in _fields(header_type) if field.required}
     assert required == mandatory
     plain = to_ext(decode(encode_request(1, 1, {name: ext[name] for name in required})).header(header_type))
     for name, value in defaults.items():

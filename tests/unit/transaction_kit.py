@@ -14,10 +14,11 @@ from mqspark.message import (
     MessageExt,
     encode_properties,
 )
-from mqspark.protocol.bodies import HeartbeatData, ProducerData, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.client_bodies import HeartbeatData, ProducerData
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import CheckTransactionStateRequestHeader
+from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
 from mqspark.record import decode_records
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 

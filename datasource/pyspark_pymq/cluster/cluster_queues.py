@@ -17,7 +17,7 @@ from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic, retry_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers import PullMessageResponseHeader
+from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
 from pyspark_pymq.cluster.history import Archive, first_offsets
 from pyspark_pymq.cluster.stream_offsets import Offsets, QueueRange
 from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Position, QueueTexts, ReadOptions

@@ -29,7 +29,7 @@ from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, RequestTimeout, StoreError
 from mqspark.message import LMQ_PREFIX, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
 from mqspark.store.compaction.compacted import is_compacted
 from mqspark.store.disk.trusted import Trust, prove
 from mqspark.store.tools.reader import Piece, StoreReader

@@ -40,7 +40,7 @@ from mqspark.message import (
     retry_topic,
 )
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from pyspark_pymq.work.verdicts import (
     FAILED_AT_MS,
     FAILED_ATTEMPT,

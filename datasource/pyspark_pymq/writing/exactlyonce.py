@@ -76,8 +76,8 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import (
-    CreateTopicRequestHeader,
+from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
+from mqspark.protocol.headers.client_headers import (
     EndTransactionRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,

@@ -23,7 +23,7 @@ from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolErr
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.routing import DEFAULT_QUEUES
 

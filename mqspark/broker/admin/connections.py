@@ -7,23 +7,22 @@ from collections.abc import Iterable
 from mqspark.broker.admin.views import language_name
 from mqspark.broker.state.groups import ConsumerGroup, GroupMember
 from mqspark.broker.state.state import BrokerState
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.admin_bodies import QuerySubscriptionResponseBody
+from mqspark.protocol.bodies.body import encode_body, encode_in_slices
+from mqspark.protocol.bodies.client_bodies import (
     ConnectionInfo,
     ConsumerConnection,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
-    QuerySubscriptionResponseBody,
-    encode_body,
-    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.admin_headers import QuerySubscriptionByConsumerRequestHeader
+from mqspark.protocol.headers.client_headers import (
     GetConsumerConnectionListRequestHeader,
     GetProducerConnectionListRequestHeader,
-    QuerySubscriptionByConsumerRequestHeader,
 )
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices

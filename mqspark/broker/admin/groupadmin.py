@@ -8,19 +8,17 @@ from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, check_list_size
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices
+from mqspark.protocol.bodies.topic_bodies import (
     GroupForbidden,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
-    decode_body,
-    encode_body,
-    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.admin_headers import (
     DeleteSubscriptionGroupRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
     UpdateGroupForbiddenRequestHeader,

@@ -8,22 +8,20 @@ from mqspark.broker.admin.runtime import store_proof
 from mqspark.broker.admin.topicadmin import existing_topic
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.admin_bodies import (
     BrokerStatsData,
     BrokerStatsItem,
     ConsumeQueueData,
-    KVTable,
     QueryConsumeQueueResponseBody,
     TopicOffset,
     TopicStatsTable,
-    encode_body,
-    encode_in_slices,
-    queue_key,
 )
+from mqspark.protocol.bodies.body import encode_body, encode_in_slices, queue_key
+from mqspark.protocol.bodies.topic_bodies import KVTable
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.admin_headers import (
     GetTopicStatsInfoRequestHeader,
     QueryConsumeQueueRequestHeader,
     ViewBrokerStatsDataRequestHeader,

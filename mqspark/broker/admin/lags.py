@@ -7,31 +7,32 @@ from mqspark.broker.admin.topicadmin import existing_topic
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import FrameTooLarge
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import (
-    MAX_BODY_BYTES,
+from mqspark.protocol.bodies.admin_bodies import (
     ConsumeStats,
     ConsumeStatsList,
-    GroupList,
     OffsetWrapper,
     QueryConsumeTimeSpanBody,
-    Queue,
     QueueTimeSpan,
-    TopicList,
+)
+from mqspark.protocol.bodies.body import (
+    MAX_BODY_BYTES,
+    Queue,
     encode_body,
     encode_in_slices,
     queue_key,
 )
+from mqspark.protocol.bodies.topic_bodies import GroupList, TopicList
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, ok
-from mqspark.protocol.headers import (
-    CloneGroupOffsetRequestHeader,
+from mqspark.protocol.headers.admin_headers import (
     GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
+from mqspark.protocol.headers.client_headers import CloneGroupOffsetRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 

@@ -18,21 +18,18 @@ from mqspark.broker.state.groups import GroupMember
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import MessageQueue, decode_offset_id
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.admin_bodies import (
     GetConsumerStatusBody,
     QueryCorrectionOffsetBody,
     QueueOffsetForC,
     ResetOffsetBody,
     ResetOffsetBodyForC,
-    decode_body,
-    encode_body,
-    encode_in_slices,
-    queue_key,
 )
+from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices, queue_key
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request_head, encode_response
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,

@@ -10,7 +10,8 @@ from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
 from mqspark.broker.state.state import BrokerState
 from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties, value_of
 from mqspark.errors import ConfigError
-from mqspark.protocol.bodies import DataVersion, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change

@@ -16,19 +16,17 @@ from mqspark.broker.state.topics import (
 )
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_topic
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices
+from mqspark.protocol.bodies.topic_bodies import (
     CreateTopicListRequestBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicList,
-    decode_body,
-    encode_body,
-    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.admin_headers import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
     GetTopicConfigRequestHeader,

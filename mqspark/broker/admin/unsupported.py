@@ -7,7 +7,8 @@ All other requests are refused with a remark that names the missing part.
 from __future__ import annotations
 
 from mqspark.broker.state.state import BrokerState
-from mqspark.protocol.bodies import ColdDataFlowInfo, encode_body
+from mqspark.protocol.bodies.admin_bodies import ColdDataFlowInfo
+from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok

@@ -13,23 +13,21 @@ from mqspark.errors import InvalidFilter, InvalidMessage, TableFull
 from mqspark.filter.sql import compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import MessageQueue, check_group, retry_topic
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import Queue, decode_body, encode_in_slices
+from mqspark.protocol.bodies.client_bodies import (
     CheckClientRequestBody,
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
-    Queue,
     SubscriptionData,
     UnlockBatchRequestBody,
-    decode_body,
-    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     GetConsumerListByGroupRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,

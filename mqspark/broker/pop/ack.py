@@ -18,11 +18,12 @@ from mqspark.broker.pull.pull import FAQ
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
-from mqspark.protocol.bodies import BatchAck, BatchAckMessageRequestBody, decode_body
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.client_bodies import BatchAck, BatchAckMessageRequestBody
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,

@@ -14,17 +14,13 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue, Queues
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import Queue, decode_body, decode_table, encode_body, to_document
+from mqspark.protocol.bodies.client_bodies import (
     MessageQueueAssignment,
     MessageRequestModeSerializeWrapper,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
-    Queue,
     SetMessageRequestModeRequestBody,
-    decode_body,
-    decode_table,
-    encode_body,
-    to_document,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command

@@ -13,7 +13,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.topics import MAX_QUEUES
 from mqspark.logs import sparing
 from mqspark.message import PERM_READ, Queues
-from mqspark.protocol.bodies import QueueData, TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import QueueData, TopicRouteData
 from mqspark.protocol.session import Session
 
 __all__ = ["ClusterRoutes"]

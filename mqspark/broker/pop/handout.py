@@ -35,7 +35,7 @@ from mqspark.message import POP_CK
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
-from mqspark.protocol.headers import PopMessageRequestHeader
+from mqspark.protocol.headers.client_headers import PopMessageRequestHeader
 from mqspark.protocol.receipts import (
     NORMAL,
     ORDER_REVIVE_QUEUE,

@@ -19,7 +19,7 @@ from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_
 from mqspark.broker.state.state import BrokerState
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import Body, decode_table, to_document
+from mqspark.protocol.bodies.body import Body, decode_table, to_document
 from mqspark.protocol.receipts import NORMAL
 
 __all__ = ["ILLEGAL", "PopOrder"]

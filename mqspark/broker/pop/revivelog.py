@@ -17,7 +17,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, parse_number
-from mqspark.protocol.bodies import Body, decode_body
+from mqspark.protocol.bodies.body import Body, decode_body
 
 __all__ = [
     "ACK_INTERVAL_MS",

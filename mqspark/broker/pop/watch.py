@@ -14,7 +14,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     NotificationRequestHeader,
     NotificationResponseHeader,
     PeekMessageRequestHeader,

@@ -9,18 +9,13 @@ from collections.abc import Callable
 from mqspark.broker.state.consumer_offsets import NOT_FOUND, is_brokers_own
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import PhysicalOffset
-from mqspark.protocol.bodies import (
-    MAX_QUEUES_ASKED,
-    OffsetsOfQueues,
-    QueuesOfTopics,
-    decode_body,
-    encode_body,
-)
+from mqspark.protocol.bodies.admin_bodies import MAX_QUEUES_ASKED, OffsetsOfQueues, QueuesOfTopics
+from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,

@@ -25,7 +25,7 @@ from mqspark.message import PERM_READ
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
-from mqspark.protocol.headers import PullMessageRequestHeader
+from mqspark.protocol.headers.client_headers import PullMessageRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 from mqspark.store.queue.consumequeue import ENTRY_BYTES

@@ -26,7 +26,7 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.config import INT64_MAX
 from mqspark.errors import NotNow, ProtocolError
-from mqspark.protocol.bodies import HAClientRuntimeInfo
+from mqspark.protocol.bodies.replica_bodies import HAClientRuntimeInfo
 from mqspark.protocol.replication import DataFrames, encode_report
 from mqspark.store.store import MessageStore
 

@@ -20,16 +20,12 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.term import Term
 from mqspark.clock import Clock
 from mqspark.errors import NotNow, ProtocolError
-from mqspark.protocol.bodies import (
-    ElectMasterResponseBody,
-    SyncStateSet,
-    decode_body,
-    encode_body,
-)
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.replica_bodies import ElectMasterResponseBody, SyncStateSet
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, ok
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.cluster_headers import (
     AlterSyncStateSetRequestHeader,
     ApplyBrokerIdRequestHeader,
     BrokerHeartbeatRequestHeader,
@@ -40,11 +36,11 @@ from mqspark.protocol.headers import (
     GetNextBrokerIdResponseHeader,
     GetReplicaInfoRequestHeader,
     GetReplicaInfoResponseHeader,
-    Header,
     NotifyBrokerRoleChangedRequestHeader,
     RegisterBrokerToControllerRequestHeader,
     RegisterBrokerToControllerResponseHeader,
 )
+from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark.store.disk.brokeridentity import IdentityFiles
 

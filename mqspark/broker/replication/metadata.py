@@ -23,18 +23,16 @@ from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.logs import sparing
-from mqspark.protocol.bodies import (
-    ConsumerOffsetSerializeWrapper,
+from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper, DelayOffsetSerializeWrapper
+from mqspark.protocol.bodies.body import decode_table, encode_body
+from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
+from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
-    DelayOffsetSerializeWrapper,
     KVTable,
-    MessageRequestModeSerializeWrapper,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigSerializeWrapper,
-    decode_table,
-    encode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command

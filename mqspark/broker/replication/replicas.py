@@ -17,7 +17,8 @@ from mqspark.broker.replication.follower import Follower
 from mqspark.clock import Clock
 from mqspark.config import INT64_MAX
 from mqspark.errors import ProtocolError, TooFewReplicas
-from mqspark.protocol.bodies import HAConnectionRuntimeInfo, HARuntimeInfo, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.replica_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, ok

@@ -29,12 +29,12 @@ from mqspark.message import (
     encode_offset_id,
     retry_topic,
 )
-from mqspark.protocol.bodies import SubscriptionGroupConfig
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import ConsumerSendMsgBackRequestHeader
+from mqspark.protocol.headers.client_headers import ConsumerSendMsgBackRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.record import MAX_RECONSUME_TIMES, take_apart
 

@@ -57,7 +57,7 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, send_response_frame
 from mqspark.protocol.dispatch import Handler, Refusal
-from mqspark.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
 from mqspark.record import PendingRecord, split_batch
 from mqspark.store.messages.membertable import BatchMembers, batch_members

@@ -12,7 +12,7 @@ from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.dispatch import Refusal
-from mqspark.protocol.headers import Header
+from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 
 __all__ = ["MAX_CALLS", "CallFailed", "Calls", "Done"]

@@ -18,7 +18,8 @@ from mqspark.filter.bloom import BloomFilter
 from mqspark.filter.sql import check_sql
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import Body, SubscriptionData, decode_table, to_document
+from mqspark.protocol.bodies.body import Body, decode_table, to_document
+from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.slices import Work
 
 __all__ = ["ConsumerFilterData", "ConsumerFilters"]

@@ -16,13 +16,12 @@ from mqspark.clock import Clock
 from mqspark.message import SYSTEM_GROUP_PREFIX, is_broker_topic
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.admin_bodies import (
     ConsumerOffsetSerializeWrapper,
-    DataVersion,
     LmqConsumerOffsetSerializeWrapper,
-    decode_table,
-    to_document,
 )
+from mqspark.protocol.bodies.body import decode_table, to_document
+from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 

@@ -20,7 +20,7 @@ from mqspark.broker.state.selection import Wanted
 from mqspark.clock import Clock
 from mqspark.filter.sql import SqlFilter, compile_sql, filter_bytes
 from mqspark.filter.tags import parse_tags
-from mqspark.protocol.bodies import ConsumerData, SubscriptionData
+from mqspark.protocol.bodies.client_bodies import ConsumerData, SubscriptionData
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 

@@ -23,7 +23,8 @@ from mqspark.broker.state.topics import MAX_QUEUES, Topics, copy_config
 from mqspark.clock import Clock
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.message import SCHEDULE_TOPIC
-from mqspark.protocol.bodies import DelayOffsetSerializeWrapper, decode_body
+from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
+from mqspark.protocol.bodies.body import decode_body
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.saved import SavedTable, Table

@@ -13,12 +13,11 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import SYSTEM_GROUP_PREFIX, check_group
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_table, to_document
+from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
-    decode_table,
-    to_document,
 )
 from mqspark.protocol.session import Session
 from mqspark.store.queue.multidispatch import is_lmq

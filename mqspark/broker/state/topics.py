@@ -33,13 +33,8 @@ from mqspark.message import (
 )
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import (
-    DataVersion,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-    decode_table,
-    to_document,
-)
+from mqspark.protocol.bodies.body import decode_table, to_document
+from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from mqspark.store.queue.multidispatch import is_lmq
 
 __all__ = ["MAX_QUEUES", "Topic", "Topics", "check_kept_topic", "next_version"]

@@ -44,12 +44,9 @@ from mqspark.message import (
     parse_number,
 )
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import (
-    DataVersion,
-    DelayOffsetSerializeWrapper,
-    decode_table,
-    to_document,
-)
+from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
+from mqspark.protocol.bodies.body import decode_table, to_document
+from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok

@@ -28,7 +28,7 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers import RecallMessageRequestHeader
+from mqspark.protocol.headers.client_headers import RecallMessageRequestHeader
 from mqspark.protocol.session import Session
 
 __all__ = ["RecallProcessor"]

@@ -10,7 +10,8 @@ from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.state.topics import Topics, next_version
 from mqspark.clock import Clock
 from mqspark.names import sound_only
-from mqspark.protocol.bodies import Body, DataVersion, decode_table, encode_body
+from mqspark.protocol.bodies.body import Body, decode_table, encode_body
+from mqspark.protocol.bodies.topic_bodies import DataVersion
 
 __all__ = ["TimerMetrics"]
 

@@ -53,7 +53,7 @@ from mqspark.message import (
     java_hashes,
     parse_number,
 )
-from mqspark.protocol.bodies import encode_body
+from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok

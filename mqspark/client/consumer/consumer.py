@@ -27,18 +27,18 @@ from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, MQError, NoRoute
 from mqspark.message import RETRY_PREFIX, MessageQueue, check_group
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.client_bodies import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     GetConsumerListByGroupResponseBody,
     MessageModel,
     SubscriptionData,
-    decode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import GetConsumerListByGroupRequestHeader
+from mqspark.protocol.headers.client_headers import GetConsumerListByGroupRequestHeader
 
 __all__ = ["ConsumeFromWhere", "GroupConsumer", "MessageModel", "QueueOwner"]
 

@@ -13,7 +13,7 @@ from mqspark.client.consumer.allocate import Allocation, Averagely
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.remoting.identity import ClientKeywords
 from mqspark.errors import ConfigError
-from mqspark.protocol.bodies import ConsumeFromWhere, ConsumeType, MessageModel
+from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere, ConsumeType, MessageModel
 
 __all__ = [
     "ConsumerKeywords",

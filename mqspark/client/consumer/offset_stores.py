@@ -20,9 +20,9 @@ from mqspark.errors import ClientError, ConnectionLost, MQError, NoRoute, Protoc
 from mqspark.message import MessageQueue
 from mqspark.names import path_below
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import encode_body, queue_key, queue_of
+from mqspark.protocol.bodies.body import encode_body, queue_key, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,

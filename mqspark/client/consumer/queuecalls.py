@@ -16,21 +16,21 @@ from mqspark.client.remoting.topic_routes import MASTER_ID, BrokerReplica, repli
 from mqspark.errors import BrokerError, ConnectionLost, MQError, NoRoute, RequestTimeout
 from mqspark.filter.sql import SQL92
 from mqspark.message import INNER_BATCH, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
-from mqspark.protocol.bodies import SubscriptionData
+from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     ConsumerSendMsgBackRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
-    Header,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
 )
+from mqspark.protocol.headers.header import Header
 from mqspark.record import decode_pull
 
 __all__ = ["Pulled", "QueueCalls"]

@@ -10,7 +10,8 @@ from itertools import starmap
 from mqspark.client.consumer.consumer import GroupConsumer
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import ConsumeRates, ConsumerRunningInfo, ProcessQueueInfo, queue_key
+from mqspark.protocol.bodies.admin_bodies import ConsumeRates, ConsumerRunningInfo, ProcessQueueInfo
+from mqspark.protocol.bodies.body import queue_key
 from mqspark.protocol.codes import CURRENT_VERSION
 
 __all__ = ["running_info", "stacks"]

@@ -7,7 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 from mqspark.clock import Clock
-from mqspark.protocol.bodies import ConsumeRates
+from mqspark.protocol.bodies.admin_bodies import ConsumeRates
 
 __all__ = ["ConsumeStatistics"]
 

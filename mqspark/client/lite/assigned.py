@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.message import MessageExt, MessageQueue
-from mqspark.protocol.bodies import ProcessQueueInfo
+from mqspark.protocol.bodies.admin_bodies import ProcessQueueInfo
 
 __all__ = ["Assigned", "PulledBatch"]
 

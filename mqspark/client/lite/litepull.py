@@ -22,14 +22,11 @@ from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MessageExt, MessageQueue
-from mqspark.protocol.bodies import (
-    GetConsumerStatusBody,
-    encode_body,
-    queue_key,
-)
+from mqspark.protocol.bodies.admin_bodies import GetConsumerStatusBody
+from mqspark.protocol.bodies.body import encode_body, queue_key
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import GetConsumerStatusRequestHeader
+from mqspark.protocol.headers.client_headers import GetConsumerStatusRequestHeader
 
 __all__ = ["LitePullConsumer"]
 

@@ -37,14 +37,11 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.errors import ConfigError, MQError, NoRoute
 from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue
-from mqspark.protocol.bodies import (
-    PopProcessQueueInfo,
-    encode_body,
-    queue_key,
-)
+from mqspark.protocol.bodies.admin_bodies import PopProcessQueueInfo
+from mqspark.protocol.bodies.body import encode_body, queue_key
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     GetConsumerRunningInfoRequestHeader,
     PopMessageRequestHeader,
 )

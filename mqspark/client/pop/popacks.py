@@ -13,9 +13,10 @@ from typing import Any
 
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import BrokerError, ConnectionLost, MQError
-from mqspark.protocol.bodies import BatchAck, BatchAckMessageRequestBody, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.client_bodies import BatchAck, BatchAckMessageRequestBody
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
+from mqspark.protocol.headers.client_headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
 from mqspark.protocol.receipts import Receipt, normal_topic
 
 __all__ = ["PopAcks"]

@@ -9,12 +9,8 @@ import random
 from mqspark.client.consumer.consumer import GroupConsumer
 from mqspark.errors import NoRoute
 from mqspark.message import RETRY_PREFIX, MessageQueue
-from mqspark.protocol.bodies import (
-    QueryAssignmentRequestBody,
-    QueryAssignmentResponseBody,
-    decode_body,
-    encode_body,
-)
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import QueryAssignmentRequestBody, QueryAssignmentResponseBody
 from mqspark.protocol.codes import RequestCode
 
 __all__ = ["POP", "PULL", "AssignedGroup", "not_popped"]

@@ -11,7 +11,7 @@ from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import ProtocolError
 from mqspark.message import FIRST_POP_TIME, POP_CK, MessageExt, MessageQueue
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import PopMessageResponseHeader
+from mqspark.protocol.headers.client_headers import PopMessageResponseHeader
 from mqspark.protocol.receipts import (
     Receipt,
     normal_topic,

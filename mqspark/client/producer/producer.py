@@ -51,7 +51,7 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+from mqspark.protocol.headers.client_headers import RecallMessageRequestHeader, RecallMessageResponseHeader
 
 __all__ = ["Producer", "QueueSelector", "SendResult", "SendStatus", "tracer_of"]
 

@@ -35,7 +35,7 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import ReplyMessageRequestHeader
+from mqspark.protocol.headers.client_headers import ReplyMessageRequestHeader
 
 __all__ = ["Requests", "is_reply", "reply_message"]
 

@@ -38,7 +38,7 @@ from mqspark.errors import (
 from mqspark.message import COMPRESSED, COMPRESSION_SHIFT, MessageQueue, QueueOffset
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import SendMessageResponseHeader
+from mqspark.protocol.headers.client_headers import SendMessageResponseHeader
 from mqspark.protocol.signature import Signer
 
 __all__ = ["Sender", "Sending"]

@@ -48,7 +48,10 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+from mqspark.protocol.headers.client_headers import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+)
 from mqspark.record import decode_record
 
 __all__ = ["Check", "Execute", "Prepared", "TransactionProducer", "TransactionResult", "TransactionState"]

@@ -10,19 +10,16 @@ from typing import Protocol
 from mqspark.client.consumer.running_info import stacks
 from mqspark.client.delivery.delivery import ConsumeStatus, Outcome, failure_of
 from mqspark.message import MessageExt, MessageQueue
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.admin_bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
     GetConsumerStatusBody,
     ResetOffsetBody,
-    decode_body,
-    encode_body,
-    queue_key,
-    queue_of,
 )
+from mqspark.protocol.bodies.body import decode_body, encode_body, queue_key, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import (
+from mqspark.protocol.headers.client_headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,

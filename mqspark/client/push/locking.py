@@ -9,13 +9,11 @@ from collections.abc import Collection
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import ClientError, MQError
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import Queue, decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
-    Queue,
     UnlockBatchRequestBody,
-    decode_body,
-    encode_body,
 )
 from mqspark.protocol.codes import RequestCode
 

@@ -20,7 +20,7 @@ from mqspark.config import parse_addresses
 from mqspark.errors import ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.protocol.command import Command, Fields, encode_request, encode_request_head
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import Header, to_ext
+from mqspark.protocol.headers.header import Header, to_ext
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "BlockingConnection"]
 

@@ -10,11 +10,11 @@ from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
 from mqspark.filter.sql import SQL92
 from mqspark.message import check_topic
-from mqspark.protocol.bodies import (
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.client_bodies import (
     CheckClientRequestBody,
     SubscriptionData,
     build_subscription,
-    encode_body,
 )
 from mqspark.protocol.codes import RequestCode
 

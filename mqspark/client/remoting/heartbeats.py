@@ -14,7 +14,8 @@ from typing import Protocol
 import msgspec
 
 from mqspark.message import java_hash
-from mqspark.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.client_bodies import ConsumerData, HeartbeatData, ProducerData
 from mqspark.protocol.command import Command
 
 __all__ = ["Heartbeats"]

@@ -36,10 +36,13 @@ from mqspark.errors import (
     RequestTimeout,
 )
 from mqspark.message import DEFAULT_TOPIC
-from mqspark.protocol.bodies import ConsumerData, TopicRouteData, decode_body
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.client_bodies import ConsumerData
+from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
-from mqspark.protocol.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
+from mqspark.protocol.headers.client_headers import UnregisterClientRequestHeader
+from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
 
 __all__ = ["ClientInstance", "InstanceMember"]
 

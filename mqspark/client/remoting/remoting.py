@@ -18,7 +18,7 @@ from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolErr
 from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
-from mqspark.protocol.headers import Header, to_ext
+from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.signature import Signer
 
 __all__ = ["Channel", "Outcome", "Remoting", "split_address"]

@@ -17,7 +17,7 @@ from mqspark.errors import BadRoute
 from mqspark.logs import printable, sparing
 from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue, Queues, parse_number
 from mqspark.names import is_address
-from mqspark.protocol.bodies import QueueData, TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import QueueData, TopicRouteData
 
 __all__ = [
     "MASTER_ID",

@@ -12,18 +12,10 @@ from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.client.sync.facade import Facade, documented_by
 from mqspark.message import PERM_READ, PERM_WRITE, MessageExt, MessageQueue
-from mqspark.protocol.bodies import (
-    BrokerStatsData,
-    ClusterInfo,
-    ConsumerConnection,
-    ConsumerRunningInfo,
-    HARuntimeInfo,
-    ProducerConnection,
-    ProducerInfo,
-    SubscriptionGroupConfig,
-    TopicConfig,
-    TopicOffset,
-)
+from mqspark.protocol.bodies.admin_bodies import BrokerStatsData, ConsumerRunningInfo, TopicOffset
+from mqspark.protocol.bodies.client_bodies import ConsumerConnection, ProducerConnection, ProducerInfo
+from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo
+from mqspark.protocol.bodies.topic_bodies import ClusterInfo, SubscriptionGroupConfig, TopicConfig
 
 __all__ = ["AdminClient"]
 

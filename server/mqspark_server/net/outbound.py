@@ -14,7 +14,7 @@ from mqspark.errors import ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.protocol.codes import Language
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers import Header, to_ext
+from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.signature import Signer
 
 __all__ = ["Outbound"]

@@ -38,7 +38,7 @@ from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
-from mqspark.protocol.headers import Header
+from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.durations import Durations

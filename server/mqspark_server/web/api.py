@@ -26,7 +26,7 @@ from mqspark.message import (
     new_unique_id,
 )
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from mqspark_server.web import login, problems
 from mqspark_server.web.callers import CLUSTER, Callers
 from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send

@@ -31,7 +31,7 @@ from mqspark.auth.policies import Action, Kind
 from mqspark.logs import printable, sparing
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
-from mqspark.protocol.headers import Header
+from mqspark.protocol.headers.header import Header
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.sessions import Login, Logins
 

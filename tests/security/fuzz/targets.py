@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import inspect
 import json
 import logging
 import os
@@ -27,15 +26,32 @@ from mqspark.compression import LZ4, ZLIB, ZSTD, decompress
 from mqspark.errors import MQError
 from mqspark.filter import sql
 from mqspark.message import decode_properties
-from mqspark.protocol import bodies, fastjson, headers, registration
+from mqspark.protocol import fastjson, registration
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.client_bodies import (
+    BatchAckMessageRequestBody,
+    CheckClientRequestBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    QueryAssignmentRequestBody,
+    SetMessageRequestModeRequestBody,
+    UnlockBatchRequestBody,
+)
+from mqspark.protocol.bodies.topic_bodies import (
+    CreateTopicListRequestBody,
+    RegisterBrokerBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+)
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
+from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.record import decode_records
 from mqspark.testing import Broker, FakeClock
 from tests.security.fuzz import cases
 from tests.security.fuzz.cases import Chance
 from tests.security.fuzz.victims import FREEZE_S, GROWTH_BYTES, Probe, Victim, http_get, running
-from tests.support import web
+from tests.support import protocol_classes, web
 from tests.support.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.store_tools import copy_store
 
@@ -43,29 +59,24 @@ __all__ = ["TARGETS", "Target"]
 
 Finding = str | None
 
-HEADERS = [
-    kind for _, kind in inspect.getmembers(headers, inspect.isclass) if issubclass(kind, headers.Header)
-]
-BODIES = [kind for _, kind in inspect.getmembers(bodies, inspect.isclass)
-          if issubclass(kind, bodies.Body) and kind is not bodies.Body]  # fmt: skip
+HEADERS = [*protocol_classes.HEADERS.values()]
+BODIES = [*protocol_classes.BODIES.values()]
 REQUEST_BODIES: dict[int, type[msgspec.Struct]] = {
-    RequestCode.HEART_BEAT: bodies.HeartbeatData,
-    RequestCode.LOCK_BATCH_MQ: bodies.LockBatchRequestBody,
-    RequestCode.UNLOCK_BATCH_MQ: bodies.UnlockBatchRequestBody,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: bodies.SubscriptionGroupConfig,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: bodies.SubscriptionGroupList,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: bodies.CreateTopicListRequestBody,
-    RequestCode.CHECK_CLIENT_CONFIG: bodies.CheckClientRequestBody,
-    RequestCode.QUERY_ASSIGNMENT: bodies.QueryAssignmentRequestBody,
-    RequestCode.SET_MESSAGE_REQUEST_MODE: bodies.SetMessageRequestModeRequestBody,
-    RequestCode.BATCH_ACK_MESSAGE: bodies.BatchAckMessageRequestBody,
-    RequestCode.REGISTER_BROKER: bodies.RegisterBrokerBody,
+    RequestCode.HEART_BEAT: HeartbeatData,
+    RequestCode.LOCK_BATCH_MQ: LockBatchRequestBody,
+    RequestCode.UNLOCK_BATCH_MQ: UnlockBatchRequestBody,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: SubscriptionGroupList,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: CreateTopicListRequestBody,
+    RequestCode.CHECK_CLIENT_CONFIG: CheckClientRequestBody,
+    RequestCode.QUERY_ASSIGNMENT: QueryAssignmentRequestBody,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: SetMessageRequestModeRequestBody,
+    RequestCode.BATCH_ACK_MESSAGE: BatchAckMessageRequestBody,
+    RequestCode.REGISTER_BROKER: RegisterBrokerBody,
 }
 
 
-COMMON_CODES = [
-    code for code in headers.REQUEST_HEADERS if not re.match("AUTH|CONTROLLER", RequestCode(code).name)
-]
+COMMON_CODES = [code for code in REQUEST_HEADERS if not re.match("AUTH|CONTROLLER", RequestCode(code).name)]
 
 
 class Target:
@@ -147,7 +158,7 @@ class Headers(_Decoding):
 
     def decode(self, case: bytes) -> None:
         for command in Connection().receive_data(case):
-            kind = headers.REQUEST_HEADERS.get(command.code, HEADERS[command.code % len(HEADERS)])
+            kind = REQUEST_HEADERS.get(command.code, HEADERS[command.code % len(HEADERS)])
             with contextlib.suppress(MQError):
                 command.header(kind)
             properties = command.ext.get("i") or command.ext.get("properties")
@@ -169,10 +180,8 @@ class Bodies(_Decoding):
             if chance.random() < 0.5:
                 content = b" AND ".join([b"(a > 5 OR b = 'x')"] * chance.choice([1, 30, 3_000]))
         elif number == len(BODIES) + 3:
-            topics = cases.document(chance, bodies.RegisterBrokerBody)
-            content = (
-                _json(chance, bodies.RegisterBrokerBody) if topics is None else json.dumps(topics).encode()
-            )
+            topics = cases.document(chance, RegisterBrokerBody)
+            content = _json(chance, RegisterBrokerBody) if topics is None else json.dumps(topics).encode()
         else:
             content = bytes(chance.getrandbits(8) for _ in range(chance.randrange(200)))
         if chance.random() < 0.4:
@@ -182,7 +191,7 @@ class Bodies(_Decoding):
     def decode(self, case: bytes) -> None:
         number, content = case[0], case[1:]
         if number < len(BODIES):
-            bodies.decode_body(BODIES[number], content)
+            decode_body(BODIES[number], content)
         elif number == len(BODIES):
             sql.compile_sql(content.decode("utf-8", "replace"))
         elif number == len(BODIES) + 1:
@@ -662,7 +671,7 @@ def _other_numbers(chance: Chance, data: bytes) -> bytes:
 def _frame(chance: Chance, code: int | None) -> bytes:
     if code is None:
         code = int(chance.choice(list(RequestCode)))
-    ext = cases.fields(chance, headers.REQUEST_HEADERS.get(code))
+    ext = cases.fields(chance, REQUEST_HEADERS.get(code))
     body = b""
     kind = REQUEST_BODIES.get(code)
     if kind is not None and chance.random() < 0.9:

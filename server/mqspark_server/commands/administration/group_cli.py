@@ -10,7 +10,7 @@ import click
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import SYSTEM_GROUP_PREFIX, MessageQueue, is_system_topic
-from mqspark.protocol.bodies import SubscriptionGroupConfig
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.commands.completing import complete_groups, complete_topics
 from mqspark_server.commands.loading import noun

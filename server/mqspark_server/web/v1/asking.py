@@ -17,7 +17,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.errors import FrameTooLarge
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import Header
+from mqspark.protocol.headers.header import Header
 from mqspark_server.node import BrokerNode, BrokerParts
 from mqspark_server.web.callers import Caller, Callers, Subject
 from mqspark_server.web.problems import Problem, ProblemDetails

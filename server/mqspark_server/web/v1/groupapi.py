@@ -12,9 +12,11 @@ from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import group_names, groups_view
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group
-from mqspark.protocol.bodies import SubscriptionGroupConfig, encode_body
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers import DeleteSubscriptionGroupRequestHeader, ResetOffsetRequestHeader
+from mqspark.protocol.headers.admin_headers import DeleteSubscriptionGroupRequestHeader
+from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.protocol.slices import Work
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import group as group_named

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from mqspark.errors import InvalidMessage
 from mqspark.message import DEFAULT_TOPIC, check_topic, encode_properties
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
 

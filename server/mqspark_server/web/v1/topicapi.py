@@ -11,9 +11,9 @@ from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import topics_view
 from mqspark.errors import InvalidMessage
 from mqspark.message import DEFAULT_TOPIC, check_topic
-from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from mqspark.protocol.slices import Work
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import topic as topic_named

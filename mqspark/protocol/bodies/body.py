@@ -1,0 +1,261 @@
+"""What all bodies share, and their conversion from and to JSON.
+
+``decode_body`` reads what real peers write, including fastjson's dialect. ``encode_body`` writes JSON with
+quoted integer keys, which every peer reads.
+
+Tables keyed by a message queue have the queue's JSON text as key here: ``queue_key`` and ``queue_of``
+convert. On the wire the key is the bare object, ``{{"queueId":0,…}:42}``. RocketMQ writes this form, and it
+is the only one that its versions with fastjson and those with fastjson2 both read (5.5.0 refuses the text as
+a key).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from mqspark.errors import FrameTooLarge, ProtocolError
+from mqspark.message import MessageQueue
+from mqspark.protocol import fastjson
+from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from mqspark.protocol.headers.header import I32
+from mqspark.protocol.named import check_names
+from mqspark.protocol.slices import Work
+
+T = TypeVar("T")
+
+
+class Body(msgspec.Struct, rename="camel"):
+    """Base of all bodies. Attributes that are None are not written, all others are."""
+
+    @staticmethod
+    def adapt(document: Any) -> None:
+        """Change what a peer wrote, before it is converted, to what RocketMQ's clients for Java write."""
+
+
+def decode_body(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
+    """Decode a body. Raises ProtocolError when it is malformed, IllegalName when it contains an illegal
+    name."""
+    decoded = _decoded(body_type, body, fastjson.PEER)
+    check_names(decoded)
+    return decoded
+
+
+def decode_table(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
+    """As ``decode_body``, without limits of size and names. For files, whose readers drop invalid rows.
+    Raises ProtocolError."""
+    return _decoded(body_type, body, fastjson.FILE)
+
+
+def _decoded(body_type: type[T], body: bytes | bytearray | memoryview, limits: fastjson.Limits) -> T:
+    text = bytes(body)
+    fastjson.check_containers(text, limits)
+    if b"$ref" not in text:
+        try:
+            decode: Callable[[bytes], T] = _decoder(body_type)
+            return decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass
+    document = _without_nulls(fastjson.loads(text, limits))
+    if isinstance(body_type, type) and issubclass(body_type, Body):
+        body_type.adapt(document)
+    try:
+        return msgspec.convert(document, body_type, strict=False, str_keys=True)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ProtocolError(f"not a {body_type.__name__}: {error}") from None
+
+
+def encode_body(body: object) -> bytes:
+    """Compact JSON with sorted keys. Keys that are objects are written bare."""
+    document = msgspec.to_builtins(body, str_keys=True)
+    text = _encode(document)
+    if b":null" in text:
+        text = _encode(_without_nulls(document))
+    return _OBJECT_AS_KEY.sub(_bare, text) if b'"{' in text else text
+
+
+AT_ONCE = 256
+"""Table entries encoded in one slice, including nested ones."""
+
+JOINED_AT_ONCE = 1 << 20
+"""Bytes of a body that is joined and made a frame in one slice."""
+
+MAX_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
+"""Limit of a body: clients accept no longer frame."""
+
+
+def encode_in_slices(body: Body, members: Mapping[str, bytes] | None = None) -> Work[bytes]:
+    """``encode_body`` in slices, for a body whose tables may be large. Entries are sorted only within their
+    slice. ``members``: members that are already encoded. Raises FrameTooLarge as soon as the limit is
+    exceeded."""
+    parts: list[bytes] = []
+    size_bytes = 0
+
+    def add(text: bytes) -> None:
+        nonlocal size_bytes
+        size_bytes += len(text)
+        if size_bytes > MAX_BODY_BYTES:
+            raise FrameTooLarge("answer", size_bytes, MAX_BODY_BYTES)
+        parts.append(text)
+
+    small: dict[str, Any] = {}
+    large: dict[str, dict[Any, Any] | list[Any]] = {}
+    for member in msgspec.structs.fields(body):
+        value = getattr(body, member.name)
+        if isinstance(value, (dict, list)) and _is_large(value):
+            large[member.encode_name] = value
+        else:
+            small[member.encode_name] = value
+    head = encode_body({name: value for name, value in small.items() if name not in (members or ())})
+    add(head[:-1])
+    comma = b"," if len(head) > 2 else b""
+    for name, text in (members or {}).items():
+        add(comma + b'"' + name.encode() + b'":')
+        add(text)
+        comma = b","
+    for name, table in large.items():
+        is_list = isinstance(table, list)
+        add(comma + b'"' + name.encode() + (b'":[' if is_list else b'":{'))
+        comma = b""
+        for chunk in _chunks(table):
+            add(comma + encode_body(chunk)[1:-1])
+            comma = b","
+            yield
+        add(b"]" if is_list else b"}")
+    add(b"}")
+    if size_bytes > JOINED_AT_ONCE:
+        yield  # the caller makes the frame, another copy
+        text = b"".join(parts)
+        parts.clear()
+        yield
+        return text
+    return b"".join(parts)
+
+
+def _weight(value: object) -> int:
+    return 1 + len(value) if isinstance(value, (dict, list)) else 1
+
+
+def _is_large(table: dict[Any, Any] | list[Any]) -> bool:
+    if len(table) > AT_ONCE:
+        return True
+    return sum(map(_weight, table.values() if isinstance(table, dict) else table)) > AT_ONCE
+
+
+def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list[Any]]:
+    """Chunks that are not empty and, unless they have a single entry, not heavier than AT_ONCE."""
+    weight = 0
+    if isinstance(table, list):
+        some: list[Any] = []
+        for item in table:
+            some.append(item)
+            weight += _weight(item)
+            if weight >= AT_ONCE:
+                yield some
+                some, weight = [], 0
+        if some:
+            yield some
+        return
+    entries: dict[Any, Any] = {}
+    for key in list(
+        table
+    ):  # a list of pairs would be one object a row, all at once: work for the garbage collector
+        if key not in table:
+            continue
+        entries[key] = item = table[key]
+        weight += _weight(item)
+        if weight >= AT_ONCE:
+            yield entries
+            entries, weight = {}, 0
+    if entries:
+        yield entries
+
+
+def to_document(body: object) -> Any:
+    """The body as dicts and lists with integer keys, for ``fastjson.dumps_pretty``."""
+    return _without_nulls(msgspec.to_builtins(body))
+
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+_OBJECT_AS_KEY = re.compile(
+    # Skips whole strings up to one that is a key and begins as ``queue_key`` does. A search for such a
+    # beginning alone would match inside strings of peers, and search for the end again for each match.
+    rb'((?:[^"]++|"(?!\{\\"brokerName\\":)(?:[^"\\]|\\.)*+"|"(?:[^"\\]|\\.)*+"(?!:))*+)'
+    rb'(?:\Z|("(?:[^"\\]|\\.)*+"):)',
+    re.DOTALL,
+)
+
+
+def _bare(match: re.Match[bytes]) -> bytes:
+    passed, quoted = match.groups()
+    if quoted is None:
+        return bytes(passed)
+    key: str = msgspec.json.decode(quoted)
+    try:
+        _decode_queue(key)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return match.group()  # text of a peer, which would not be JSON
+    return b"%b%b:" % (passed, key.encode())
+
+
+_decoders: dict[Any, Callable[[bytes], Any]] = {}
+
+
+def _decoder(body_type: Any) -> Callable[[bytes], Any]:
+    decode = _decoders.get(body_type)
+    if decode is None:
+        decode = _decoders[body_type] = msgspec.json.Decoder(body_type, strict=False).decode
+    return decode
+
+
+def _without_nulls(value: Any) -> Any:
+    # A call for each number would dominate the cost.
+    if isinstance(value, dict):
+        return {
+            key: _without_nulls(item) if isinstance(item, (dict, list)) else item
+            for key, item in value.items()
+            if item is not None
+        }
+    if isinstance(value, list):
+        return [
+            _without_nulls(item) if isinstance(item, (dict, list)) else item
+            for item in value
+            if item is not None
+        ]
+    return value
+
+
+# --- queues -----------------------------------------------------------------------------------------------
+
+
+class Queue(msgspec.Struct, rename="camel", frozen=True, order=True):
+    """A message queue inside a body. ``of`` and ``queue`` convert from and to ``MessageQueue``."""
+
+    topic: str = ""
+    broker_name: str = ""
+    queue_id: I32 = 0
+
+    @classmethod
+    def of(cls, queue: MessageQueue) -> Queue:
+        return cls(*queue)
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+_decode_queue = msgspec.json.Decoder(Queue).decode
+
+
+def queue_key(queue: MessageQueue) -> str:
+    """The text form of a queue as a key."""
+    return _encode(Queue.of(queue)).decode()
+
+
+def queue_of(key: str) -> MessageQueue:
+    """The reverse of ``queue_key``. Raises ProtocolError."""
+    return decode_body(Queue, key.encode()).queue

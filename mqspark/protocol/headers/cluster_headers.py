@@ -1,0 +1,305 @@
+"""The headers between brokers, name servers and controllers, and of what is asked of those two."""
+
+from __future__ import annotations
+
+from mqspark.protocol.headers.header import I32, I64, Header, TopicHeader
+
+# --- name server -----------------------------------------------------------------------------------------
+
+
+class RegisterBrokerRequestHeader(Header):
+    """Request 103."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: I64
+    heartbeat_timeout_millis: I64 | None = None
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    body_crc32: I32 = 0
+
+
+class RegisterBrokerResponseHeader(Header):
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnRegisterBrokerRequestHeader(Header):
+    """Request 104."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: I64
+
+
+class BrokerHeartbeatRequestHeader(Header):
+    """Request 904."""
+
+    cluster_name: str
+    broker_addr: str
+    broker_name: str
+    broker_id: I64 | None = None
+    epoch: I32 | None = None
+    max_offset: I64 | None = None
+    confirm_offset: I64 | None = None
+    heartbeat_timeout_mills: I64 | None = None
+    election_priority: I32 | None = None
+
+
+class QueryDataVersionRequestHeader(Header):
+    """Request 322."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: I64
+
+
+class GetRouteInfoRequestHeader(TopicHeader):
+    """Request 105."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class GetTopicsByClusterRequestHeader(Header):
+    """Request 224."""
+
+    cluster: str
+
+
+class DeleteTopicFromNamesrvRequestHeader(TopicHeader):
+    """Request 216."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class RegisterTopicRequestHeader(TopicHeader):
+    """Request 217."""
+
+    topic: str
+
+
+class WipeWritePermOfBrokerRequestHeader(Header):
+    """Request 205."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerRequestHeader(Header):
+    """Request 327."""
+
+    broker_name: str
+
+
+class PutKVConfigRequestHeader(Header):
+    """Request 100."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class GetKVConfigRequestHeader(Header):
+    """Request 101."""
+
+    namespace: str
+    key: str
+
+
+class DeleteKVConfigRequestHeader(Header):
+    """Request 102."""
+
+    namespace: str
+    key: str
+
+
+class GetKVListByNamespaceRequestHeader(Header):
+    """Request 219."""
+
+    namespace: str
+
+
+class GetBrokerMemberGroupRequestHeader(Header):
+    """Request 901."""
+
+    cluster_name: str
+    broker_name: str
+
+
+class NotifyMinBrokerIdChangeRequestHeader(Header):
+    """Request 905."""
+
+    min_broker_id: I64 | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+# --- brokers among themselves, container -----------------------------------------------------------------
+
+
+class ExchangeHAInfoRequestHeader(Header):
+    """Request 906."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: I64 | None = None
+    master_address: str | None = None
+
+
+class ExchangeHAInfoResponseHeader(Header):
+    """Answer to request 906. All absent: the broker is not a master."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: I64 | None = None
+    master_address: str | None = None
+
+
+class ResetMasterFlushOffsetHeader(Header):
+    """Request 908."""
+
+    master_flush_offset: I64
+
+
+class AddBrokerRequestHeader(Header):
+    """Request 902."""
+
+    config_path: str | None = None
+
+
+class RemoveBrokerRequestHeader(Header):
+    """Request 903."""
+
+    broker_name: str
+    broker_cluster_name: str
+    broker_id: I64
+
+
+# --- controller ------------------------------------------------------------------------------------------
+
+
+class AlterSyncStateSetRequestHeader(Header):
+    """Request 1001."""
+
+    broker_name: str | None = None
+    master_broker_id: I64 | None = None
+    master_epoch: I32 | None = None
+    invoke_time: I64 = 0
+
+
+class ElectMasterRequestHeader(Header):
+    """Request 1002."""
+
+    cluster_name: str = ""
+    broker_name: str = ""
+    broker_id: I64 = -1
+    designate_elect: bool = False
+    invoke_time: I64 = 0
+
+
+class RegisterBrokerToControllerRequestHeader(Header):
+    """Request 1003."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    broker_id: I64 | None = None
+    broker_address: str | None = None
+    invoke_time: I64 = 0
+
+
+class GetReplicaInfoRequestHeader(Header):
+    """Request 1004."""
+
+    broker_name: str | None = None
+
+
+class NotifyBrokerRoleChangedRequestHeader(Header):
+    """Request 1008."""
+
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+    sync_state_set_epoch: I32 | None = None
+    master_broker_id: I64 | None = None
+
+
+class CleanControllerBrokerDataRequestHeader(Header):
+    """Request 1011."""
+
+    broker_name: str
+    cluster_name: str | None = None
+    broker_controller_ids_to_clean: str | None = None
+    is_clean_living_broker: bool = False
+    invoke_time: I64 = 0
+
+
+class GetNextBrokerIdRequestHeader(Header):
+    """Request 1012."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+
+
+class ApplyBrokerIdRequestHeader(Header):
+    """Request 1013."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    applied_broker_id: I64 | None = None
+    register_check_code: str | None = None
+
+
+class AlterSyncStateSetResponseHeader(Header):
+    new_sync_state_set_epoch: I32 = 0
+
+
+class ElectMasterResponseHeader(Header):
+    """Also with code 2011, which names the master that stays. All absent: nobody was elected."""
+
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+    sync_state_set_epoch: I32 | None = None
+
+
+class RegisterBrokerToControllerResponseHeader(Header):
+    """No master: there is none, or it is not alive."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+    sync_state_set_epoch: I32 | None = None
+
+
+class GetReplicaInfoResponseHeader(Header):
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+
+
+class GetMetaDataResponseHeader(Header):
+    """Answer to request 1005."""
+
+    group: str | None = None
+    controller_leader_id: str | None = None
+    controller_leader_address: str | None = None
+    is_leader: bool = False
+    peers: str | None = None
+    """``id:host:port;…``, with a semicolon at the end, too."""
+
+
+class GetNextBrokerIdResponseHeader(Header):
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    next_broker_id: I64 | None = None
+
+
+class ApplyBrokerIdResponseHeader(Header):
+    cluster_name: str | None = None
+    broker_name: str | None = None
