@@ -37,7 +37,7 @@ _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
 """Labels that RocketMQ gives the metrics of its store (DefaultStoreMetricsManager)."""
 _STORE_METRICS = frozenset(
     (
-        "storage_size",
+        "storage_size_bytes",
         "storage_flush_behind_bytes",
         "storage_dispatch_behind_bytes",
         "storage_message_reserve_time",
@@ -117,7 +117,7 @@ class _Collector:
         if self._app.lifecycle.ready:
             core = parts.core
             yield from self._tables(core)
-            yield from self._traffic(core.state)
+            yield from self._traffic(core)
             yield from self._consumers(core.state)
             yield from self._clients(core.state.clients)
             yield from self._storage(core)
@@ -212,8 +212,9 @@ class _Collector:
                 counted.add_metric([*self._node, decision], count)
             yield counted
 
-    def _traffic(self, state: BrokerState) -> Iterator[Metric | None]:
-        node = self._node
+    def _traffic(self, core: BrokerCore) -> Iterator[Metric | None]:
+        state, node = core.state, self._node
+        sends_waiting, pulls_waiting = len(core.acks), core.pulls.parked.count
         messages = self._counter(
             "messages_in", "messages stored since start", "topic", "message_type", "is_system"
         )
@@ -278,6 +279,12 @@ class _Collector:
         for kind, count in state.stats.junk.items():
             junk.add_metric((*node, kind), count)
         yield junk
+        watermark = self._gauge(
+            "processor_watermark", "requests of a kind that wait in the broker", "processor"
+        )
+        for processor, waiting in (("send", sends_waiting), ("pull", pulls_waiting)):
+            watermark.add_metric((*node, processor), waiting)
+        yield watermark
         permission = self._gauge("broker_permission", "bits: 4 read, 2 write")
         permission.add_metric(node, self._app.config.broker_permission)
         yield permission
@@ -343,7 +350,7 @@ class _Collector:
         store, node = core.store, self._node
         for name, text, value in (
             (
-                "storage_size",
+                "storage_size_bytes",
                 "bytes between the start and the end of the log",
                 store.max_physical_offset - store.min_physical_offset,
             ),
@@ -427,7 +434,7 @@ class _Collector:
             ("enqueue_lag", "timer messages not yet in the wheel", int(table["timerOffsetBehind"])),
             ("dequeue_lag", "messages in the wheel", int(table["timerCongestNum"])),
             (
-                "dequeue_latency",
+                "dequeue_latency_milliseconds",
                 "ms that delivery is behind, in whole seconds",
                 int(table["timerReadBehind"]) * 1000,
             ),
@@ -450,9 +457,9 @@ class _Collector:
 
     def _pop(self, core: BrokerCore) -> Iterator[Metric | None]:
         node = self._node
-        lag = self._gauge("pop_revive_lag", "unprocessed records of the revive log", "queue_id")
+        lag = self._gauge("pop_revive_lag_milliseconds", "unprocessed records of the revive log", "queue_id")
         latency = self._gauge(
-            "pop_revive_latency", "ms since the oldest unprocessed record was due", "queue_id"
+            "pop_revive_latency_milliseconds", "ms since the oldest unprocessed record was due", "queue_id"
         )
         for queue_id, (records, late_ms) in enumerate(core.pop.revive_behind()):
             lag.add_metric((*node, str(queue_id)), records)
