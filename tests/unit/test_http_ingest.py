@@ -30,12 +30,14 @@ def test_lines_are_found_however_the_body_is_cut(lines: list[bytes], cuts: list[
     parts: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ingest, "BATCH_BYTES", 64)
+        patch.setattr(ingest, "BATCH_LINES", 5)
         for cut in [*cuts, len(body)]:
             parts += found.receive(body[at : at + cut])
             at += cut
         parts += found.finish()
     assert all(part.endswith(b"\n") for part in parts)
     assert all(len(part) <= 64 or part.count(b"\n") == 1 for part in parts)
+    assert all(part.count(b"\n") <= 5 for part in parts)
     assert [line for line in b"".join(parts).split(b"\n") if line] == [
         line for line in body.split(b"\n") if line
     ]

@@ -28,6 +28,8 @@ MAX_INGESTS = 8
 """At once."""
 BATCH_BYTES = 256 << 10
 """Of lines in one batch, which the broker stores in one go: some milliseconds."""
+BATCH_LINES = 4_096
+"""Of one batch at most: short lines cost the broker and its answer as much as long ones."""
 IN_FLIGHT = 4
 """Batches of one request that wait for the disk at the same time."""
 
@@ -81,7 +83,10 @@ class Lines:
         """Where its last whole line ends."""
 
     def receive(self, data: bytes) -> list[bytes]:
-        """Lines of about BATCH_BYTES together, each with its newline. Raises Problem for a line that is too long."""
+        """Parts of about BATCH_BYTES and at most BATCH_LINES, each line with its newline.
+
+        Raises Problem for a line that is too long.
+        """
         unsent = self._unsent
         begins = len(unsent)
         unsent += data
@@ -105,14 +110,17 @@ class Lines:
         return self._cut(rest if rest.endswith(b"\n") else rest + b"\n")
 
     def _cut(self, whole: bytes) -> list[bytes]:
-        cuts, at = [], 0
-        while len(whole) - at > BATCH_BYTES:
-            end = whole.rfind(b"\n", at, at + BATCH_BYTES) + 1 or whole.find(b"\n", at) + 1
-            if end - at - 1 > self._most_bytes:
-                raise Problem(413, f"a line has more than {self._most_bytes} bytes")
-            cuts.append(whole[at:end])
-            at = end
-        return [*cuts, whole[at:]] if at < len(whole) else cuts
+        ends = np.flatnonzero(np.frombuffer(whole, np.uint8) == _NEWLINE) + 1
+        if int(np.diff(ends, prepend=0).max()) - 1 > self._most_bytes:
+            raise Problem(413, f"a line has more than {self._most_bytes} bytes")
+        cuts, begin, first = [], 0, 0
+        while first < len(ends):
+            fitting = int(np.searchsorted(ends, begin + BATCH_BYTES, "right"))
+            last = max(first + 1, min(fitting, first + BATCH_LINES))
+            end = int(ends[last - 1])
+            cuts.append(whole[begin:end])
+            begin, first = end, last
+        return cuts
 
 
 class _BatchesUnderWay:
