@@ -460,8 +460,9 @@ class BrokerCore:
         return self._changes.once_known(session, self.state.topics.generation)
 
     def validate(self) -> None:
-        """Check the invariants of clients, locks, parked requests and POP. For tests: it visits everything."""
-        for part in (self.state.clients, self.state.filters, self.state.locks, self.pulls.parked, self.pop):
+        """Check the invariants of clients, locks, parked requests, POP and timers. For tests: it visits everything."""
+        state = self.state
+        for part in (state.clients, state.filters, state.locks, self.pulls.parked, self.pop, self.timers):
             part.validate()
 
     # --- blocking work ---

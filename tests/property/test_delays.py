@@ -166,6 +166,10 @@ class Delays(RuleBasedStateMachine):
         self.bench.crash()
 
     @invariant()
+    def agrees_with_itself(self) -> None:
+        self.bench.broker.validate()
+
+    @invariant()
     def check(self) -> None:
         records = self.bench.records("T", offset=self.seen)
         self.seen += len(records)

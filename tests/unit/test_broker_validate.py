@@ -13,7 +13,9 @@ from mqspark.broker.broker import BrokerCore
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.client_bodies import ConsumerData, SubscriptionData
 from mqspark.protocol.codes import RequestCode
-from tests.unit.broker_kit import Bench, pull_ext
+from mqspark.store.timer.timerlog import RECORD_BYTES
+from mqspark.store.timer.timerwheel import Slot, TimerWheel
+from tests.unit.broker_kit import SEND, Bench, pull_ext, send_ext
 from tests.unit.pop_kit import POP, pop, pop_ext, put
 
 
@@ -73,6 +75,48 @@ MISTAKES: list[tuple[Callable[[BrokerCore], None], str]] = [
 @pytest.mark.parametrize(("mistake", "text"), MISTAKES, ids=lambda each: getattr(each, "__name__", ""))
 def test_a_mistake_is_found(bench: Bench, mistake: Callable[[BrokerCore], None], text: str) -> None:
     mistake(bench.broker)
+    with pytest.raises(AssertionError, match=text):
+        bench.broker.validate()
+
+
+def a_slot_too_many(wheel: TimerWheel, slot: Slot) -> None:
+    wheel.used_count += 1
+
+
+def a_chain_that_ends_nowhere(wheel: TimerWheel, slot: Slot) -> None:
+    wheel.put(slot.tick, slot.first, slot.last + 10 * RECORD_BYTES, 1)
+
+
+def a_chain_the_wrong_way_round(wheel: TimerWheel, slot: Slot) -> None:
+    wheel.put(slot.tick, slot.last + RECORD_BYTES, slot.last, 1)
+
+
+def a_chain_between_records(wheel: TimerWheel, slot: Slot) -> None:
+    wheel.put(slot.tick, 0, slot.last - 1, 1)
+
+
+TIMER_MISTAKES: list[tuple[Callable[[TimerWheel, Slot], None], str]] = [
+    (a_slot_too_many, "2 slots are counted, 1 are used"),
+    (a_chain_that_ends_nowhere, "a chain ends after the timer log"),
+    (a_chain_the_wrong_way_round, "a chain begins after its end"),
+    (a_chain_between_records, r"tick \d+ has no record at"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "text"), TIMER_MISTAKES, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_mistake_in_the_wheel_is_found(
+    bench: Bench, mistake: Callable[[TimerWheel, Slot], None], text: str
+) -> None:
+    for _ in range(2):
+        assert bench.peer().ask(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x0130000\x02"), b"later").code == 0
+    bench.run_for(0)
+    bench.broker.validate()
+    wheel = bench.broker.timers.files.wheel
+    (row,) = wheel.used(1)
+    slot = wheel.get(int(row["tick"]))
+    assert slot is not None
+    assert slot.messages == 2
+    mistake(wheel, slot)
     with pytest.raises(AssertionError, match=text):
         bench.broker.validate()
 
