@@ -13,12 +13,14 @@ import pytest
 
 import mqspark_server.net.lateness
 import mqspark_server.net.tcp
+import mqspark_server.net.tcpconnection
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark.testing import Broker
-from mqspark_server.net.tcp import RemotingServer, _RemotingConnection
+from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.net.tcpconnection import RemotingConnection
 
 WORK_S = 1 / 16
 
@@ -82,12 +84,12 @@ class Patience:
 class Harness:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, connections: int) -> None:
         self.core, self.patience = BusyCore(), Patience()
-        for module in (mqspark_server.net.tcp, mqspark_server.net.lateness):
+        for module in (mqspark_server.net.tcp, mqspark_server.net.tcpconnection, mqspark_server.net.lateness):
             monkeypatch.setattr(module, "monotonic", lambda: self.core.now)
         self.server = RemotingServer(self.core, [], name="toy", overload=self.patience)
         self.connections = []
         for _ in range(connections):
-            connection = _RemotingConnection(self.server, 10911, False)
+            connection = RemotingConnection(self.server, 10911, False)
             connection.connection_made(Transport())
             self.connections.append(connection)
         self.server.turn()

@@ -172,6 +172,7 @@ async def test_what_arrives_after_a_turn_in_the_ring_has_only_the_rest_of_its_ti
             return encode_response(command.opaque, 0)
 
     monkeypatch.setattr("mqspark_server.net.tcp.monotonic", lambda: now)
+    monkeypatch.setattr("mqspark_server.net.tcpconnection.monotonic", lambda: now)
     async with serving(Counted()) as harness:
         attacker = await harness.client()
         attacker.send(COSTLY, range(5))

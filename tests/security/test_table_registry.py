@@ -176,7 +176,7 @@ SERVERS = {
     "Replicas._all": "connections of slaves",
     "Session.attributes": "a few keys of the core's",
     "Session.out": "answers; the server stops reading from those who do not read theirs",
-    "_RemotingConnection._waiting": "requests of frames that were counted",
+    "RemotingConnection._waiting": "requests of frames that were counted",
     # --- routes of a name server: maxBrokers, maxTopicsPerBroker, maxRoutes; names have at most 255 characters
     "BrokerSet.addresses": "MAX_REPLICAS",
     "BrokerSet.topics": "maxTopicsPerBroker",

@@ -166,11 +166,11 @@ async def test_an_idle_one_with_unread_answers_is_closed_for_good() -> None:
 
 @pytest.mark.anyio
 async def test_one_that_is_closed_for_garbage_keeps_no_answers() -> None:
-    from mqspark_server.net import tcp
+    from mqspark_server.net import tcpconnection
 
     async with serving(bytes(MB)) as (server, _, port):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(tcp, "LINGER_S", 0.2)
+            patched.setattr(tcpconnection, "LINGER_S", 0.2)
             sock = await connected(port)
             await asyncio.get_running_loop().sock_sendall(sock, pipelined(2))
             await eventually_async(lambda: server.unsent.total > 0)

@@ -240,6 +240,7 @@ def replaced_host(network: Network) -> Iterator[None]:
         for target, replacement in (
             ("mqspark_server.net.addresses.bind_socket", network.bind),
             ("mqspark_server.net.tcp.monotonic", seconds),
+            ("mqspark_server.net.tcpconnection.monotonic", seconds),
             ("mqspark_server.net.lateness.monotonic", seconds),
             ("mqspark_server.following.METADATA_S", 0.6),
             ("mqspark_server.registrar.time", times),

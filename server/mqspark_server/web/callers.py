@@ -37,7 +37,7 @@ from mqspark_server.web.sessions import Login, Logins
 
 if TYPE_CHECKING:
     from mqspark.auth.gate import Gate
-    from mqspark_server.net.tcp import LocalPeer
+    from mqspark_server.net.localpeer import LocalPeer
     from mqspark_server.node import BrokerNode, BrokerParts
 
 __all__ = ["CLUSTER", "CSRF_HEADER", "Caller", "Callers", "How", "Subject", "group", "topic"]

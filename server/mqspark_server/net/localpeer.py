@@ -1,0 +1,83 @@
+"""A client in the server's own process: its requests reach the core without a socket.
+
+Must not know who asks, or for what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from mqspark.errors import ProtocolError
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
+from mqspark.protocol.headers.header import Header
+from mqspark.protocol.session import Core, Session
+
+__all__ = ["LocalPeer"]
+
+
+class LocalServer(Protocol):
+    """What such a client asks of its server (``tcp.RemotingServer``)."""
+
+    core: Core
+
+    def schedule(self) -> None: ...
+    def close_session(self, session: Session) -> None: ...
+
+
+class LocalPeer:
+    """A client in the same process: requests go to the core as from a socket, answers resolve futures."""
+
+    session: Session
+
+    def __init__(self, server: LocalServer) -> None:
+        self._server = server
+        self._requests = Connection()
+        self._answers = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
+        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._opaque = 0
+
+    async def request(
+        self,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = 5.0,
+    ) -> Command:
+        """Raises TimeoutError, and ConnectionError when the server ends first."""
+        self._opaque += 1
+        opaque = self._opaque
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._pending[opaque] = answer
+        try:
+            frame = encode_request(code, opaque, header, body)
+            self._server.core.received(self.session, self._requests.receive_data(frame))
+            self._server.schedule()
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        finally:
+            self._pending.pop(opaque, None)
+
+    def write_out(self, out: list[bytes | memoryview], size: int) -> None:
+        try:
+            commands = self._answers.receive_data(b"".join(out))
+        except ProtocolError as error:  # an answer exceeds the frame limit: only these requests fail
+            self._answers = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
+            for answer in self._pending.values():
+                if not answer.done():
+                    answer.set_exception(ConnectionError(str(error)))
+            return
+        for command in commands:
+            waiting = self._pending.get(command.opaque)
+            if command.is_response and waiting is not None and not waiting.done():
+                waiting.set_result(command)
+
+    def close(self, reason: str = "closed") -> None:
+        """Unanswered requests fail with ConnectionError."""
+        self._server.close_session(self.session)
+        for answer in self._pending.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError(reason))

@@ -1,0 +1,569 @@
+"""One connection of a RemotingServer: its bytes to commands, its answers to bytes, TLS, and what its peer has not read.
+
+Must not know the other connections: it tells its server what it holds, and the server decides when it is served and
+when it is dropped. The bounds are those of ``tcp``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
+from typing import Protocol, cast
+
+from mqspark.errors import ProtocolError
+from mqspark.logs import sparing
+from mqspark.protocol.command import Command
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.session import Core, Session
+from mqspark_server.net.lateness import Lateness
+from mqspark_server.net.memory_budget import MemoryBudget, Pace
+from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
+
+__all__ = ["CONNECTION_S", "MIN_BYTES_PER_S", "RemotingConnection"]
+
+log = sparing("mqspark.tcp")
+
+SLICE_COMMANDS = 64
+"""Commands handed to the core between two checks of the size of its answers."""
+
+JOIN_BYTES = 64 * 1024
+"""Up to this size answers are copied into one buffer, because a copy is cheaper than a longer iovec."""
+
+READ_BYTES = 256 * 1024
+"""Size of one read from the kernel's buffer after a peer has disconnected."""
+
+CONNECTION_S = 0.005
+"""Time in one iteration of the loop for the commands of one connection: enough for several hundred sends. Commands
+beyond it wait until the other connections have been served."""
+
+COMMAND_BYTES = 512
+"""Bytes of a waiting command besides its frame."""
+
+REST_BYTES = 1024 * 1024
+"""The limit of reads from the kernel's buffer after a peer has disconnected."""
+
+MIN_BYTES_PER_S = 1024
+"""A peer that reads or sends at this rate is slow; a slower one counts as stalled."""
+
+LINGER_S = 5.0
+"""Data that a closed connection has not read by then is dropped."""
+
+
+class ConnectionHost(Protocol):
+    """What a connection asks of the server that it belongs to (``tcp.RemotingServer``)."""
+
+    name: str
+    core: Core
+    loop: asyncio.AbstractEventLoop
+    tls: Certificates | None
+    lateness: Lateness
+    unsent: MemoryBudget[RemotingConnection]
+    partial: MemoryBudget[RemotingConnection]
+    high_water_bytes: int
+    noted_below: int
+    floor: int
+    unread_s: float
+    gathers: bool
+    scheduled: bool
+    iteration: int
+    protocol_errors: int
+
+    def admit(self, connection: RemotingConnection, descriptor: int, address: str) -> str | None: ...
+    def known(self, connection: RemotingConnection) -> None: ...
+    def forget(self, connection: RemotingConnection, address: str) -> None: ...
+    def open_session(
+        self, writer: RemotingConnection, peer: tuple[str, int], local_port: int, fast: bool
+    ) -> Session: ...
+    def close_session(self, session: Session) -> None: ...
+    def schedule(self) -> None: ...
+    def arrived(self, count: int) -> None: ...
+    def enter_ring(self, connection: RemotingConnection) -> None: ...
+    def block(self, connection: RemotingConnection) -> None: ...
+    def note_unsent(self, connection: RemotingConnection, count: int) -> None: ...
+    def note_partial(self, connection: RemotingConnection, count: int, *, afresh: bool) -> None: ...
+    def begin_handshake(self, connection: RemotingConnection) -> None: ...
+    def end_handshake(self, connection: RemotingConnection) -> None: ...
+    def schedule_handshake(self, connection: RemotingConnection) -> None: ...
+
+
+class RemotingConnection(asyncio.Protocol):
+    __slots__ = (
+        "_address",
+        "_closed_here",
+        "_decode",
+        "_fast",
+        "_in_ring",
+        "_is_noted",
+        "_is_unidentified",
+        "_iteration",
+        "_local_port",
+        "_pace",
+        "_parser",
+        "_read",
+        "_server",
+        "_session",
+        "_tls",
+        "_transport",
+        "_until",
+        "_waiting",
+        "_waiting_bytes",
+        "_write_paused",
+        "_written",
+        "active_at",
+        "dropped",
+        "evicted",
+    )
+
+    def __init__(self, server: ConnectionHost, local_port: int, fast: bool) -> None:
+        self._server = server
+        self._local_port = local_port
+        self._fast = fast
+        self._parser = Connection(in_slices=True, reads_over=True)
+        self._transport: asyncio.Transport | None = None
+        self._session: Session | None = None
+        self._tls: TlsStream | None = None
+        self._decode: Callable[[bytes], bytes] | None = None if server.tls is None else self._choose
+        """From received bytes to those of frames; None: they are the same."""
+        self._waiting: deque[Command] = deque()
+        self._waiting_bytes = 0
+        self._write_paused = False
+        self._closed_here = False
+        self._address = ""
+        self._is_unidentified = True
+        self._is_noted = False
+        """Its last read ended in an incomplete frame."""
+        self.evicted = False
+        self._written = self._read = 0
+        """Bytes written, and how many of them the peer had read at the last check."""
+        self.dropped = False
+        self._pace = Pace(MIN_BYTES_PER_S, server.unread_s)
+        """The rate at which the peer reads."""
+        self._in_ring = False
+        self._iteration = -1
+        self._until = 0.0
+        """The time up to which commands are handled in this iteration."""
+        self.active_at = 0.0
+
+    # -- asyncio.Protocol --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's.
+        transport = cast(asyncio.Transport, transport)
+        server = self._server
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        peer = _peer(transport)
+        problem = server.admit(self, sock.fileno() if sock is not None else 0, peer[0])
+        if problem is not None:
+            log.warning("%s: a connection of %s is refused: %s", server.name, peer[0], problem)
+            transport.abort()
+            return
+        self._address = peer[0]
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=server.high_water_bytes)
+        self.active_at = server.loop.time()
+        self._session = server.open_session(self, peer, self._local_port, self._fast)
+        self._session.room = server.high_water_bytes
+
+    def data_received(self, data: bytes) -> None:
+        server, session = self._server, self._session
+        if session is None:
+            return
+        if self._decode is not None:
+            data = self._decode(data)
+            if not data:
+                return
+        self.active_at = now = monotonic()
+        if self._iteration != server.iteration:
+            self._iteration = server.iteration
+            self._until = now + CONNECTION_S
+        try:
+            commands = self._parser.receive_data(data)
+        except ProtocolError as error:
+            server.protocol_errors += 1
+            self.close(str(error))
+            return
+        buffered = self._parser.buffered_bytes
+        if buffered or self._is_noted:
+            self._is_noted = buffered > 0
+            server.note_partial(self, buffered + self._waiting_bytes, afresh=bool(commands))
+        if not commands:
+            return
+        if self._is_unidentified:
+            self._is_unidentified = False
+            server.known(self)
+        if (
+            self._waiting
+            or self._write_paused
+            or session.long_answers
+            or now >= self._until
+            or (session.room <= server.floor and not self._has_room(session, now))
+        ):
+            self._waiting.extend(commands)
+            self._waiting_bytes += len(data) + COMMAND_BYTES * len(commands)
+            server.note_partial(self, buffered + self._waiting_bytes, afresh=False)
+            self._wait()
+            return
+        if not server.scheduled:
+            server.schedule()
+        elif now > server.lateness.late_at:
+            commands = server.lateness.sift(session, commands)
+        if len(commands) == 1:
+            self._deliver(session, commands)
+        else:
+            self._waiting.extend(commands)
+            self._deliver(session, self._paced(session))
+            if self._waiting:
+                self._deliver_waiting()
+            if self._waiting:
+                self._waiting_bytes = len(data) + COMMAND_BYTES * len(self._waiting)
+                server.note_partial(self, buffered + self._waiting_bytes, afresh=False)
+        server.arrived(len(data))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        session, transport = self._session, self._transport
+        self._transport = None
+        if session is None:
+            return  # it was refused
+        self._server.note_unsent(self, 0)
+        log.debug("%s: connection of %s ended (%s)", self._server.name, session.peer, error or "closed")
+        session.open = False
+        if self._closed_here:
+            self._waiting.clear()
+        elif error is not None and transport is not None:
+            self._read_rest(transport)
+        self._server.note_partial(self, self._waiting_bytes, afresh=False)
+        self._until = monotonic() + CONNECTION_S
+        self._deliver_rest(session)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._waiting:
+            self._wait()
+        elif self._transport is not None:
+            self._transport.resume_reading()
+
+    # -- TLS ---------------------------------------------------------------------------------------
+
+    def _choose(self, data: bytes) -> bytes:
+        """The first bytes of the connection decide."""
+        tls = self._server.tls
+        if tls is not None and data[0] == HANDSHAKE_BYTE:
+            self._tls = TlsStream(tls.context())
+            self._decode = self._collect
+            self._server.begin_handshake(self)
+            return self._collect(data)
+        if tls is not None and tls.settings.required:
+            self._server.protocol_errors += 1
+            self.close("it does not speak TLS (tls.server.mode=enforcing)")
+            return b""
+        self._decode = None
+        return data
+
+    def _collect(self, data: bytes) -> bytes:
+        """A handshake costs processor time: this one waits for its turn."""
+        tls, transport = self._tls, self._transport
+        if tls is None or transport is None or transport.is_closing():
+            return b""
+        try:
+            tls.receive(data)
+        except ProtocolError as error:
+            self._fail_tls(error)
+        else:
+            self._server.schedule_handshake(self)
+        return b""
+
+    def shake_hands(self) -> None:
+        tls, transport = self._tls, self._transport
+        if tls is None or transport is None or transport.is_closing() or tls.established:
+            return
+        try:
+            is_complete = tls.shake_hands()
+        except ProtocolError as error:
+            self._fail_tls(error)
+            return
+        transport.write(tls.to_send())
+        if is_complete:
+            self._server.end_handshake(self)
+            self._decode = self._decrypt
+            self.data_received(b"")  # the first request may have come with the end of the handshake
+
+    def _decrypt(self, data: bytes) -> bytes:
+        tls, transport = self._tls, self._transport
+        if tls is None:
+            return b""
+        plain = b""
+        try:
+            tls.receive(data)
+            plain = tls.read()
+        except ProtocolError as error:
+            self._fail_tls(error)
+        except EOFError:
+            if transport is not None and not transport.is_closing():
+                transport.close()
+        else:
+            if tls.ended and transport is not None:  # once the last requests have been handled
+                self._server.loop.call_soon(transport.close)
+        if (reply := tls.to_send()) and transport is not None:
+            transport.write(reply)
+        return plain
+
+    def _fail_tls(self, error: ProtocolError) -> None:
+        self._server.protocol_errors += 1
+        if self._transport is not None and self._tls is not None:
+            self._transport.write(self._tls.to_send())  # an alert says why
+        self.close(str(error))
+
+    # -- what the peer has not read ----------------------------------------------------------------
+
+    def measure(self, now: float) -> None:
+        """Measure the unread answers, and with them the room for more."""
+        transport, session = self._transport, self._session
+        if transport is None or session is None or self.dropped:
+            return
+        server = self._server
+        held = transport.get_write_buffer_size() + session.out_bytes
+        session.room = server.high_water_bytes - held
+        server.unsent.keep(self, held if session.room < server.noted_below else 0, now)
+
+    def _has_room(self, session: Session, now: float) -> bool:
+        self.measure(now)
+        return session.room > self._server.floor
+
+    def does_not_read(self, now: float) -> bool:
+        """Whether the peer has read nothing, or almost nothing, for too long."""
+        if self._transport is None:
+            return False
+        self.measure(now)
+        unsent = self._server.unsent
+        count, _ = unsent.held(self)
+        if not count:
+            self._pace.rest()
+            return False
+        read = self._written - self._transport.get_write_buffer_size()
+        if read - self._read >= count // 8:  # it makes progress
+            unsent.keep(self, count, now, afresh=True)
+        self._read = read
+        return self._pace.is_too_slow(read, now)
+
+    @property
+    def waits(self) -> bool:
+        """Whether this server, not the peer, has stopped the connection."""
+        return bool(self._waiting) or self._write_paused
+
+    def unblock(self) -> None:
+        if self._waiting and self._session is not None:
+            self._wait()
+
+    # -- commands in -------------------------------------------------------------------------------
+
+    def _deliver(self, session: Session, commands: Iterable[Command]) -> None:
+        try:
+            self._server.core.received(session, commands)
+        except Exception:
+            # A bug must affect only this connection, and must be logged.
+            log.exception("%s: a request of %s could not be handled", self._server.name, session.peer)
+            self.close("internal error")
+        server = self._server
+        if session.room < server.noted_below:
+            server.note_unsent(self, server.high_water_bytes - session.room)
+        if not server.scheduled:
+            server.schedule()
+
+    def _paced(self, session: Session) -> Iterator[Command]:
+        """Waiting commands: at least one, until the time is over, an answer is slow to make or the peer has to read."""
+        waiting, until, floor = self._waiting, self._until, self._server.floor
+        popleft = waiting.popleft
+        if len(waiting) <= SLICE_COMMANDS and self._parser.unparsed:
+            self._parse_more()
+        for _ in range(min(SLICE_COMMANDS, len(waiting))):
+            yield popleft()
+            if session.long_answers or session.room <= floor or monotonic() >= until:
+                return
+
+    def _parse_more(self) -> None:
+        """Parse the next slice of the buffer, so that ``_waiting`` is empty only when the buffer is, too."""
+        try:
+            self._waiting.extend(self._parser.receive_data(b""))
+        except ProtocolError as error:
+            self._server.protocol_errors += 1
+            self.close(str(error))
+
+    def _wait(self) -> None:
+        """Let other connections go first."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        if not self._in_ring and not self._write_paused:
+            self._in_ring = True
+            self._server.enter_ring(self)
+
+    def serve_waiting(self, until: float) -> None:
+        """The connection's turn in the ring."""
+        self._in_ring = False
+        session = self._session
+        if session is None:
+            return
+        self._until = until
+        self._iteration = self._server.iteration  # what its socket already has does not get time of its own
+        if self._transport is None:
+            self._deliver_rest(session)
+        elif not self._write_paused:
+            self._deliver_waiting()
+
+    def _deliver_waiting(self) -> None:
+        """Hand over slices until the time is over or the answers reach the high-water mark; then wait for the others or
+        for the peer to read."""
+        transport, session, waiting = self._transport, self._session, self._waiting
+        if transport is None or session is None or transport.is_closing():
+            return
+        server = self._server
+        if session.room < server.noted_below:
+            self.measure(monotonic())
+        is_time = True
+        while (
+            waiting
+            and session.room > server.floor
+            and is_time
+            and not session.long_answers
+            and not transport.is_closing()
+        ):
+            self._deliver(session, self._paced(session))
+            is_time = monotonic() < self._until
+        if transport.is_closing():
+            return
+        if not waiting:
+            if self._waiting_bytes:  # else they have not waited, and reading was not paused
+                self._waiting_bytes = 0
+                server.note_partial(self, self._parser.buffered_bytes, afresh=True)
+                if not self._write_paused:
+                    transport.resume_reading()
+        elif session.room > server.floor:
+            self._wait()
+        else:
+            transport.pause_reading()
+            server.block(self)
+
+    def _read_rest(self, transport: asyncio.Transport) -> None:
+        """Read what the peer sent before it disconnected. It is still in the kernel's buffer when a write to the closed
+        socket failed first. A consumer commits its last offsets by one-way requests right before it closes."""
+        sock = transport.get_extra_info("socket")
+        if sock is None:
+            return
+        with contextlib.suppress(OSError, ProtocolError):  # the peer is gone, so no error can be sent to it
+            for _ in range(REST_BYTES // READ_BYTES):
+                if not (data := os.read(sock.fileno(), READ_BYTES)):
+                    break
+                if self._decode is not None:
+                    data = self._decode(data)
+                commands = self._parser.receive_data(data)
+                self._waiting.extend(commands)
+                self._waiting_bytes += len(data) + COMMAND_BYTES * len(commands)
+
+    def _deliver_rest(self, session: Session) -> None:
+        """Hand over what the peer sent before it disconnected. Answers are dropped. Then the session ends."""
+        waiting = self._waiting
+        while waiting and not self._closed_here and monotonic() < self._until and not session.long_answers:
+            self._deliver(session, self._paced(session))
+        if waiting and not self._closed_here:
+            self._write_paused = False
+            self._wait()
+            return
+        self._end(session)
+
+    def _end(self, session: Session) -> None:
+        self._session = None
+        self._waiting.clear()
+        self._server.partial.keep(self, 0, 0.0)
+        self._server.close_session(session)
+        self._server.forget(self, self._address)
+
+    # -- frames out --------------------------------------------------------------------------------
+
+    def write_out(self, out: list[bytes | memoryview], size: int) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        server, session = self._server, self._session
+        self.active_at = server.loop.time()
+        if self._tls is not None:
+            try:
+                out = [self._tls.encrypt(_coalesced(out))]
+            except ProtocolError as error:  # it ends this connection, not the turn of the others
+                self._fail_tls(error)
+                return
+        if len(out) == 1:
+            self._written += len(out[0])
+            transport.write(out[0])
+        else:
+            self._written += size
+            if not server.gathers or size <= JOIN_BYTES:
+                transport.write(b"".join(out))
+            else:
+                transport.writelines(_coalesced(out))
+        if session is not None and session.room < server.noted_below:
+            held = transport.get_write_buffer_size()
+            session.room = server.high_water_bytes - held
+            if session.room < server.noted_below:
+                server.note_unsent(self, held)
+        if self._waiting:
+            self._wait()
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self, reason: str, *, level: int = logging.WARNING) -> None:
+        """Close once everything already written has been sent."""
+        session = self._session
+        if session is not None and self._transport is not None and not self._transport.is_closing():
+            log.log(level, "%s: connection of %s closed: %s", self._server.name, session.peer, reason)
+            self._closed_here = True
+            if self._tls is not None:
+                self._transport.write(self._tls.end())
+            self._transport.close()
+            if self._transport.get_write_buffer_size():
+                self._server.loop.call_later(LINGER_S, self.abort)
+
+    def abort(self, reason: str | None = None) -> None:
+        """Close at once; unwritten data is dropped."""
+        if reason is not None and self._session is not None:
+            log.warning("%s: connection of %s dropped: " + reason, self._server.name, self._session.peer)
+        self._closed_here = True
+        if self._transport is not None:
+            self._transport.abort()
+        elif self._session is not None:
+            self._end(self._session)
+
+
+def _peer(transport: asyncio.Transport) -> tuple[str, int]:
+    name = transport.get_extra_info("peername")
+    if not name:  # the peer is gone before we asked
+        return "0.0.0.0", 0  # noqa: S104 - an address that means none
+    return str(name[0]).removeprefix("::ffff:"), int(name[1])
+
+
+def _coalesced(out: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Neighbouring small frames joined, large bodies left alone: few iovecs and no copy of a body."""
+    merged: list[bytes | memoryview] = []
+    small: list[bytes | memoryview] = []
+    for buffer in out:
+        if len(buffer) < JOIN_BYTES // 16:
+            small.append(buffer)
+            continue
+        if small:
+            merged.append(small[0] if len(small) == 1 else b"".join(small))
+            small = []
+        merged.append(buffer)
+    if small:
+        merged.append(b"".join(small))
+    return merged
