@@ -1,4 +1,4 @@
-"""The stored message record: one format in the CommitLog, in pull bodies and in the batch items of a send.
+"""The stored message record: one format in the CommitLog and in pull bodies.
 
 Source: RocketMQ's MessageExtEncoder and MessageDecoder. All integers are big-endian and signed. A record is
 
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from mqspark import compression
+from mqspark.batchitems import split_batch
 from mqspark.bounded import Memo
 from mqspark.compression import LIMITS, Budget, InflateLimits
 from mqspark.crc import crc32 as full_crc32
@@ -43,7 +44,6 @@ from mqspark.message import (
     MAX_TOPIC_LENGTH,
     NEED_UNWRAP,
     STORE_HOST_V6,
-    Message,
     MessageExt,
     QueueOffset,
     crc32,
@@ -73,9 +73,6 @@ __all__ = [
     "decode_pull",
     "decode_record",
     "decode_records",
-    "encode_batch",
-    "encode_items",
-    "split_batch",
     "check_record",
     "Parts",
     "find_property",
@@ -116,8 +113,6 @@ _SIZE_MAGIC = struct.Struct(">ii")
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 _pack_i16 = _I16.pack
-_BATCH_HEAD = struct.Struct(">iiiii")
-_BATCH_MIN_BYTES = _BATCH_HEAD.size + 2
 
 CRC_PROPERTY_BYTES = len(CRC32) + 12
 """Size of ``__CRC32#`` 0x01, ten digits, 0x02."""
@@ -373,67 +368,6 @@ def is_seal_broken(record: bytes | memoryview) -> bool:
     """Whether a complete record ends with a CRC property that does not match the rest."""
     seal = bytes(record[-CRC_PROPERTY_BYTES:])
     return seal[:9] == _CRC_PREFIX and seal[9:19][::-1] != b"%010d" % crc32(record[:-CRC_PROPERTY_BYTES])
-
-
-def encode_batch(messages: Iterable[Message]) -> bytes:
-    """The body of a batch send: one item per message, each with its own flag, body and properties."""
-    return encode_items(
-        (message.flag, message.body, encode_properties(message.properties)) for message in messages
-    )
-
-
-def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """The reverse of ``split_batch``. Raises InvalidMessage for properties that are too long."""
-    parts: list[bytes] = []
-    for flag, body, properties in items:
-        body_length, properties_length = len(body), len(properties)
-        if properties_length > MAX_PROPERTIES_BYTES:
-            raise InvalidMessage(f"properties of {properties_length} bytes exceed 32767", field="properties")
-        size = _BATCH_MIN_BYTES + body_length + properties_length
-        parts += (
-            _BATCH_HEAD.pack(size, 0, 0, flag, body_length),
-            body,
-            _pack_i16(properties_length),
-            properties,
-        )
-    return b"".join(parts)
-
-
-def split_batch(body: bytes | memoryview, most: int = sys.maxsize) -> list[tuple[int, bytes, bytes]]:
-    """The items of a batch body: (flag, body, properties). Raises InvalidMessage when a length is wrong, or
-    for more than ``most`` items."""
-    items: list[tuple[int, bytes, bytes]] = []
-    raw = bytes(body)
-    position, end = 0, len(raw)
-    for _ in range(most):
-        if end - position < _BATCH_MIN_BYTES:
-            if position < end:
-                raise InvalidMessage(f"batch item at {position} is cut short", field="body")
-            break
-        size, _, _, flag, body_length = _BATCH_HEAD.unpack_from(raw, position)
-        body_start = position + _BATCH_HEAD.size
-        properties_start = body_start + body_length + 2
-        if (
-            size < _BATCH_MIN_BYTES
-            or position + size > end
-            or body_length < 0
-            or properties_start > position + size
-        ):
-            raise InvalidMessage(f"batch item at {position} has impossible lengths", field="body")
-        (properties_length,) = _I16.unpack_from(raw, properties_start - 2)
-        if properties_length < 0 or properties_start + properties_length != position + size:
-            raise InvalidMessage(f"batch item at {position} has impossible lengths", field="body")
-        items.append(
-            (
-                flag,
-                raw[body_start : body_start + body_length],
-                raw[properties_start : properties_start + properties_length],
-            )
-        )
-        position += size
-    if position < end:
-        raise InvalidMessage(f"a batch of more than {most} messages", field="body")
-    return items
 
 
 # --- decode -------------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.copying import LogCopier
 from mqspark.store.recovery.deletions import Deletions
 from mqspark.store.recovery.queueends import QueueEnds
-from mqspark.store.recovery.recovery import Recovery, RecoveryReport
+from mqspark.store.recovery.recovery import Recovery
+from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.recovery.scrub import Scrub
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner

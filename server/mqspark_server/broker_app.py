@@ -21,7 +21,7 @@ from mqspark.message import encode_host
 from mqspark.protocol.dispatch import Handler
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
-from mqspark.store.recovery.recovery import RecoveryReport
+from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
 from mqspark_server.following import Following

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.batchitems import encode_batch
 from mqspark.broker.transaction import transactions
 from mqspark.broker.transaction.halfbatches import MAX_MEMBERS, still_missing
 from mqspark.message import (
@@ -19,7 +20,6 @@ from mqspark.message import (
     Message,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import encode_batch
 from mqspark.store.store import MessageStore
 from tests.unit.broker_kit import SEND, send_ext
 from tests.unit.test_broker_transactions import COMMIT, ROLLBACK, Kit

@@ -9,8 +9,9 @@ from typing import Any
 import fsspec
 import pytest
 
+from mqspark.batchitems import encode_batch
 from mqspark.message import Message
-from mqspark.record import PendingRecord, encode_batch
+from mqspark.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.index.indexfile import Shape
 from mqspark.store.queue.batchqueue import BATCH_ENTRY

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqspark.batchitems import encode_batch, split_batch
 from mqspark.errors import InvalidMessage
 from mqspark.message import Message, crc32, decode_properties, encode_host, encode_offset_id, java_hash
 from mqspark.record import (
@@ -24,11 +25,9 @@ from mqspark.record import (
     check_record,
     decode_record,
     decode_records,
-    encode_batch,
     encode_record,
     find_property,
     peek_properties,
-    split_batch,
     tags_code,
 )
 

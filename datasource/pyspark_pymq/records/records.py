@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mqspark.batchitems import split_batch
 from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import InvalidMessage
 from mqspark.logs import sparing
@@ -26,7 +27,6 @@ from mqspark.record import (
     MIN_RECORD_BYTES,
     decode_record,
     encode_record,
-    split_batch,
 )
 
 __all__ = [

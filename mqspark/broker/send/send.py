@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from mqspark.batchitems import split_batch
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.state import BrokerState
@@ -59,7 +60,7 @@ from mqspark.protocol.command import Command, encode_response, send_response_fra
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
-from mqspark.record import PendingRecord, split_batch
+from mqspark.record import PendingRecord
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 
 __all__ = ["SendProcessor"]

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mqspark.batchitems import split_batch
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.transaction.halfmessages import Half
@@ -41,7 +42,7 @@ from mqspark.message import (
     decode_properties,
     encode_properties,
 )
-from mqspark.record import PendingRecord, split_batch
+from mqspark.record import PendingRecord
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mqspark.batchitems import encode_items
 from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import (
     DELAY,
@@ -24,7 +25,6 @@ from mqspark.message import (
     java_hash,
     new_unique_id,
 )
-from mqspark.record import encode_items
 
 __all__ = [
     "QueueSelector",

@@ -53,7 +53,7 @@ _pack_length = struct.Struct(">h").pack
 """Length of the properties."""
 
 Item = tuple[int, bytes, bytes]
-"""Flag, body and properties of a message of a batch (``mqspark.record.split_batch``)."""
+"""Flag, body and properties of a message of a batch (``mqspark.batchitems.split_batch``)."""
 
 Parts = tuple[bytes | memoryview, ...]
 """A record, in pieces."""

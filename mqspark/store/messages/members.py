@@ -3,7 +3,7 @@ member.
 
 A batch is walked once, from size to size. Everything else is arithmetic on columns and one join of slices.
 For thousands of small members that takes a third of the time of single processing. Below ``MIN_MEMBERS`` the
-columns cost more than they save (``mqspark.record.split_batch``). Members with equal lengths are faster as a
+columns cost more than they save (``mqspark.batchitems.split_batch``). Members with equal lengths are faster as a
 table (``mqspark.store.messages.membertable``).
 
 Must not know queues or files.
@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.batchitems import split_batch
 from mqspark.crc import crc32
 from mqspark.errors import InvalidMessage
-from mqspark.record import split_batch
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE
 
@@ -154,7 +154,7 @@ class MemberColumns:
         return replace(self, tails=tails, tail_bytes=tail_bytes)
 
     def items(self) -> list[tuple[int, bytes, bytes]]:
-        """Flag, body and properties of each member, as ``mqspark.record.split_batch``."""
+        """Flag, body and properties of each member, as ``mqspark.batchitems.split_batch``."""
         each = zip(
             self.flags.tolist(), self.body_starts.tolist(), self.body_ends.tolist(), self.tails, strict=True
         )

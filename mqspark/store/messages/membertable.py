@@ -3,7 +3,7 @@
 The batch is an array of structures, one per member, and so are its records. Each field is one strided copy of
 a column; only the CRC of a body takes a call per member. For thousands of small members this takes a fifth of
 the time of finding the start of each (``mqspark.store.messages.members``). From ``MIN_ALIKE`` on it is
-cheaper than single processing (``mqspark.record.split_batch``), and the records enter the log as one piece.
+cheaper than single processing (``mqspark.batchitems.split_batch``), and the records enter the log as one piece.
 
 Must not know queues or files.
 """

@@ -29,7 +29,8 @@ from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FI
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queuetable import QueueTable
-from mqspark.store.recovery.recovery import Recovery, lost_offsets
+from mqspark.store.recovery.recovery import Recovery
+from mqspark.store.recovery.recoveryreport import lost_offsets
 
 __all__ = ["Scrub", "ScrubJob"]
 

@@ -33,7 +33,7 @@ from mqspark.store.queue.batchqueue import BatchEntry
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue, Entries
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queueext import resolve_tags_codes
-from mqspark.store.recovery.recovery import lost_offsets
+from mqspark.store.recovery.recoveryreport import lost_offsets
 from mqspark.store.tools.offline import LogScan, OfflineStore, entries_of, release
 from mqspark.store.tools.remake import Remade
 

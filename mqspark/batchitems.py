@@ -1,0 +1,88 @@
+"""The items of a batch: what the body of a batch send, and of a record with an inner batch, consists of.
+
+Source: RocketMQ's MessageDecoder.encodeMessages. All integers are big-endian and signed. An item is
+
+    total size i32, magic i32 (0), body CRC i32 (0), flag i32, body length i32, body,
+    properties length i16, properties
+
+Must not know records, files or sockets.
+
+Facts: docs/rocketmq/messages.md#batches.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterable
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import MAX_PROPERTIES_BYTES, Message, encode_properties
+
+__all__ = ["encode_batch", "encode_items", "split_batch"]
+
+_HEAD = struct.Struct(">iiiii")
+_I16 = struct.Struct(">h")
+_pack_i16 = _I16.pack
+_MIN_BYTES = _HEAD.size + 2
+
+
+def encode_batch(messages: Iterable[Message]) -> bytes:
+    """The body of a batch send: one item per message, each with its own flag, body and properties."""
+    return encode_items(
+        (message.flag, message.body, encode_properties(message.properties)) for message in messages
+    )
+
+
+def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """The reverse of ``split_batch``. Raises InvalidMessage for properties that are too long."""
+    parts: list[bytes] = []
+    for flag, body, properties in items:
+        body_length, properties_length = len(body), len(properties)
+        if properties_length > MAX_PROPERTIES_BYTES:
+            raise InvalidMessage(f"properties of {properties_length} bytes exceed 32767", field="properties")
+        size = _MIN_BYTES + body_length + properties_length
+        parts += (
+            _HEAD.pack(size, 0, 0, flag, body_length),
+            body,
+            _pack_i16(properties_length),
+            properties,
+        )
+    return b"".join(parts)
+
+
+def split_batch(body: bytes | memoryview, most: int = sys.maxsize) -> list[tuple[int, bytes, bytes]]:
+    """The items of a batch body: (flag, body, properties). Raises InvalidMessage when a length is wrong, or
+    for more than ``most`` items."""
+    items: list[tuple[int, bytes, bytes]] = []
+    raw = bytes(body)
+    position, end = 0, len(raw)
+    for _ in range(most):
+        if end - position < _MIN_BYTES:
+            if position < end:
+                raise InvalidMessage(f"batch item at {position} is cut short", field="body")
+            break
+        size, _, _, flag, body_length = _HEAD.unpack_from(raw, position)
+        body_start = position + _HEAD.size
+        properties_start = body_start + body_length + 2
+        if (
+            size < _MIN_BYTES
+            or position + size > end
+            or body_length < 0
+            or properties_start > position + size
+        ):
+            raise InvalidMessage(f"batch item at {position} has impossible lengths", field="body")
+        (properties_length,) = _I16.unpack_from(raw, properties_start - 2)
+        if properties_length < 0 or properties_start + properties_length != position + size:
+            raise InvalidMessage(f"batch item at {position} has impossible lengths", field="body")
+        items.append(
+            (
+                flag,
+                raw[body_start : body_start + body_length],
+                raw[properties_start : properties_start + properties_length],
+            )
+        )
+        position += size
+    if position < end:
+        raise InvalidMessage(f"a batch of more than {most} messages", field="body")
+    return items
