@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from mqspark.message import INNER_BATCH, Message
 from mqspark.record import PendingRecord, decode_records
 from mqspark.store import GetStatus, MessageStore
 from mqspark.store.queue.batchqueue import BATCH_DTYPE
+from mqspark.store.tools.fsck import fsck
+from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from tests.support.store_tools import (
     BORN_HOST,
@@ -191,6 +194,33 @@ def test_damage_costs_the_messages_of_one_record(tmp_path: Path) -> None:
     assert [message.body for message in messages] == bodies[:10] + bodies[15:]
     assert store.max_offset("B", 0) == len(bodies)
     assert store.get("B", 0, 12, 1, 1).count == 1
+    store.close()
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("number", [0, 3, -1])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "zeroed", "random"])
+def test_fsck_repairs_a_damaged_file(tmp_path: Path, damage: str, number: int, stopped: bool) -> None:
+    store = opened(tmp_path, **SMALL)
+    bodies = fill(store, 30)
+    checkpoint(store)
+    config = store.config
+    store.close() if stopped else crash(store)
+    path = sorted((tmp_path / "batchconsumequeue/B/0").iterdir())[number]
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        changed = {"empty": b"", "cut": content[:13], "zeroed": bytes(len(content))}
+        path.write_bytes(changed.get(damage, random.Random(3).randbytes(len(content))))
+    report = fsck(OfflineStore(config))
+    assert {"queue.behind", "queue.no-record"} & {finding.kind for finding in report.findings}
+    remake(config, TestClock())
+    report = fsck(OfflineStore(config))
+    assert not [finding for finding in report.findings if finding.severity != "note"]
+    store = opened(tmp_path, **SMALL)
+    assert served(store) == bodies
+    assert put_many(store, [b"next"]) == len(bodies)
     store.close()
 
 

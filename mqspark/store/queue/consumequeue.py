@@ -260,12 +260,13 @@ class ConsumeQueue:
         return ENTRY.unpack(packed) if len(packed) == ENTRY_BYTES else None
 
     def packed_entry(self, offset: int) -> bytes | None:
-        """All bytes of an entry, visible or not; None when no file has it."""
+        """All bytes of an entry, visible or not; None when no file has it, or not all of it."""
         position = offset * self._entry_bytes
         start = position - position % self._file_bytes
         if not self._has_file(start):
             return None
-        return self._table.maps.bytes_at(self._path(start), position - start, self._entry_bytes)
+        packed = self._table.maps.bytes_at(self._path(start), position - start, self._entry_bytes)
+        return packed if len(packed) == self._entry_bytes else None
 
     def replace(self, offset: int, entry: bytes) -> None:
         """Overwrite an existing entry. Raises OSError."""
