@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 FETCHED := $(VENV)/.fetched
 # More than cores: many tests wait.
-WORKERS ?= 5
+WORKERS ?= 4
 
 .PHONY: demo notebooks test test-all bench lint fmt setup clean
 
