@@ -201,7 +201,8 @@ class MessageStore:
             self.paths,
             self._files,
             clock,
-            (self._table, self._batch_table),
+            self._table,
+            self._batch_table,
             config,
             self._poison,
         )
@@ -464,11 +465,12 @@ class MessageStore:
                 batch_table=self._batch_table,
                 multi_dispatch=self.config.multi_dispatch,
                 deleted=deleted,
-                ends=self._load_ends() if checkpoint.position >= 0 else None,
+                ends=self._load_ends(checkpoint, clean=clean),
                 missing=missing,
                 note=self.damages.note,
                 before_heal=self._checkpoints.distrust,
             ).run()
+            self._checkpoints.ends.end_at(report.end_position)
             with disk_full_as_typed("the list of deleted topics"):
                 self.deletions.end_at(report.end_position)
             if self._indexer is not None:
@@ -533,7 +535,8 @@ class MessageStore:
                 if self._indexer is not None:
                     self._indexer.close(self._visible_end, self._log.durable)
                 run_here(self._begin_checkpoint())
-                self._save_ends()
+                if self._checkpoints.current.position < self._log.durable:
+                    self._checkpoints.ends.forget()  # space is short: what it says is older than the queues
             if self.read_only is not None:
                 raise StoreReadOnly(self.read_only)
             if self._log.durable < self._log.written or self._undispatched:
@@ -567,25 +570,11 @@ class MessageStore:
             known=known,
         )
 
-    def _load_ends(self) -> QueueEnds | None:
-        ends = QueueEnds.load(self.paths.ends, self._files)
-        if ends is None and self._files.read(self.paths.ends) is not None:
-            text = "mqspark.ends cannot be read: the ends of the queues are not compared with it"
-            self.damages.note(Damage("checkpoint.damaged", Outcome.HEALED, text))
+    def _load_ends(self, checkpoint: Checkpoint, *, clean: bool) -> QueueEnds | None:
+        ends, problem = self._checkpoints.ends.load(checkpoint.position, clean=clean)
+        if problem is not None:
+            self.damages.note(Damage("checkpoint.damaged", Outcome.HEALED, problem))
         return ends
-
-    def _save_ends(self) -> None:
-        """Save the queue ends after the last checkpoint. When space is short there is no file, and the next
-        start does without it."""
-        queues: list[Queue] = [*self._queues.values(), *self._batch_queues.values()]
-        ends = QueueEnds.of(self._checkpoints.current.position, queues)
-        try:
-            with disk_full_as_typed("the ends of the queues"):
-                ends.save(self.paths.ends, self._files)
-        except DiskFull:
-            self._files.remove(self.paths.ends)
-        except OSError as error:
-            self._poison("saving the ends of the queues failed", error)
 
     def abandon(self) -> None:
         """Release the files as a dying process does: nothing is flushed or saved, ``abort`` stays, and the
@@ -915,7 +904,7 @@ class MessageStore:
 
     def _begin_checkpoint(self) -> CheckpointJob:
         index_ms = self._index.full_timestamp_ms if self._indexer is not None else None
-        return self._checkpoints.begin(self._log.durable, self._durable_store_ms, index_ms)
+        return self._checkpoints.begin(self._log.durable, self._visible_end, self._durable_store_ms, index_ms)
 
     def clean_expired(self) -> None:
         """Delete segments older than fileReservedTime in the next 20 runs, at any hour (request code 329)."""
@@ -1051,6 +1040,8 @@ class MessageStore:
         self._batch_table.hide_topics(gone)
         self._table.batch_topics -= gone
         for topic in topics:
+            hidden = [*self._table.hidden.get(topic, ()), *self._batch_table.hidden.get(topic, ())]
+            self._checkpoints.ends.note(queue.key for queue in hidden)
             if topic in self._table.hidden or topic in self._batch_table.hidden:
                 self.deletions.add(topic, self._log.min_offset, self._log.position)
             else:

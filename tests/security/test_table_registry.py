@@ -107,6 +107,7 @@ SERVERS = {
     # --- the store: as many as there are files, or writes in a turn
     "BatchTable.batch_topics": "topics of the bounded topic table",
     "QueueTable.batch_topics": "topics of the bounded topic table",
+    "EndsFile._changed": "queues of bounded tables, and those deleted, that the next checkpoint records",
     "BatchTable.dirty_files": "files of bounded queues that the next checkpoint syncs",
     "QueueTable.dirty_files": "files of bounded queues that the next checkpoint syncs",
     "BatchTable.hidden": "queues of bounded deletions, until their files are removed",

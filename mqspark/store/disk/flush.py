@@ -178,7 +178,16 @@ class ReadAheadJob:
 class CheckpointJob:
     """Syncs the queue files written so far, then records that in the checkpoint."""
 
-    __slots__ = ("_checkpoint", "_files", "_finish", "_paths", "directories", "error", "queue_files")
+    __slots__ = (
+        "_before_save",
+        "_checkpoint",
+        "_files",
+        "_finish",
+        "_paths",
+        "directories",
+        "error",
+        "queue_files",
+    )
 
     def __init__(
         self,
@@ -188,7 +197,11 @@ class CheckpointJob:
         queue_files: Iterable[str],
         directories: Iterable[str],
         finish: Callable[[CheckpointJob], None],
+        before_save: Callable[[], None] = lambda: None,
     ) -> None:
+        """``before_save`` is called once the queues are synced, in the thread of ``run``. Blocking. Raises OSError,
+        DiskFull."""
+        self._before_save = before_save
         self._files = files
         self._paths = paths
         self._checkpoint = checkpoint
@@ -216,6 +229,7 @@ class CheckpointJob:
                     files.sync_directory(directory)
                 except FileNotFoundError:
                     continue
+            self._before_save()
             self._checkpoint.save(self._paths.checkpoint, self._paths.mark, files)
         except (OSError, NotNow) as error:
             self.error = error

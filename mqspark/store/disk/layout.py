@@ -80,7 +80,7 @@ class StorePaths:
         self.deletions = root / "mqspark.deletions"
         """The deleted topics and the log positions of their deletion. RocketMQ ignores it."""
         self.ends = root / "mqspark.ends"
-        """The ends of the queues at the last clean stop. RocketMQ ignores it."""
+        """The ends of the queues at the checkpoints. RocketMQ ignores it."""
         self.epochs = root / "epochFileCheckpoint"
         """The epochs of the log, in controller mode (``log.epochs``)."""
         self.diverged = root / "mqspark.diverged"

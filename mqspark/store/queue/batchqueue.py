@@ -77,13 +77,15 @@ class BatchQueue:
     """One queue, in offsets of messages. ``max_offset``: end of what consumers may see. ``next_offset``:
     offset of the next put."""
 
-    __slots__ = ("_max_offset", "array", "next_offset")
+    __slots__ = ("_max_offset", "array", "floor", "next_offset")
 
     def __init__(self, array: ConsumeQueue) -> None:
         self.array = array
         """The entries, by number."""
         self._max_offset = -1
         self.next_offset = 0
+        self.floor = 0
+        """Offsets below this one are not assigned, even if no entry has them."""
 
     def __repr__(self) -> str:
         return f"BatchQueue({self.topic!r}, {self.queue_id}, [{self.min_offset}, {self.max_offset}))"
@@ -138,6 +140,7 @@ class BatchQueue:
 
     def skip_to(self, offset: int) -> None:
         """Leave out the offsets below this one."""
+        self.floor = offset
         self.next_offset = max(self.next_offset, offset)
 
     def append(self, entries: bytes | bytearray) -> None:
@@ -148,7 +151,7 @@ class BatchQueue:
     def recovered(self) -> None:
         """Set the offsets from the array, once recovery has finished it."""
         self._max_offset = -1
-        self.next_offset = self.max_offset
+        self.next_offset = max(self.max_offset, self.floor)
 
     def entry(self, number: int) -> BatchEntry | None:
         """The entry, visible or not; None when no file has it."""

@@ -60,6 +60,7 @@ FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 
 _MAX_STEP_BYTES = 1 << 20
 _PAGE_BYTES = 4096
+_ROWS_BACK = 512
 _AROUND_BYTES = 2 * _PAGE_BYTES
 """Bytes read around a queue's end at start."""
 _ZEROS = bytes(_AROUND_BYTES)
@@ -267,6 +268,34 @@ class ConsumeQueue:
             return None
         packed = self._table.maps.bytes_at(self._path(start), position - start, self._entry_bytes)
         return packed if len(packed) == self._entry_bytes else None
+
+    def row(self, offset: int) -> bytes:
+        """As ``packed_entry``, from any thread: it opens the file itself. Raises OSError when there is no file."""
+        return self._rows_before(offset + 1, 1)
+
+    def end_before(self, position: int, low: int, high: int) -> int:
+        """End of the entries in [low, high) whose records lie before ``position`` in the log, from any thread.
+        Raises OSError when a file is gone."""
+        while high > low:
+            data = self._rows_before(high, min(_ROWS_BACK, high - low))
+            rows = np.frombuffer(data, self._table.dtype)
+            before = np.flatnonzero(rows["position"] < position)
+            if len(before):
+                return high - len(rows) + int(before[-1]) + 1
+            high -= len(rows)
+        return low
+
+    def _rows_before(self, end: int, most: int) -> bytes:
+        """The entries before ``end`` that lie in one file, at most so many."""
+        last = (end - 1) * self._entry_bytes
+        start = last - last % self._file_bytes
+        low = max(start, end * self._entry_bytes - most * self._entry_bytes)
+        fd = self._table.files.open_read(self._path(start))
+        try:
+            data = self._table.files.read_at(fd, end * self._entry_bytes - low, low - start)
+        finally:
+            self._table.files.close(fd)
+        return data.ljust(end * self._entry_bytes - low, b"\0")
 
     def replace(self, offset: int, entry: bytes) -> None:
         """Overwrite an existing entry. Raises OSError."""
@@ -612,6 +641,15 @@ class ConsumeQueue:
         )
 
     @property
+    def first_file_offset(self) -> int:
+        """The first offset of the first file. There has to be one."""
+        return self.file_starts[0] // self._entry_bytes
+
+    def file_start_of(self, offset: int) -> int:
+        """The first offset of the file that ``offset`` belongs to."""
+        return offset - offset % (self._file_bytes // self._entry_bytes)
+
+    @property
     def is_current(self) -> bool:
         """Whether the table still has this queue; its topic may have been deleted."""
         return self._table.queues.get(self.key) is self
@@ -632,6 +670,9 @@ class ConsumeQueue:
     def remove_oldest_file(self) -> None:
         self._remove_file(self.file_starts[0])
         del self.file_starts[0]
+        self._table.dirty_files.add(
+            self._path(self.file_starts[0])
+        )  # the next checkpoint records where it begins
         first = self.entry(self.min_offset) if self.ext is not None else None
         if self.ext is not None and first is not None and first[2] < EXT_ADDRESS_BELOW:
             self.ext.delete_before(first[2])

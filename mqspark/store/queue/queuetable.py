@@ -239,5 +239,11 @@ class QueueTable:
             self.files.remove(directory)
 
 
+def queue_of(path: str) -> tuple[str, int]:
+    """Topic and queue id of a queue's file."""
+    _, topic, queue_id, _ = path.rsplit("/", 3)
+    return topic, int(queue_id)
+
+
 def _queue_bytes(topic: str) -> int:
     return 1_500 + text_bytes(topic)

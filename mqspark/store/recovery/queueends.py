@@ -1,30 +1,63 @@
-"""``mqspark.ends``: where every queue began and ended at the last clean stop. RocketMQ ignores it.
+"""``mqspark.ends``: where every queue began and ended at the checkpoints. RocketMQ ignores it.
 
-An entry missing at the end of a queue leaves no trace in the queue: its offset would be assigned again. So a
-stop records the ends, and a start compares. The record counts with the checkpoint written together with it,
-or with a later one of this project, because entries for what lies before its position stay.
+An entry missing at the end of a queue leaves no trace in the queue: its offset would be assigned again. So each
+checkpoint records the queues that changed, and a start compares. The file consists of blocks, one per checkpoint:
 
-    mqspark.ends    mqspark-ends-1 00000000000000004711          the position of that checkpoint
-                    17 4711 3 TopicA                             begin, end, queue id, topic; one line per queue
-                    9d0ad5c7                                     CRC-32 of everything before
+    mqspark-ends-1 00000000000000004711          the position of the checkpoint
+    17@900 4711 3 TopicA                         begin, end, queue id, topic
+    0 80+3 0 TopicB
+    9d0ad5c7                                     CRC-32 of the block's other lines
+
+``@900``: log position of the first record, for a queue of several files. ``+3``: offsets after the last entry that
+are not assigned again, because their records were lost (BatchConsumeQueues only; others have fillers). ``0 0``: the
+queue was deleted. The last line of a queue counts. A block counts once the checkpoint has reached its position,
+because entries of what lies before stay. A torn last block is the work of a kill.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from mqspark.store.disk.files import FileLayer
-from mqspark.store.queue.batchqueue import BatchQueue, BatchTable
-from mqspark.store.queue.consumequeue import ConsumeQueue, Doubt
+from mqspark.config import INT64_MAX
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.files import FileLayer, disk_full_as_typed
+from mqspark.store.queue.batchqueue import BATCH_ENTRY, BatchEntry, BatchQueue, BatchTable
+from mqspark.store.queue.consumequeue import ENTRY, ConsumeQueue, Doubt
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["QueueEnds"]
+__all__ = ["EndsBlock", "EndsFile", "QueueEnds", "Range"]
 
-_TITLE = b"mqspark-ends-1"
+_TITLE = b"mqspark-ends-1 "
+_LINE = re.compile(r"(\d+)(?:@(\d+))? (\d+)(?:\+(\d+))? (\d+) (.+)")
+_LAST_LINE = re.compile(rb"\n[0-9a-f]{8}\n")
+_MERGE_BYTES = 1 << 16
+"""The blocks are merged once they take this much more than twice the size of one block with everything."""
 Key = tuple[str, int]
+
+
+class Range(NamedTuple):
+    """Begin and end of a queue, in offsets of messages."""
+
+    position: int
+    """Position of the checkpoint that recorded it."""
+    begin: int
+    begin_position: int
+    """Log position of the record at ``begin``; -1 when it is not known."""
+    end: int
+    skipped: int = 0
+    """Number of offsets from ``end`` on that are not assigned again."""
+
+    @property
+    def assigned(self) -> int:
+        return self.end + self.skipped
+
+
+_GONE = Range(0, 0, -1, 0)
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,45 +65,78 @@ class QueueEnds:
     """Ends of the queues at log position ``position``."""
 
     position: int
-    ranges: Mapping[Key, tuple[int, int]]
-    """By topic and queue id, in offsets of messages."""
+    ranges: Mapping[Key, Range]
+    """By topic and queue id."""
+    sound_bytes: int = 0
+    """Length of the blocks in the file that count."""
+    is_torn: bool = False
+    """The last block is incomplete."""
+    is_damaged: bool = False
+    """A block before the last one is invalid."""
 
-    @classmethod
-    def of(cls, position: int, queues: Iterable[ConsumeQueue | BatchQueue]) -> QueueEnds:
-        return cls(
-            position,
-            {
-                (queue.topic, queue.queue_id): (queue.min_offset, max(queue.max_offset, queue.next_offset))
-                for queue in queues
-            },
-        )
-
-    def encode(self) -> bytes:
-        lines = [b"%s %020d" % (_TITLE, self.position)]
-        lines += [
-            b"%d %d %d %s" % (begin, end, queue_id, topic.encode())
-            for (topic, queue_id), (begin, end) in self.ranges.items()
-        ]
+    @staticmethod
+    def encode(position: int, ranges: Iterable[tuple[Key, Range]]) -> bytes:
+        """One block."""
+        lines = [b"%s%020d" % (_TITLE, position)]
+        for (topic, queue_id), each in ranges:
+            at = b"@%d" % each.begin_position if each.begin_position >= 0 else b""
+            more = b"+%d" % each.skipped if each.skipped else b""
+            lines.append(b"%d%s %d%s %d %s" % (each.begin, at, each.end, more, queue_id, topic.encode()))
         text = b"\n".join(lines) + b"\n"
         return text + b"%08x\n" % zlib.crc32(text)
 
-    @classmethod
-    def decode(cls, data: bytes | None) -> QueueEnds | None:
-        """None when there is no file or its content is invalid."""
-        text, _, crc = (data or b"").removesuffix(b"\n").rpartition(b"\n")
-        text += b"\n"
-        if crc != b"%08x" % zlib.crc32(text) or not text.startswith(_TITLE):
-            return None
-        title, *lines = text.decode().splitlines()
-        ranges: dict[Key, tuple[int, int]] = {}
-        for line in lines:
-            begin, end, queue_id, topic = line.split(" ", 3)
-            ranges[topic, int(queue_id)] = int(begin), int(end)
-        return cls(int(title.split()[1]), ranges)
+    def merged(self) -> bytes:
+        """All blocks as one per position, without what no longer counts."""
+        by_position: dict[int, list[tuple[Key, Range]]] = {}
+        for key, each in self.ranges.items():
+            by_position.setdefault(each.position, []).append((key, each))
+        by_position.setdefault(self.position, [])
+        return b"".join(self.encode(position, by_position[position]) for position in sorted(by_position))
 
     @classmethod
-    def load(cls, path: Path, files: FileLayer) -> QueueEnds | None:
-        return cls.decode(files.read(path))
+    def decode(cls, data: bytes | None, limit: int = INT64_MAX) -> QueueEnds | None:
+        """The blocks up to checkpoint ``limit``. None when there is no file or not one valid block."""
+        ranges: dict[Key, Range] = {}
+        position, low = -1, 0
+        data = data or b""
+        while low < len(data):
+            last_line = _LAST_LINE.search(data, low)
+            high = last_line.end() if last_line is not None else len(data)
+            block = _decode_block(data[low:high])
+            if block is None:
+                if position < 0:
+                    return None
+                is_last = data.find(_TITLE, low + 1) < 0
+                return cls(position, ranges, low, is_torn=is_last, is_damaged=not is_last)
+            if block[0] > limit:
+                break
+            position, low = block[0], high
+            for key, each in block[1].items():
+                if each.assigned:
+                    ranges[key] = each
+                else:
+                    ranges.pop(key, None)
+        return cls(position, ranges, low) if position >= 0 else None
+
+    @classmethod
+    def load(
+        cls, path: Path, files: FileLayer, limit: int, *, clean: bool
+    ) -> tuple[QueueEnds | None, str | None]:
+        """The ends that count with the checkpoint at ``limit``, and why some of the file cannot be used, or None.
+        ``clean``: the last process stopped cleanly, so no block can be torn."""
+        data = files.read(path) if limit >= 0 else None
+        ends = cls.decode(data, limit)
+        if data is not None and ends is None:
+            return None, f"{path.name} cannot be read: the ends of the queues are not compared with it"
+        if ends is not None and (ends.is_damaged or (clean and ends.is_torn)):
+            return ends, f"the end of {path.name} cannot be read: it is used up to position {ends.position}"
+        return ends, None
+
+    def counting(self, deleted: Mapping[str, int]) -> Iterator[tuple[Key, Range]]:
+        """The queues without those of deleted topics (``Deletions.positions``)."""
+        for key, each in self.ranges.items():
+            if each.position > deleted.get(key[0], -1):
+                yield key, each
 
     def doubts(
         self,
@@ -83,35 +149,230 @@ class QueueEnds:
     ) -> Iterator[tuple[ConsumeQueue, Doubt]]:
         """The queues that are shorter than before, and those that lack files at their beginning although the
         log has their records. With ``exactly`` (nothing has changed since) also the queues that are longer."""
-        for key, (begin, end) in self.ranges.items():
-            if self.position < deleted.get(key[0], 0):
-                continue
+        for key, was in self.counting(deleted):
             array = table.queues.get(key)
             batches = batch_table.batch_queues.get(key) if batch_table is not None and array is None else None
             if batches is not None:
-                if batches.max_offset < end:
-                    text = f"it ended at {end} before and ends at {batches.max_offset} now"
-                    yield batches.array, Doubt(batches.array.max_offset, "queue.short", text)
+                array, end, begin = batches.array, batches.max_offset, _first_base(batches)
             elif array is not None:
-                now = array.max_offset
-                first = array.file_starts[0] // table.entry_bytes if array.file_starts else 0
-                if first > begin and (array.entry(first) or (0,))[0] > log_begin:
-                    yield (
-                        array,
-                        Doubt(0, "queue.file-gone", f"it began at {begin} before and begins at {first} now"),
-                    )
-                elif now < end:
-                    yield array, Doubt(now, "queue.short", f"it ended at {end} before and ends at {now} now")
-                elif exactly and now > end:
-                    yield array, Doubt(end, "queue.long", f"it ended at {end} before and ends at {now} now")
+                end, begin = array.max_offset, _first_number(array)
+            else:
+                continue
+            if begin > was.begin and was.begin_position >= log_begin:
+                # An entry number of a BatchConsumeQueue is at most the offset of its first message.
+                sure = array.file_start_of(was.begin) if batches is None else 0
+                text = f"it began at {was.begin} before and begins at {begin} now"
+                yield array, Doubt(sure, "queue.file-gone", text)
+            elif end < was.end:
+                text = f"it ended at {was.end} before and ends at {end} now"
+                yield array, Doubt(array.max_offset, "queue.short", text)
+            elif exactly and end > was.end and batches is None:
+                text = f"it ended at {was.end} before and ends at {end} now"
+                yield array, Doubt(was.end, "queue.long", text)
 
-    def save(self, path: Path, files: FileLayer) -> None:
-        """Write and sync. Blocking. Raises OSError."""
-        data = self.encode()
-        fd = files.open(path, create=True)
-        try:
-            files.set_length(fd, 0)
-            files.write(fd, data, 0)
-            files.sync(fd)
-        finally:
-            files.close(fd)
+
+def _decode_block(block: bytes) -> tuple[int, dict[Key, Range]] | None:
+    text, _, crc = block.removesuffix(b"\n").rpartition(b"\n")
+    text += b"\n"
+    if crc != b"%08x" % zlib.crc32(text) or not text.startswith(_TITLE):
+        return None
+    title, *lines = text.decode().splitlines()
+    position = int(title.split()[1])
+    ranges: dict[Key, Range] = {}
+    for line in lines:
+        if (found := _LINE.fullmatch(line)) is None:
+            return None
+        begin, at, end, skipped, queue_id, topic = found.groups()
+        ranges[topic, int(queue_id)] = Range(
+            position, int(begin), int(at) if at else -1, int(end), int(skipped or 0)
+        )
+    return position, ranges
+
+
+def _first_number(array: ConsumeQueue) -> int:
+    """Number of the first entry that a file has room for."""
+    return array.first_file_offset if array.file_starts else 0
+
+
+def _first_base(queue: BatchQueue) -> int:
+    first = queue.entry(_first_number(queue.array)) if queue.array.file_starts else None
+    return first.base if first is not None else 0
+
+
+class _Shot(NamedTuple):
+    """A queue as it was when a checkpoint began."""
+
+    array: ConsumeQueue
+    number_end: int
+    """End of the entries, by number."""
+    end: int
+    begin: int
+    begin_number: int
+    floor: int
+    is_batch: bool
+    has_files: bool
+    """Whether it has several files."""
+
+
+class EndsBlock:
+    """The block of one checkpoint. ``write`` is called in the checkpoint's thread."""
+
+    __slots__ = ("_behind", "_durable", "_file", "_is_whole", "_keys", "_shots", "_visible")
+
+    def __init__(
+        self,
+        file: EndsFile,
+        keys: set[Key],
+        shots: dict[Key, _Shot | None],
+        durable: int,
+        visible: int,
+        *,
+        is_whole: bool,
+    ) -> None:
+        """``is_whole``: it replaces the file."""
+        self._file = file
+        self._keys = keys
+        self._behind: list[Key] = []
+        """Queues with entries of records that are not durable yet."""
+        self._shots = shots
+        self._durable = durable
+        self._visible = visible
+        self._is_whole = is_whole
+
+    def write(self) -> None:
+        """Write and sync. Blocking. Raises DiskFull, OSError."""
+        lines: list[tuple[Key, Range]] = []
+        for key, shot in self._shots.items():
+            try:
+                lines.append((key, self._range(shot) if shot is not None else _GONE))
+            except FileNotFoundError:
+                continue  # its topic was deleted since; the next block says so
+            if shot is not None and lines[-1][1].end < shot.end:
+                self._behind.append(key)
+        self._file.append(QueueEnds.encode(self._durable, lines), whole=self._is_whole)
+
+    def finish(self, *, failed: bool) -> None:
+        """Note what the next block has to have, in the store's thread."""
+        self._file.note(self._keys if failed else self._behind)
+        if failed and self._is_whole:
+            self._file.is_whole = True
+
+    def _range(self, shot: _Shot) -> Range:
+        array, end = shot.array, shot.end
+        if self._visible > self._durable:
+            number_end = array.end_before(self._durable, shot.begin_number, shot.number_end)
+            if number_end < shot.number_end:
+                end = number_end
+                if shot.is_batch:
+                    end = shot.begin
+                    if number_end > shot.begin_number:
+                        last = BatchEntry(*BATCH_ENTRY.unpack(array.row(number_end - 1)))
+                        end = last.base + last.messages
+        begin_position = -1
+        if shot.has_files and shot.begin_number < shot.number_end:
+            begin_position = ENTRY.unpack_from(array.row(shot.begin_number))[0]
+        return Range(self._durable, shot.begin, begin_position, end, max(0, shot.floor - end))
+
+
+class EndsFile:
+    """``mqspark.ends`` of an open store. ``append`` is called in the checkpoint's thread, the rest in the store's."""
+
+    __slots__ = (
+        "_batch_table",
+        "_bytes",
+        "_changed",
+        "_files",
+        "_merge_at",
+        "_path",
+        "_position",
+        "_table",
+        "is_whole",
+    )
+
+    def __init__(self, path: Path, files: FileLayer, table: QueueTable, batch_table: BatchTable) -> None:
+        self._path = path
+        self._files = files
+        self._table = table
+        self._batch_table = batch_table
+        self._changed: set[Key] = set()
+        """Queues that changed since the last block. Bounded by the number of queues, and of those deleted since."""
+        self.is_whole = True
+        """Whether the next block has to have all queues."""
+        self._bytes = self._merge_at = self._position = 0
+
+    def load(self, position: int, *, clean: bool) -> tuple[QueueEnds | None, str | None]:
+        """As ``QueueEnds.load``. The next block is added to what counts."""
+        ends, problem = QueueEnds.load(self._path, self._files, position, clean=clean)
+        self._changed.clear()
+        self.is_whole = ends is None or problem is not None
+        self._bytes, self._position = (ends.sound_bytes, ends.position) if ends is not None else (0, 0)
+        self._merge_at = 2 * self._bytes + _MERGE_BYTES
+        return ends, problem
+
+    def end_at(self, position: int) -> None:
+        """The log ends at ``position``, possibly before what the blocks refer to."""
+        self.is_whole = self.is_whole or position < self._position
+
+    def forget(self) -> None:
+        """Remove the file. Blocking. Raises OSError."""
+        self._files.remove(self._path)
+        self.is_whole = True
+
+    def note(self, keys: Iterable[Key]) -> None:
+        """These queues have changed, or are deleted."""
+        self._changed.update(keys)
+
+    def block(self, durable: int, visible: int) -> EndsBlock:
+        """The block for a checkpoint at ``durable``, the durable end of the log. ``visible``: end of the last record
+        that is in a queue."""
+        keys, self._changed = self._changed, set()
+        whole, self.is_whole = self.is_whole, False
+        wanted = [*self._table.queues, *self._batch_table.queues] if whole else keys
+        shots = {key: self._shot(key) for key in wanted}
+        return EndsBlock(self, keys, shots, durable, visible, is_whole=whole)
+
+    def _shot(self, key: Key) -> _Shot | None:
+        array = self._table.queues.get(key)
+        if array is not None:
+            begin, end = array.min_offset, array.max_offset
+            return _Shot(array, end, end, begin, begin, 0, False, len(array.file_starts) > 1)
+        batches = self._batch_table.batch_queues.get(key)
+        if batches is None:
+            return None
+        array = batches.array
+        return _Shot(
+            array,
+            array.max_offset,
+            batches.max_offset,
+            batches.min_offset,
+            array.min_offset,
+            batches.floor,
+            True,
+            len(array.file_starts) > 1,
+        )
+
+    def append(self, block: bytes, *, whole: bool) -> None:
+        """Write and sync. Blocking. Raises DiskFull, OSError."""
+        with disk_full_as_typed(self._path.name):
+            if not whole and self._bytes + len(block) > self._merge_at:
+                data = (self._files.read(self._path) or b"")[: self._bytes] + block
+                ends = QueueEnds.decode(data)
+                if ends is not None and ends.sound_bytes == len(data):
+                    block, whole = ends.merged(), True
+            if whole:
+                ConfigFile(self._path, self._files, with_backup=False).save(block)
+                self._bytes = len(block)
+                self._merge_at = 2 * len(block) + _MERGE_BYTES
+                return
+            fd = self._files.open(self._path, create=True)
+            try:
+                length = self._files.length(fd)
+                if length < self._bytes:  # somebody removed it; the next block has all queues
+                    self._bytes, self.is_whole = 0, True
+                if length != self._bytes:
+                    self._files.set_length(fd, self._bytes)
+                self._files.write(fd, block, self._bytes)
+                self._files.sync(fd)
+            finally:
+                self._files.close(fd)
+            self._bytes += len(block)

@@ -113,7 +113,7 @@ class Recovery(LogReader):
     ) -> None:
         """``synced``: end of the log that the last process is known to have synced.
 
-        ``ends``: queue ends at the last clean stop. ``missing``: damage found while loading the log. ``note``
+        ``ends``: queue ends at the last checkpoint. ``missing``: damage found while loading the log. ``note``
         receives damage found in the directory. ``before_heal`` is called before the first repair: it makes a
         later start, should this one be interrupted, distrust every checkpoint.
 
@@ -241,7 +241,7 @@ class Recovery(LogReader):
         return [found for table in self._tables for found in table.doubted.items()]
 
     def _compare_ends(self) -> None:
-        """Compare the queues with their ends at the last clean stop. Since then queues can only have grown or
+        """Compare the queues with their ends at the last checkpoint. Since then queues can only have grown or
         been deleted."""
         if self._ends is None:
             return
@@ -664,24 +664,27 @@ class Recovery(LogReader):
             yield
 
     def _restore_ends(self) -> None:
-        """Never assign offsets again that a queue had assigned before the last clean stop, even if their
+        """Never assign offsets again that a queue had assigned before the last checkpoint, even if their
         records are lost."""
-        ends = self._ends
-        if ends is None or not (self._is_healing or self.report.cut_bytes):
+        if self._ends is None:
             return
-        for key, (_, end) in ends.ranges.items():
-            if ends.position < self._deleted.get(key[0], 0):
-                continue
+        may_be_short = self._is_healing or self.report.cut_bytes
+        for key, was in self._ends.counting(self._deleted):
+            end = was.end
             if key[0] in self._table.batch_topics:
                 batch = self._batch_table.batch_queues.get(key) if self._batch_table is not None else None
-                if batch is not None and batch.next_offset < end:
-                    self._note_short(key, batch.next_offset, end)
-                    batch.skip_to(end)
+                if batch is None and self._batch_table is not None and may_be_short:
+                    self._batch_table.create(*key)
+                    batch = self._batch_table.batch_queues[key]
+                if batch is not None:
+                    if batch.next_offset < end:
+                        self._note_short(key, batch.next_offset, end)
+                    batch.skip_to(was.assigned)
+                continue
+            if not may_be_short:
                 continue
             queue = self._table.queues.get(key)
             if queue is None:
-                if not end:
-                    continue
                 queue = self._table.create(*key)
             short = end - queue.next_offset
             if short <= 0:

@@ -187,8 +187,8 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
     elif mark < 0 and log.segments:
         text = "mqspark.checkpoint does not belong to the checkpoint beside it"
         report.add(Finding("note", "checkpoint.unknown", text, repair=START))
-    if store.ends is None and mark >= 0 and store.files.read(store.paths.ends) is not None:
-        report.add(Finding("note", "checkpoint.damaged", "mqspark.ends cannot be read", repair=START))
+    if store.ends_problem is not None and not store.in_use:
+        report.add(Finding("note", "checkpoint.damaged", store.ends_problem, repair=START))
     for table in (store.table, store.batch_table):
         for queue in table.queues.values():
             for start, following in itertools.pairwise(queue.file_starts):

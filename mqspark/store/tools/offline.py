@@ -205,7 +205,9 @@ class OfflineStore:
                 queue.min_offset = queue.file_starts[0] // table.entry_bytes if queue.file_starts else 0
         for batch_queue in self.batch_table.batch_queues.values():
             batch_queue.recovered()
-        self.ends = QueueEnds.load(paths.ends, files) if self.checkpoint.position >= 0 else None
+        self.ends, self.ends_problem = QueueEnds.load(
+            paths.ends, files, self.checkpoint.position, clean=self.clean
+        )
         if self.ends is not None and not self.in_use:
             exactly = self.clean and self.ends.position == self.checkpoint.position
             doubts = self.ends.doubts(

@@ -29,7 +29,7 @@ from mqspark.store.log.scan import Run
 from mqspark.store.queue.batchqueue import BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
-from mqspark.store.recovery.queueends import QueueEnds
+from mqspark.store.recovery.queueends import QueueEnds, Range
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.tools.indexbuild import WORTH_A_PROCESS_BYTES, BuiltIndex, IndexBuild, IndexTask
 from mqspark.store.tools.offline import OfflineStore, release, require_store
@@ -186,12 +186,12 @@ def _known_ends(old: OfflineStore) -> QueueEnds | None:
     # The end of the log is lost: the old queues know best how far it went.
     queues: list[ConsumeQueue | BatchQueue] = [*old.table.queues.values()]
     queues += old.batch_table.batch_queues.values()
-    now = QueueEnds.of(mark, queues).ranges
-    known = old.ends.ranges if old.ends is not None else {}
-    ranges = {
-        key: (now.get(key, (0, 0))[0], max(now.get(key, (0, 0))[1], known.get(key, (0, 0))[1]))
-        for key in now.keys() | known.keys()
-    }
+    ranges = dict(old.ends.ranges) if old.ends is not None else {}
+    for queue in queues:
+        key = (queue.topic, queue.queue_id)
+        was = ranges.get(key, Range(mark, 0, -1, 0))
+        end = max(queue.max_offset, was.end)
+        ranges[key] = Range(mark, queue.min_offset, -1, end, max(was.assigned - end, 0))
     return QueueEnds(mark, ranges)
 
 

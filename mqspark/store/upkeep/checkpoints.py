@@ -18,7 +18,9 @@ from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.flush import CheckpointJob
 from mqspark.store.disk.layout import StorePaths
-from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.queue.batchqueue import BatchTable
+from mqspark.store.queue.queuetable import QueueTable, queue_of
+from mqspark.store.recovery.queueends import EndsBlock, EndsFile
 
 __all__ = ["Checkpoints"]
 
@@ -28,6 +30,7 @@ class Checkpoints:
 
     __slots__ = (
         "_before",
+        "_block",
         "_clock",
         "_config",
         "_files",
@@ -38,6 +41,7 @@ class Checkpoints:
         "_started_ms",
         "_tables",
         "current",
+        "ends",
         "problem",
         "settled",
         "wanted",
@@ -48,7 +52,8 @@ class Checkpoints:
         paths: StorePaths,
         files: FileLayer,
         clock: Clock,
-        tables: tuple[QueueTable, ...],
+        table: QueueTable,
+        batch_table: BatchTable,
         config: StoreConfig,
         poison: Callable[[str, Exception], object],
     ) -> None:
@@ -57,7 +62,9 @@ class Checkpoints:
         self._paths = paths
         self._files = files
         self._clock = clock
-        self._tables = tables
+        self._tables = (table, batch_table)
+        self.ends = EndsFile(paths.ends, files, table, batch_table)
+        self._block: EndsBlock | None = None
         self._config = config
         self._poison = poison
         self._job: CheckpointJob | None = None
@@ -84,7 +91,7 @@ class Checkpoints:
         must not rely on it. Blocking. Raises OSError, DiskFull."""
         files, paths = self._files, self._paths
         files.close(files.open(paths.abort, create=True))
-        files.remove(paths.ends)
+        self.ends.forget()
         files.remove(paths.mark)
         files.sync_directory(paths.root)
         doubtful = replace(
@@ -110,19 +117,19 @@ class Checkpoints:
         """``durable``: durable end of the log. Checkpoints take at most a tenth of the time."""
         if self._job is not None:
             return False
-        return self.wanted or (
-            durable > self.current.position and self._clock.monotonic_ms() >= self._next_ms
-        )
+        changed = durable > self.current.position or any(table.dirty_files for table in self._tables)
+        return self.wanted or (changed and self._clock.monotonic_ms() >= self._next_ms)
 
-    def begin(self, durable: int, store_ms: int, index_ms: int | None) -> CheckpointJob:
-        """``store_ms``: store time of the last record before ``durable``. ``index_ms``: that of the last full
-        index file, None without an index."""
+    def begin(self, durable: int, visible: int, store_ms: int, index_ms: int | None) -> CheckpointJob:
+        """``visible``: end of the last record that is in a queue. ``store_ms``: store time of the last record before
+        ``durable``. ``index_ms``: that of the last full index file, None without an index."""
         self.wanted = False
         self._started_ms = self._clock.monotonic_ms()
         queue_files: set[str] = set()
         directories: set[str] = set()
         for table in self._tables:
             queue_files |= table.dirty_files
+            self.ends.note(map(queue_of, table.dirty_files))
             directories |= table.new_directories
             table.dirty_files.clear()
             table.new_directories.clear()
@@ -130,6 +137,9 @@ class Checkpoints:
         if unfinished is not None:
             queue_files.update(unfinished.queue_files)
             directories.update(unfinished.directories)
+            if self._block is not None:
+                self._block.finish(failed=True)
+        block = self._block = self.ends.block(durable, visible)
         old = self._before = self.current
         self.current = Checkpoint(
             physic_msg_timestamp_ms=store_ms,
@@ -141,12 +151,15 @@ class Checkpoints:
             queue_count=sum(table.used_queues for table in self._tables),
         )
         self._job = CheckpointJob(
-            self._files, self._paths, self.current, queue_files, directories, self._done
+            self._files, self._paths, self.current, queue_files, directories, self._done, block.write
         )
         return self._job
 
     def _done(self, job: CheckpointJob) -> None:
         self._job = None
+        if self._block is not None:
+            self._block.finish(failed=job.error is not None)
+            self._block = None
         now_ms = self._clock.monotonic_ms()
         self._next_ms = now_ms + max(
             self._config.flush_interval_consume_queue, 10 * (now_ms - self._started_ms)
