@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,19 +37,31 @@ def file_of(root: Path, which: int, queue: str = "consumequeue/E/0") -> Path:
     return sorted((root / queue).iterdir())[which]
 
 
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x40
+    path.write_bytes(data)
+
+
 LOSSES: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
     "empty": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:13]),
     "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "random": lambda path: path.write_bytes(random.Random(3).randbytes(path.stat().st_size)),
+    "first entry flipped": lambda path: flip(path, 5),
 }
+KILLS = pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
+WHICH = pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "last"])
 
 
+@KILLS
+@WHICH
 @pytest.mark.parametrize("stops", [False, True], ids=["never stopped", "stopped before"])
-@pytest.mark.parametrize(
-    ("loss", "which"), [*((loss, -1) for loss in LOSSES), *((loss, 0) for loss in LOSSES if loss != "zeroed")]
-)
-def test_a_lost_file_is_noticed_after_a_kill(tmp_path: Path, loss: str, which: int, *, stops: bool) -> None:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_start_notices_a_damaged_file(
+    tmp_path: Path, loss: str, which: int, *, stops: bool, kill: bool
+) -> None:
     clock = TestClock()
     store = opened(tmp_path, clock)
     bodies = [b"%d" % number for number in range(35)]
@@ -60,7 +73,7 @@ def test_a_lost_file_is_noticed_after_a_kill(tmp_path: Path, loss: str, which: i
             store.open()
     clock.now += 60_000
     checkpoint(store)
-    crash(store)
+    crash(store) if kill else store.close()
     LOSSES[loss](file_of(tmp_path, which))
 
     store = opened(tmp_path)
@@ -70,30 +83,22 @@ def test_a_lost_file_is_noticed_after_a_kill(tmp_path: Path, loss: str, which: i
     store.close()
 
 
-@pytest.mark.parametrize("loss", ["missing", "empty", "zeroed"])
-def test_a_lost_file_of_batches_is_noticed_after_a_kill(tmp_path: Path, loss: str) -> None:
+@KILLS
+@WHICH
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_start_notices_a_damaged_file_of_batches(
+    tmp_path: Path, loss: str, which: int, *, kill: bool
+) -> None:
     store = opened(tmp_path, **SMALL)
     bodies = fill(store, 30)
     checkpoint(store)
-    crash(store)
-    LOSSES[loss](file_of(tmp_path, -1, "batchconsumequeue/B/0"))
+    crash(store) if kill else store.close()
+    LOSSES[loss](file_of(tmp_path, which, "batchconsumequeue/B/0"))
 
     store = opened(tmp_path, **SMALL)
     assert served(store) == bodies
     assert store.damages.summary()["healed"] == 1
     assert put_many(store, [b"x", b"y"]) == len(bodies)
-    store.close()
-
-
-def test_a_lost_first_file_of_batches_is_noticed(tmp_path: Path) -> None:
-    store = opened(tmp_path, **SMALL)
-    bodies = fill(store, 30)
-    checkpoint(store)
-    crash(store)
-    file_of(tmp_path, 0, "batchconsumequeue/B/0").unlink()
-    store = opened(tmp_path, **SMALL)
-    assert served(store) == bodies
-    assert store.damages.summary()["healed"] == 1
     store.close()
 
 

@@ -54,6 +54,7 @@ BATCH_DTYPE = np.dtype(
     ]
 )
 NO_COMPACTED_OFFSET = -1
+_ORDER_ROWS = 1 << 15
 MAX_BATCH = 0x7FFF
 """Most messages in one record."""
 
@@ -161,6 +162,30 @@ class BatchQueue:
     def read(self, number: int, limit: int) -> Entries:
         """Visible entries from a number on, up to ``limit`` of them and the end of their file."""
         return self.array.read(number, limit)
+
+    def check_order(self, most: int) -> int:
+        """Check that the visible entries are in the order of the log and of their offsets, if there are at most
+        ``most``. Otherwise note a doubt in the table: such an entry hides messages, and the search for an offset
+        passes by others. Returns the number of entries read. Raises OSError."""
+        array = self.array
+        first = array.first_file_offset if array.file_starts else 0
+        if array.max_offset - first > most:
+            return 0
+        end = (-1, -1)
+        for low in range(first, array.max_offset, _ORDER_ROWS):
+            data = array.rows(low, min(low + _ORDER_ROWS, array.max_offset))
+            rows = np.frombuffer(data, BATCH_DTYPE)
+            ends = np.column_stack((rows["position"] + rows["size"], rows["base"] + rows["count"]))
+            before = np.vstack((np.array([end], np.int64), ends[:-1]))
+            wrong = (rows["size"] <= 0) | (rows["count"] <= 0) | (rows["base"] < 0) | (rows["position"] < 0)
+            wrong |= (rows["position"] < before[:, 0]) | (rows["base"] < before[:, 1])
+            if wrong.any():
+                number = low + int(np.argmax(wrong))
+                text = f"entry {number} is out of order"  # because of itself, or of the one before
+                array.doubt(max(number - 1, first), "queue.differs", text)
+                break
+            end = (int(ends[-1, 0]), int(ends[-1, 1]))
+        return array.max_offset - first
 
     def number_of(self, offset: int) -> int:
         """Number of the entry that contains an offset of [min_offset, max_offset), or of the next one when

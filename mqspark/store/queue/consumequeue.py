@@ -273,6 +273,19 @@ class ConsumeQueue:
         """As ``packed_entry``, from any thread: it opens the file itself. Raises OSError when there is no file."""
         return self._rows_before(offset + 1, 1)
 
+    def rows(self, low: int, high: int) -> bytes:
+        """The entries of [low, high), visible or not, as ``row``; zeros for what no file has."""
+        parts: list[bytes] = []
+        while high > low:
+            count = min(high - low, high - self.file_start_of(high - 1))
+            parts.append(
+                self._rows_before(high, count)
+                if self._has_file(self.file_start_of(high - 1) * self._entry_bytes)
+                else bytes(count * self._entry_bytes)
+            )
+            high -= count
+        return b"".join(reversed(parts))
+
     def end_before(self, position: int, low: int, high: int) -> int:
         """End of the entries in [low, high) whose records lie before ``position`` in the log, from any thread.
         Raises OSError when a file is gone."""
@@ -408,8 +421,8 @@ class ConsumeQueue:
 
     def check_files(self, min_position: int) -> None:
         """Check by names and lengths that no file of a queue is missing, given that its log begins at
-        ``min_position``. Note a doubt in the table otherwise. ``locate_end`` checks the length of the last
-        file."""
+        ``min_position``, and that the first and last entries of its files are in order. Note a doubt in the table
+        otherwise. ``locate_end`` checks the length and the end of the last file."""
         step = self._file_bytes
         for start, following in itertools.pairwise(self.file_starts):
             if following != start + step and self._reaches(following, min_position):
@@ -421,6 +434,33 @@ class ConsumeQueue:
                 text = f"a file of it has {length} bytes instead of {step}"
                 self.doubt((start + min(length, step)) // self._entry_bytes, "queue.file-length", text)
                 return
+        self._check_borders()
+
+    def _check_borders(self) -> None:
+        known = 0
+        for start in self.file_starts:
+            is_last = start == self.file_starts[-1]
+            fd = self._table.files.open_read(self._path(start))
+            try:
+                if is_last and self._is_behind(fd, 0, None) and not self._has_entries(fd):
+                    return  # made for an entry that did not come; the comparison of the ends tells otherwise
+                for number in (0, self._file_bytes // self._entry_bytes - 1)[: 1 if is_last else 2]:
+                    position, size, _ = self._read_entry(fd, number)
+                    if size == FILLER_SIZE:
+                        continue
+                    if size <= 0 or position < known:
+                        first = start // self._entry_bytes
+                        text = f"entry {first + number} is out of order"  # because of itself, or of the one before
+                        self.doubt(max(first - 1, self.first_file_offset), "queue.differs", text)
+                        return
+                    known = position
+            finally:
+                self._table.files.close(fd)
+
+    def _has_entries(self, fd: int) -> bool:
+        return any(True for _ in self._table.files.data_ranges(fd, 0, self._file_bytes)) and any(
+            self._table.files.read_at(fd, self._file_bytes, 0)
+        )
 
     def doubt(self, sure: int, kind: str, text: str) -> None:
         """Note in the table that entries from offset ``sure`` on cannot be trusted."""

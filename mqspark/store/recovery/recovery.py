@@ -72,6 +72,8 @@ __all__ = ["QueueChunk", "Recovery", "is_queued"]
 _NOT_QUEUED = TRANSACTION_PREPARED_TYPE | INNER_BATCH
 _LOOK_BACK_ENTRIES = 4096
 """Limit of the entries of a damaged queue that are searched backwards for one with a valid record."""
+MAX_ORDER_CHECKED = 2_000_000
+"""Limit of the entries of BatchConsumeQueues that a start checks, some 100 MB."""
 _MAX_LISTED = 100
 _SETTLE_RECORDS = 1 << 16
 """Records read before their entries are written; bounds the memory of a rebuild."""
@@ -221,6 +223,7 @@ class Recovery(LogReader):
             start = self._start_by_timestamp()
             self._cut_queues(start, log_end)
         self._compare_ends()
+        self._check_batches()
         sure = [self._place_before(queue, doubt.sure_end) for queue, doubt in self._doubted()]
         if start is None or sure:
             start = min([self._start_by_timestamp() if start is None else start, *sure])
@@ -251,6 +254,12 @@ class Recovery(LogReader):
         )
         for queue, doubt in list(found):
             queue.doubt(*doubt)
+
+    def _check_batches(self) -> None:
+        """Check the order of the entries of the BatchConsumeQueues. The scrub does not read them."""
+        left = MAX_ORDER_CHECKED
+        for queue in self._batch_table.batch_queues.values() if self._batch_table is not None else ():
+            left -= queue.check_order(left)
 
     def _place_before(self, queue: ConsumeQueue, offset: int) -> int:
         """End of the record of the last trustworthy entry before ``offset``."""

@@ -6,7 +6,8 @@ offset, is corrected. Bytes of the log without a valid record are reported. An e
 of its queue and offset is left alone whatever else the log holds, because a topic may have been created again
 under its name.
 
-Light message queues and BatchConsumeQueues are not compared here; ``fsck`` does that.
+Light message queues and BatchConsumeQueues are not compared here; ``fsck`` does that. A start checks the order of
+the latter.
 """
 
 from __future__ import annotations
