@@ -47,8 +47,14 @@ def scrubbed_health(url: str | None) -> dict[str, Any]:
     ],
 )
 def test_the_background_finds_what_a_start_cannot(
-    sound_store: Path, tmp_path: Path, name: str, said: list[tuple[str, str]], lost: tuple[int, int]
+    sound_store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    said: list[tuple[str, str]],
+    lost: tuple[int, int],
 ) -> None:
+    monkeypatch.setattr("mqspark_server.diskwork.HOUSEKEEPING_S", 0.02)  # a slice of 4 KB a round
     root = tmp_path / "store"
     copy_store(sound_store, root)
     DAMAGE[name](root)
