@@ -42,6 +42,8 @@ METADATA_S = 3.0
 
 FINISH_S = 2.0
 """The longest time that a clean stop waits for the master's progress."""
+CONTROLLED_FINISH_S = 0.3
+"""The same in controller mode, where this broker may stop to become the master because the old one is frozen."""
 
 SCAN_S = 0.5
 PROGRESS_S = 10.0
@@ -243,11 +245,12 @@ class Following:
 
     async def finish(self) -> None:
         """Copy the master's progress a last time, if it is there, and stop."""
+        finish_s = FINISH_S if self._term is None else CONTROLLED_FINISH_S
         if not self.problems:
             with contextlib.suppress(
                 OSError, ValueError, MQError, TimeoutError
             ):  # it is no worse than 3 s ago
-                async with asyncio.timeout(FINISH_S):
+                async with asyncio.timeout(finish_s):
                     await self.copy_metadata()
         await self.stop()
 
