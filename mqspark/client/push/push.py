@@ -245,7 +245,10 @@ class PushConsumer(Listening):
         if self._ordered is not None:
             self._ordered.restart(queue, reader.process)
         self._flow.share(self._readers)
-        reader.task = self._group.tasks.keep(functools.partial(self._read_forever, reader))
+        reader.task = self._keep_reading(reader)
+
+    def _keep_reading(self, reader: _Reader) -> asyncio.Task[None]:
+        return self._group.tasks.keep(functools.partial(self._read_forever, reader))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
         offsets: dict[MessageQueue, int] = {}
@@ -437,4 +440,9 @@ class PushConsumer(Listening):
         reader = self._readers.get(queue)
         if reader is not None:
             log.warning("offset of %s for %s is reset to %d", queue, self.group, offset)
-            await self._move(reader, offset)
+            reader.task.cancel()  # it may wait at the broker for messages behind the old offset
+            try:
+                await self._move(reader, offset)
+            finally:
+                if self._readers.get(queue) is reader:  # it may have been given up meanwhile
+                    reader.task = self._keep_reading(reader)
