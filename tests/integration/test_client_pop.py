@@ -41,13 +41,13 @@ def broker(mq_clock: FakeClock) -> Iterator[Broker]:
         yield broker
 
 
-def moving(clock: FakeClock, condition: Callable[[], bool]) -> Callable[[], bool]:
+def moving(clock: FakeClock, condition: Callable[[], bool], step_ms: int = 500) -> Callable[[], bool]:
     """The condition; each time that it does not hold, this clock goes on."""
 
     def holds() -> bool:
         if condition():
             return True
-        clock.advance(500)
+        clock.advance(step_ms)
         return False
 
     return holds
@@ -133,7 +133,7 @@ async def test_failed_messages_come_again(broker: Broker, mq_topic: str, mq_cloc
         return None
 
     async with consumer(broker, group, mq_topic, listen):
-        await eventually_async(moving(mq_clock, lambda: len(seen) == 7), "three of four again")
+        await eventually_async(moving(mq_clock, lambda: len(seen) == 7, 5_000), "three of four again")
         begin = {body: at for body, times, at in seen if times == 0}
         again = {body: at - begin[body] for body, times, at in seen if times == 1}
         assert begin.keys() - again.keys() == {"good"}

@@ -20,7 +20,7 @@ from mqspark.aio import (
     SendStatus,
 )
 from mqspark.errors import BrokerError, ConfigError, InvalidMessage
-from mqspark.testing import Broker
+from mqspark.testing import Broker, FakeClock
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 pytestmark = pytest.mark.anyio
@@ -148,9 +148,12 @@ async def test_a_delay_is_a_parameter(mq_broker: Broker, mq_topic: str) -> None:
 
 
 async def test_a_timed_message_is_taken_back(mq_topic: str) -> None:
-    with Broker(settings={"recallMessageEnable": True}) as broker:
+    clock = FakeClock()
+    with Broker(settings={"recallMessageEnable": True}, clock=clock) as broker:
         (place,) = await create(broker, mq_topic)
-        async with Producer(broker.namesrv, group="recall", send_timeout_ms=30_000) as producer:
+        async with Producer(
+            broker.namesrv, group="recall", send_timeout_ms=30_000, clock=clock.running
+        ) as producer:
             doomed = await producer.send(Message.of(mq_topic, b"doomed", delay_ms=3_000))
             assert doomed.recall_handle is not None
             assert await producer.recall(mq_topic, doomed.recall_handle) == doomed.message_id
@@ -160,6 +163,7 @@ async def test_a_timed_message_is_taken_back(mq_topic: str) -> None:
             assert now.recall_handle is None
             # Both that follow are due later than the one that was taken back.
             await producer.send(Message.of(mq_topic, b"later", delay_ms=4_000))
+        await asyncio.to_thread(clock.advance, 6_000)
         received = await read(broker, [place], 2)
         assert [got.body for got in received] == [b"now", b"later"]
 

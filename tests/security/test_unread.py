@@ -141,12 +141,12 @@ async def test_one_that_reads_a_byte_now_and_then_is_dropped_too() -> None:
 
 @pytest.mark.anyio
 async def test_a_slow_reader_gets_everything_however_long_it_takes() -> None:
-    async with serving(bytes(256 * 1024), unread_s=3, high_water_bytes=MB) as (server, _, port):
+    async with serving(bytes(256 * 1024), unread_s=1.5, high_water_bytes=MB) as (server, _, port):
         sock = await connected(port)
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, pipelined(24))
+        await loop.sock_sendall(sock, pipelined(12))
         connection, got = Connection(), 0
-        while got < 24:
+        while got < 12:
             data = await asyncio.wait_for(loop.sock_recv(sock, 64 * 1024), 20)
             assert data
             got += len(connection.receive_data(data))
