@@ -141,7 +141,7 @@ def test_killed_workers_and_drivers(cluster: DevCluster, topic: str, tmp_path: P
             sent += ROWS_A_KILL
             if not work.is_running:
                 work.start()
-            time.sleep(random.uniform(2, 9))
+            time.sleep(random.uniform(1, 4) if kills == 1 else random.uniform(2, 9))
             if kill == "the driver":
                 work.kill()
             else:

@@ -157,11 +157,13 @@ def listens(address: str) -> bool:
 def free_port(*, neighbours: int = 0) -> int:
     """A port that is free now, as are that many on either side (a broker takes listenPort - 2 and + 1).
 
-    Below the range from which the kernel takes ports for outgoing connections: one of those must not get it
-    before the process that it is meant for.
+    Below the range from which the kernel takes ports for outgoing connections, and apart from those of pytest's other
+    workers: none of them must get it before the process that it is meant for, or while that is started again.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    lowest = 12_000 + worker % 6 * 3_000
     for _ in range(100):
-        port = random.randrange(12_000, 30_000)
+        port = random.randrange(lowest + neighbours, lowest + 3_000 - neighbours)
         held: list[socket.socket] = []
         try:
             held.extend(
