@@ -50,7 +50,7 @@ _NOUNS = {
     ),
     "config": (
         "administration.config_cli:config",
-        "Settings of running brokers: get, set, diff.",
+        "Settings of running brokers: get, set, diff; of a file: check.",
     ),
     "produce": ("messages.produce_cli:produce", "Send lines, files or JSON lines."),
     "consume": ("messages.consume_cli:consume", "Print the messages of a topic."),

@@ -1,20 +1,26 @@
-"""``mqspark config``: the settings of running brokers."""
+"""``mqspark config``: the settings of running brokers, and of files."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqspark.config import did_you_mean
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column, Output
+from mqspark_server.commands.output import FORMATS, Column, Output
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 
+if TYPE_CHECKING:
+    from mqspark_server.settings.settings import Layer
+
 __all__ = ["assignments", "config", "shown_settings"]
 
-config = noun("config", "Settings of running brokers, under RocketMQ's names.")
+config = noun("config", "Settings of brokers, under RocketMQ's names.")
 _COLUMNS = (Column("server", "SERVER"), Column("key", "KEY"), Column("value", "VALUE"))
 _DIFFERENCES = (*_COLUMNS, Column("default", "DEFAULT"))
 _brokers = click.option(
@@ -93,8 +99,66 @@ async def config_diff(shell: ClusterShell, brokers: tuple[str, ...]) -> None:
 
 
 def _defaults() -> dict[str, str]:
-    from mqspark.config import to_properties
     from mqspark_server.settings.settings import broker_settings, production
 
     settings = broker_settings(production())
-    return {**to_properties(settings.store), **to_properties(settings.broker)}
+    return _properties(settings.store, settings.broker)
+
+
+def _properties(*parts: Any) -> dict[str, str]:
+    """RocketMQ key → text. Of secrets only whether they are set."""
+    from mqspark.config import rocketmq_key, to_properties
+
+    found: dict[str, str] = {}
+    for part in parts:
+        secrets = {rocketmq_key(each) for each in dataclasses.fields(part) if not each.repr}
+        for key, value in to_properties(part).items():
+            found[key] = "(set)" if key in secrets and value else value
+    return found
+
+
+def _parts_of(kind: str, layers: Sequence[Layer]) -> tuple[Any, list[Any]]:
+    """The settings of a server, and the tables that they consist of."""
+    from mqspark_server.settings import settings
+
+    if kind == "namesrv":
+        name_server = settings.namesrv_settings(settings.namesrv_production(), *layers)
+        return name_server, [name_server.server, name_server.namesrv, name_server.auth]
+    if kind == "controller":
+        controller = settings.controller_settings({}, *layers)
+        return controller, [controller.server, controller.controller, controller.auth]
+    broker = settings.broker_settings(settings.production(), *layers, use_environment=False)
+    return broker, [broker.server, broker.broker, broker.store, broker.auth]
+
+
+@config.command("check")
+@click.argument("file")
+@click.option(
+    "--of",
+    "kind",
+    type=click.Choice(["broker", "namesrv", "controller"]),
+    help="Whose settings they are.  [default: as the file is called, else broker]",
+)
+@click.option("--set", "assigned", metavar="KEY=VALUE", multiple=True, help="Wins over the file. Repeatable.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), help="How to print.  [default: table]")
+def config_check(file: str, kind: str | None, assigned: tuple[str, ...], output: str | None) -> None:
+    """Whether a server would start with a settings file, and what it changes. Asks no server."""
+    from mqspark_server.settings.settings import consent_to_anonymous, file_layer, override_layer
+
+    path = Path(file)
+    if kind is None:
+        kind = path.stem if path.stem in ("namesrv", "controller") else "broker"
+    layers = [file_layer(path), override_layer(assigned)]
+    settings, parts = _parts_of(kind, layers)
+    warning = consent_to_anonymous(settings.server, settings.auth, *layers)
+    defaults = _properties(*_parts_of(kind, [])[1])
+    rows = [
+        {"server": path.name, "key": key, "value": value, "default": defaults.get(key, "")}
+        for key, value in sorted(_properties(*parts).items())
+        if value != defaults.get(key, "")
+    ]
+    Output(output).rows(_DIFFERENCES, rows, empty="everything is as it is by default")
+    for key in sorted(set(settings.unused)):
+        click.echo(f"without effect: {key}", err=True)
+    if warning is not None:
+        click.echo(warning, err=True)

@@ -1,0 +1,63 @@
+"""``mqspark config check``: whether a server would start with a settings file, and what the file changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mqspark.errors import ConfigError
+from mqspark_server.commands.administration.config_cli import config
+
+
+def check(*arguments: str) -> tuple[dict[str, tuple[str, str]], str]:
+    """Key → value and default of what differs; standard error."""
+    done = CliRunner().invoke(config, ["check", *arguments, "-o", "json"], catch_exceptions=False)
+    rows = json.loads(done.stdout)
+    return {row["key"]: (row["value"], row["default"]) for row in rows}, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["broker", "namesrv", "controller"])
+def test_the_files_of_the_project_change_nothing(kind: str) -> None:
+    found, told = check(f"conf/{kind}.toml", "--set", "allowAnonymous=true")
+    assert found == {"allowAnonymous": ("true", "false")}
+    assert "NO AUTHENTICATION" in told
+
+
+@pytest.mark.parametrize("kind", ["broker", "namesrv", "controller"])
+def test_a_server_open_to_strangers_would_not_start(kind: str) -> None:
+    with pytest.raises(ConfigError, match="may read, write and delete everything"):
+        check(f"conf/{kind}.toml")
+
+
+def test_what_differs_and_what_has_no_effect(tmp_path: Path) -> None:
+    file = tmp_path / "mine.conf"
+    file.write_text(
+        "bindAddress=127.0.0.1\nflushDiskType=ASYNC_FLUSH\nlistenPort=10911\nosPageCacheBusyTimeOutMills=5\n"
+        "tls.client.keyPassword=hush\n"
+    )
+    found, told = check(str(file))
+    assert found == {
+        "bindAddress": ("127.0.0.1", "0.0.0.0"),  # noqa: S104 - a default that is shown
+        "flushDiskType": ("ASYNC_FLUSH", "SYNC_FLUSH"),
+        "tls.client.keyPassword": ("(set)", ""),
+    }
+    assert told == "without effect: osPageCacheBusyTimeOutMills\n"
+
+
+def test_whose_settings_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.toml"
+    file.write_text('bindAddress = "127.0.0.1"\nstorePathRootDir = "/x"\n')
+    with pytest.raises(ConfigError, match="storePathRootDir"):
+        check(str(file))
+    assert check(str(file), "--of", "broker")[0]["storePathRootDir"][0] == "/x"
+
+
+@pytest.mark.parametrize("line", ["listenPort=many", "flushDiskTyp=ASYNC_FLUSH", "listenPort"])
+def test_a_wrong_file_is_refused_with_its_name(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "mine.conf"
+    file.write_text(line)
+    with pytest.raises(ConfigError, match=r"mine\.conf"):
+        check(str(file), "--set", "allowAnonymous=true")
