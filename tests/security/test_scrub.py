@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.record import tags_code
 from mqspark.store import MessageStore
 from mqspark.testing import Broker
 from tests.security.damage_table import DAMAGE, MESSAGES, SETTINGS
@@ -119,6 +120,30 @@ def test_entries_are_healed_slice_by_slice_and_stay_healed(tmp_path: Path) -> No
     again = opened(tmp_path, None, QuickFiles())
     assert len(drain(again, "T", 1)) == 100
     again.close()
+
+
+def test_tags_codes_are_compared(tmp_path: Path) -> None:
+    store = opened(tmp_path, None, QuickFiles())
+    for number in range(20):
+        put(store, "T", 0, b"%d" % number, b"TAGS\x01wanted\x02")
+    flush(store)
+    store.close()
+    path = sorted((tmp_path / "consumequeue/T/0").iterdir())[0]
+    data = bytearray(path.read_bytes())
+    data[4 * 20 + 19] ^= 0x01
+    path.write_bytes(data)
+
+    def filtered(store: MessageStore) -> int:
+        return store.get("T", 0, 0, 10, 1 << 20, frozenset({tags_code(b"TAGS\x01wanted\x02")})).count
+
+    store = opened(tmp_path, None, QuickFiles(), scrub_bytes_per_second=1 << 20)
+    assert filtered(store) == 9
+    assert store.scrub is not None
+    while not store.scrub.done:
+        step(store)
+    assert filtered(store) == 10
+    assert store.scrub.healed == 1
+    store.close()
 
 
 def test_a_topic_that_was_made_again_keeps_its_messages(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from mqspark.errors import DiskFull
 from mqspark.message import java_hash
-from mqspark.record import decode_record
+from mqspark.record import decode_record, decode_records
 from mqspark.store import MessageStore, StoreReader
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
 from tests.support.store_tools import (
@@ -104,6 +104,32 @@ def test_recovery(tmp_path: Path, kill: bool) -> None:
     fill(store, 3)
     codes = [entry[2] for offset in range(0, 45, 10) for entry in store.entries("T", 0, offset, 10)[1]]
     assert codes == [java_hash(message.properties["TAGS"]) for message in drain(store, "T", 0)]
+    store.close()
+
+
+@pytest.mark.parametrize("which", [0, 3, -1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("length", [0, 13, None], ids=["empty", "cut", "missing"])
+def test_lost_units_hide_no_message(tmp_path: Path, which: int, length: int | None) -> None:
+    store = opened(tmp_path)
+    fill(store, 30)
+    store.close()
+    path = sorted((tmp_path / "consumequeue_ext/T/0").iterdir())[which]
+    if length is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:length])
+    store = opened(tmp_path)
+    reds = {
+        each.queue_offset
+        for begin in range(0, 30, 10)
+        for each in decode_records(
+            b"".join(store.get("T", 0, begin, 10, 1 << 20, frozenset({java_hash("red")})).buffers)
+        )
+        if each.properties["TAGS"] == "red"
+    }
+    assert reds == set(range(1, 30, 2))
+    fill(store, 5)
+    assert len(drain(store, "T", 0)) == 35
     store.close()
 
 

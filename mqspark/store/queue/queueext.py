@@ -86,12 +86,16 @@ class QueueExt:
         self.file_starts = sorted(
             start for name in files.names(directory) if (start := file_start(name)) is not None
         )
-        if self.file_starts:
-            fd = files.open_read(self._path(self.file_starts[0]))
-            try:
-                self._file_bytes = files.length(fd) or file_bytes
-            finally:
-                files.close(fd)
+        longest = max(map(self._length, self.file_starts), default=0)  # a file may have lost its end
+        if longest >= UNIT_BYTES + _END_BYTES:
+            self._file_bytes = longest
+
+    def _length(self, start: int) -> int:
+        fd = self._files.open_read(self._path(start))
+        try:
+            return self._files.length(fd)
+        finally:
+            self._files.close(fd)
 
     # --- write ------------------------------------------------------------------------------------------------
 

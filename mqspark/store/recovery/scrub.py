@@ -2,9 +2,9 @@
 
 The log as it was at start is read in slices in the housekeeping thread, at ``scrubBytesPerSecond``; the CRC
 of each record is checked. A queue entry that does not point to its record, although the log has one for its
-offset, is corrected. Bytes of the log without a valid record are reported. An entry that points to a record
-of its queue and offset is left alone whatever else the log holds, because a topic may have been created again
-under its name.
+offset, or that has another tags code, is corrected. Bytes of the log without a valid record are reported. An
+entry that points to a record of its queue and offset is left alone whatever else the log holds, because a topic
+may have been created again under its name.
 
 Light message queues and BatchConsumeQueues are not compared here; ``fsck`` does that. A start checks the order of
 the latter.
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.errors import MQError
+from mqspark.message import SCHEDULE_TOPIC
 from mqspark.names import path_below
 from mqspark.record import Verdict, check_record
 from mqspark.store.disk.checkpoint import Checkpoint
@@ -29,6 +30,7 @@ from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.multidispatch import is_lmq
+from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.recoveryreport import lost_offsets
@@ -110,11 +112,19 @@ class _Slice(Recovery):
             found = theirs[offsets[at] - low]
             differs = (found["position"] != ours["position"][at]) | (found["size"] != ours["size"][at])
             differs &= ours["size"][at] != FILLER_SIZE
-            for index in at[differs].tolist():
+            tags = (
+                ~differs & (found["tags_code"] != ours["tags_code"][at]) & (ours["size"][at] != FILLER_SIZE)
+            )
+            # An address of an ext unit stands for the code, and a delayed message has its time there, which the
+            # levels of another broker may have given it.
+            tags &= (found["tags_code"] >= EXT_ADDRESS_BELOW) & (topic != SCHEDULE_TOPIC)
+            is_tags = dict.fromkeys(at[tags].tolist())
+            for index in at[differs | tags].tolist():
                 offset = int(offsets[index])
                 entry = theirs[offset - low].tobytes()
-                if self._checked < _MAX_CHECKED and not self._refers_to_record(
-                    entry, topic, queue_id, offset
+                if index in is_tags or (
+                    self._checked < _MAX_CHECKED
+                    and not self._refers_to_record(entry, topic, queue_id, offset)
                 ):
                     self.wrong.append(
                         _Wrong(
