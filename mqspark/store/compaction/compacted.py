@@ -20,6 +20,7 @@ Must not know the CommitLog.
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
 import weakref
@@ -57,6 +58,7 @@ __all__ = [
 
 COMPACTED = "mqspark.compacted"
 KEPT_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
+_MAX_CHECKED = 4096
 _LOOK_MS = 1000
 """How long the content of ``current`` is cached."""
 _WRITE_BYTES = 1 << 20
@@ -77,8 +79,26 @@ class Current:
 
 
 def read_current(directory: Path, files: FileLayer | None = None) -> Current | None:
-    data = (files or OsFiles()).read(directory / "current")
-    return Current(**json.loads(data)) if data is not None else None
+    """None without a generation. Raises OSError, EBADMSG for content that is no description of one."""
+    path = directory / "current"
+    data = (files or OsFiles()).read(path)
+    if data is None:
+        return None
+    try:
+        current = Current(**json.loads(data))
+        if min(current.generation, current.end, current.messages, current.size_bytes) >= 0:
+            return current
+    except (ValueError, TypeError, RecursionError):
+        pass  # told below
+    raise _damaged(path, "it describes no generation")
+
+
+def _damaged(path: Path, why: str) -> OSError:
+    return OSError(
+        errno.EBADMSG,
+        f"damaged: {why}; restore it, or remove its directory: then the log serves what it has",
+        str(path),
+    )
 
 
 def publish(directory: Path, current: Current, files: FileLayer | None = None) -> None:
@@ -133,7 +153,8 @@ class Generation:
     __slots__ = ("__weakref__", "_fd", "_files", "_view", "current", "entries")
 
     def __init__(self, directory: Path, current: Current, files: FileLayer | None = None) -> None:
-        """Raises FileNotFoundError when the generation was replaced twice in the meantime."""
+        """Raises FileNotFoundError when the generation was replaced twice in the meantime, OSError with EBADMSG when
+        its files are not those that ``current`` describes."""
         self.current = current
         self._files = files = files or OsFiles()
         path, budget = directory / f"{current.generation}.queue", MapBudget()
@@ -141,6 +162,10 @@ class Generation:
         data = memoryview(mapping) if mapping is not None else memoryview(_whole(files, path))
         whole = len(data) - len(data) % KEPT_DTYPE.itemsize
         self.entries: npt.NDArray[Any] = np.frombuffer(data[:whole], KEPT_DTYPE)
+        if len(data) != current.messages * KEPT_DTYPE.itemsize:
+            raise _damaged(path, f"{len(data)} bytes for {current.messages} messages")
+        if (wrong := self._wrong_entry()) is not None:
+            raise _damaged(path, f"entry {wrong} is impossible")
         path = directory / f"{current.generation}.log"
         mapping = try_map(files, path, None, budget, lambda: False)
         self._view = memoryview(mapping) if mapping is not None else None
@@ -148,6 +173,25 @@ class Generation:
         if mapping is None:
             self._fd = files.open_read(path)
             weakref.finalize(self, files.close, self._fd)
+        length = len(self._view) if self._view is not None else files.length(self._fd)
+        if length != current.size_bytes:
+            raise _damaged(path, f"{length} bytes instead of {current.size_bytes}")
+
+    def _wrong_entry(self) -> int | None:
+        """The first entry that is not behind the one before, of some thousand spread over all."""
+        count: int = len(self.entries)
+        end = (-1, 0)
+        step = max(1, count // _MAX_CHECKED)
+        number: int
+        for number in sorted({*range(0, count, step), count - 1} - {-1}):
+            offset, position, size, _ = self.entries[number].tolist()
+            is_next = step == 1 or number == 0
+            in_order = position == end[1] if is_next else position > end[1] - 1
+            if not (end[0] < offset < self.current.end and in_order and size > 0):
+                return number
+            end = offset, position + size
+        is_whole: bool = end[1] == self.current.size_bytes
+        return None if is_whole else count - 1
 
     @property
     def view(self) -> memoryview:
@@ -272,7 +316,12 @@ class CompactedQueues:
 
     def begins(self, topic: str, queue_id: int) -> bool:
         """Whether reading may begin at 0, even if the log begins later."""
-        return self._generation(topic, queue_id) is not None or self._rocketmq(topic, queue_id) is not None
+        try:
+            return (
+                self._generation(topic, queue_id) is not None or self._rocketmq(topic, queue_id) is not None
+            )
+        except OSError:
+            return True  # who reads is told
 
     def leave_out(self, deleted: Mapping[str, int]) -> None:
         """Remove what is left of deleted topics (``Deletions.positions``)."""
@@ -285,8 +334,11 @@ class CompactedQueues:
         """Whether the kept records of a topic come from before a position of the log."""
         for name in self._files.names(path_below(self._root, topic)):
             directory = path_below(self._root, topic) / name
-            current = read_current(directory, self._files)
-            generation = Generation(directory, current, self._files) if current is not None else None
+            try:
+                current = read_current(directory, self._files)
+                generation = Generation(directory, current, self._files) if current is not None else None
+            except OSError:
+                return False  # it may be of a new topic of this name; who reads it is told
             if generation is not None and len(generation.entries):
                 offset = int(generation.entries["offset"][-1])
                 (at,) = _PHYSICAL_OFFSET.unpack_from(generation.record(offset), _PHYSICAL_OFFSET_AT)
