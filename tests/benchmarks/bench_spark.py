@@ -4,7 +4,9 @@ Both brokers run on this machine with their defaults; sides take turns, another 
 of all of them to warm up; medians are reported, as are ratios.
 Every side is checked for content: rows and the sum of all values' CRCs before reads are timed, rows and their order of
 magnitude in every micro-batch, every single message of the latency runs. A figure with a lost row is void. Sink of the
-reads: noop. Without mvn (for Kafka's jars) only our side runs.
+reads: noop. Without mvn (for Kafka's jars) only our side runs. Beside the rate stands the processor time of a row, of
+the brokers (both of them: the one not asked is idle) and of Spark (driver, JVM and Python workers), children that ended
+included: on a busy machine it says more than the clock.
 
     python -m tests.benchmarks spark [--parts write,read,drain,micro,latency,exactly-once] [--profiles tuned,default]
         [--rows N] [--rounds R] [--sizes 100,1024] [--master local[2]] [--no-kafka] [--set key=value]
@@ -27,7 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyspark_pymq
 from mqspark.client.blocking import BlockingClient
@@ -36,6 +38,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import columns_of
 from pyspark_pymq.schema import ddl, default_columns
+from tests.benchmarks import machine
 from tests.benchmarks.kafka import PARTITIONS, Kafka, kafka_jars
 from tests.benchmarks.nothing import Nothing
 from tests.benchmarks.report import SHORT_S, figure, peer, ratio
@@ -77,21 +80,18 @@ def session(master: str, profile: str, kafka: bool, folder: Path) -> Any:
     return builder.getOrCreate()
 
 
+class Round(NamedTuple):
+    """What one run of one side took: by the clock, and processor time of Spark and of the brokers."""
+
+    seconds: float
+    spark_s: float
+    brokers_s: float
+
+
 def timed(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
-
-
-def alternating(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each side and round, after one round to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(rounds + 1):
-        for name in rotated(list(sides), number):
-            seconds = timed(sides[name])
-            if number:
-                times[name].append(seconds)
-    return times
 
 
 def rotated(sides: list[str], number: int) -> list[str]:
@@ -154,6 +154,28 @@ class Bench:
             writer = frame.write.format("kafka").option("kafka.bootstrap.servers", self.kafka.address)
         return writer.option("topic", topic).options(**options).mode("append")
 
+    def measured(self, work: Callable[[], Any]) -> Round:
+        brokers = [self.cluster.pid, *([self.kafka.pid] if self.kafka is not None else [])]
+
+        def used() -> tuple[float, float]:
+            of_brokers = sum(machine.own_s(pid=pid) for pid in brokers)
+            return machine.own_s() - of_brokers, of_brokers
+
+        spark_0, brokers_0 = used()
+        seconds = timed(work)
+        spark_s, brokers_s = used()
+        return Round(seconds, spark_s - spark_0, brokers_s - brokers_0)
+
+    def alternating(self, sides: dict[str, Callable[[], Any]]) -> dict[str, list[Round]]:
+        """Each side and round, after one round to warm up."""
+        rounds: dict[str, list[Round]] = {name: [] for name in sides}
+        for number in range(self.rounds + 1):
+            for name in rotated(list(sides), number):
+                took = self.measured(sides[name])
+                if number:
+                    rounds[name].append(took)
+        return rounds
+
     def checkpoint(self) -> str:
         return str(self.folder / f"checkpoint-{next(self._numbers)}-{self.profile}")
 
@@ -163,18 +185,32 @@ class Bench:
                 f"{name}: {expected} (rows, sum of CRCs) expected, {got} found: the figures are void"
             )
 
-    def report(self, name: str, side: str, rows: int, times: list[float]) -> None:
-        seconds = statistics.median(times)
-        figure(name, "rows/s", [rows / each for each in times], side=side, round_s=seconds)
+    def report(self, name: str, side: str, rows: int, rounds: list[Round]) -> None:
+        seconds = statistics.median(each.seconds for each in rounds)
+        figure(name, "rows/s", [rows / each.seconds for each in rounds], side=side, round_s=seconds)
+        micros = {}
+        for of in ("spark", "brokers"):
+            each_us = [getattr(each, f"{of}_s") * 1e6 / rows for each in rounds]
+            micros[of] = statistics.median(each_us)
+            figure(f"{name}, processor time of {of}", "µs a row", each_us, side=side, less_is_better=True)
         short = ", short: fixed costs decide" if seconds < SHORT_S else ""
         print(
-            f"  {f'{name}, {side}':<60}{rows / seconds / 1e6:>8.3f} M rows/s  ({seconds:.2f} s{short})",
+            f"  {f'{name}, {side}':<60}{rows / seconds / 1e6:>8.3f} M rows/s  ({seconds:.2f} s{short}), "
+            f"processor time {micros['spark']:.2f} + {micros['brokers']:.2f} µs a row",
             flush=True,
         )
 
-    def ratio(self, what: str, ours: str, theirs: str, times: dict[str, list[float]]) -> None:
-        value = statistics.median(times[theirs]) / statistics.median(times[ours])
-        print(f"      {what}: {ratio(value)} x {theirs}", flush=True)
+    def ratio(self, what: str, ours: str, theirs: str, rounds: dict[str, list[Round]]) -> None:
+        """By the clock, and the processor time of theirs as a multiple of ours."""
+        sides = [rounds[theirs], rounds[ours]]
+        clock, used = (
+            first / second
+            for first, second in (
+                [statistics.median(each.seconds for each in side) for side in sides],
+                [statistics.median(each.spark_s + each.brokers_s for each in side) for side in sides],
+            )
+        )
+        print(f"      {what}: {ratio(clock)} x {theirs}; processor time {ratio(used)}", flush=True)
 
     # --- parts ---
 
@@ -182,20 +218,20 @@ class Bench:
         """Each round into topics of its own; those of the last are what the reads are of."""
         frame = self.rows(count, size).cache()
         expected = checksum(frame)
-        seconds: dict[str, list[float]] = {}
+        rounds: dict[str, list[Round]] = {}
         for number in range(self.rounds + 1):
             last = number == self.rounds
             topic = f"Bench{size}" if last else f"Write{size}-{number}"
             self.cluster.create_topic(topic, PARTITIONS)
             for side in rotated(self.sides()[:2], number):
-                took = timed(self.writer(side, frame, topic).save)
+                took = self.measured(self.writer(side, frame, topic).save)
                 if number:
-                    seconds.setdefault(side, []).append(took)
+                    rounds.setdefault(side, []).append(took)
                 self.check(f"write {side}", self.reader(side, topic).load().select("value"), expected)
-        for side, times in seconds.items():
+        for side, times in rounds.items():
             self.report(f"write {size} B", side, count, times)
         if self.kafka is not None:
-            self.ratio(f"write {size} B", "pymq", "Kafka", seconds)
+            self.ratio(f"write {size} B", "pymq", "Kafka", rounds)
         frame.unpersist()
 
     def read(self, count: int, size: int) -> None:
@@ -227,7 +263,7 @@ class Bench:
             ddl(columns_of({"columns": ALL_COLUMNS}))
         ).load()
         frames[f"{NOTHING}, plain"] = lambda: nothing.schema(ddl(default_columns())).load().select("value")
-        times = alternating({name: noop(frame) for name, frame in frames.items()}, self.rounds)
+        times = self.alternating({name: noop(frame) for name, frame in frames.items()})
         for columns in ("value", "plain", "all columns"):
             for name in (each for each in times if each.endswith(f", {columns}")):
                 side = name.removesuffix(f", {columns}")
@@ -264,7 +300,7 @@ class Bench:
                 raise SystemExit(f"drain {side}: {rows} rows instead of {count}: the figures are void")
 
         sides = [*self.sides(), NOTHING]
-        times = alternating({side: lambda side=side: drained(side) for side in sides}, self.rounds)
+        times = self.alternating({side: lambda side=side: drained(side) for side in sides})
         for side, seconds in times.items():
             self.report(f"AvailableNow drain {size} B", side, count, seconds)
         for side in self.sides()[1:]:
@@ -396,19 +432,19 @@ class Bench:
         """Against at-least-once on the same rows."""
         frame = self.rows(count, size).cache()
         expected = checksum(frame)
-        seconds: dict[str, list[float]] = {}
+        rounds: dict[str, list[Round]] = {}
         for number in range(self.rounds + 1):
             for guarantee in rotated(["at-least-once", "exactly-once"], number):
                 topic = self.cluster.create_topic(f"Once{size}-{guarantee}-{number}", PARTITIONS)
                 options = {"transactionId": topic} if guarantee == "exactly-once" else {}
                 writer = self.writer("pymq", frame, topic, deliveryGuarantee=guarantee, **options)
-                took = timed(writer.save)
+                took = self.measured(writer.save)
                 if number:
-                    seconds.setdefault(guarantee, []).append(took)
+                    rounds.setdefault(guarantee, []).append(took)
                 self.check(f"write {guarantee}", self.reader("pymq", topic).load(), expected)
-        for name, times in seconds.items():
+        for name, times in rounds.items():
             self.report(f"write {size} B by guarantee", f"pymq, {name}", count, times)
-        self.ratio(f"exactly-once {size} B", "exactly-once", "at-least-once", seconds)
+        self.ratio(f"exactly-once {size} B", "exactly-once", "at-least-once", rounds)
         frame.unpersist()
 
     def written(self, count: int, size: int, *, times: int = 1) -> str:

@@ -61,6 +61,7 @@ class Kafka:
                 [*java, *format_command, "-c", str(properties)], check=True, stdout=log, stderr=log
             )
             self._process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
+        self.pid = self._process.pid
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:

@@ -36,6 +36,7 @@ class DevCluster:
             command += ["--set", setting]
         log = self.store.parent / f"{self.store.name}.log"
         self._process = start(command, log, stdout=subprocess.PIPE)
+        self.pid = self._process.pid
         fields = ready_line(self._process, log)
         self.nameserver, self.address = fields["namesrv"], fields["broker"]
         self.http = fields["http"]
