@@ -57,9 +57,9 @@ _RUN_ROWS = 16
 _TOGETHER_ROWS = 50_000
 """A task with fewer rows decodes its queues together."""
 
-_MIN_PULLS_IN_FLIGHT, _MAX_PULLS_IN_FLIGHT = 3, 64
+_MIN_PULLS_IN_FLIGHT, _MAX_PULLS_IN_FLIGHT = 6, 64
 _BYTES_IN_FLIGHT = 4 << 20
-"""With RocketMQ's 32 messages per pull this is usually 64 pulls; with bulk pulls, two."""
+"""With RocketMQ's 32 messages per pull this is usually 64 pulls; with bulk pulls it is fewer than the minimum."""
 _PULL_MESSAGES, _PULL_BYTES = 16_384, 2 << 20
 """The requested limits; the broker applies its own limits, too."""
 _BULK_BYTES = 128 << 10
