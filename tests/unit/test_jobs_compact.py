@@ -124,11 +124,11 @@ def test_what_theirs_got_after_a_generation_of_ours_is_read(store: Path) -> None
     """Compacted here, then served and compacted by RocketMQ, whose log expired meanwhile: nothing else has it."""
     directory = store / "mqspark.compacted/C/0"
     writer = GenerationWriter(directory, "1")
-    writer.append(b"", 3, 0)
+    writer.append(b"x", 3, 0)
     writer.finish()
     writer.log_path.rename(directory / "1.log")
     writer.queue_path.rename(directory / "1.queue")
-    publish(directory, Current(1, 20, 1, 0))
+    publish(directory, Current(1, 20, 1, 1))
     (plan,) = _plans(CompactOptions(store), ["C"])
     assert plan.has_theirs
     assert plan.pieces == [(-1, -1), (-2, -2), (plan.start, 100)]
