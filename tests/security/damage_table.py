@@ -272,7 +272,7 @@ def markdown() -> str:
         "offsets by fillers, and the next start finds log and queues in agreement. Alert on the metric.",
         "",
         "What compaction has kept is checked when it is first read. If it is damaged, readers get an error and",
-        "`store.readProblem` says which file it is, until it is restored or its directory is removed.",
+        "`store.readProblem` says which file it is, until it is restored or its directory is removed. `fsck` finds it.",
         "",
         "A start reads the first and last entries of every queue file, not all, and not the whole log. Damage",
         "that only a full read shows (flipped entries in the middle of a queue, a segment of zeros or of another",

@@ -10,7 +10,9 @@ import pytest
 
 from mqspark.errors import StoreUnreadable
 from mqspark.store.compaction.compacted import COMPACTED, Current, GenerationWriter, publish
-from tests.support.store_tools import TestClock, checkpoint, drain, flush, opened, put
+from mqspark.store.tools.fsck import fsck
+from mqspark.store.tools.offline import OfflineStore
+from tests.support.store_tools import TestClock, checkpoint, drain, flush, make_store, opened, put
 
 GENERATION = Path(COMPACTED) / "T" / "0"
 
@@ -53,10 +55,16 @@ def compacted(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def found_by_fsck(root: Path) -> list[str]:
+    report = fsck(OfflineStore(make_store(root).config))
+    return [finding.kind for finding in report.findings if finding.kind != "store.unclean"]
+
+
 def test_a_sound_one_is_served(compacted: Path) -> None:
     store = opened(compacted)
     assert [int(message.body) for message in drain(store, "T", 0)] == [*range(0, 30, 3), *range(30, 40)]
     store.close()
+    assert found_by_fsck(compacted) == []
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -65,6 +73,7 @@ def test_a_damaged_one_is_told(compacted: Path, damage: str) -> None:
     path = compacted / GENERATION / name
     sound = path.read_bytes()
     path.write_bytes(change(sound))
+    assert found_by_fsck(compacted) == ["compaction.damaged"]
     clock = TestClock()
     store = opened(compacted, clock)
     with pytest.raises(StoreUnreadable, match="damaged"):

@@ -24,7 +24,7 @@ import errno
 import json
 import struct
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ __all__ = [
     "Generation",
     "GenerationWriter",
     "compaction_topics",
+    "damaged_generations",
     "is_compacted",
     "publish",
     "read_current",
@@ -227,6 +228,20 @@ class Generation:
         bounds = zip(chosen["position"].tolist(), chosen["size"].tolist(), strict=True)
         buffers = [self._bytes(position, size) for position, size in bounds]
         return buffers, len(chosen), int(chosen["offset"][-1]) + 1
+
+
+def damaged_generations(root: Path, files: FileLayer) -> Iterator[tuple[str, int, str]]:
+    """Topic, queue id and what is wrong of each generation that cannot be served. ``root``: storePathRootDir."""
+    for topic in sorted(files.names(root / COMPACTED)):
+        queue_ids = [int(name) for name in files.names(path_below(root / COMPACTED, topic)) if name.isdigit()]
+        for queue_id in sorted(queue_ids):
+            directory = path_below(root / COMPACTED, topic, queue_id)
+            try:
+                current = read_current(directory, files)
+                if current is not None:
+                    Generation(directory, current, files)
+            except OSError as error:
+                yield topic, queue_id, str(error)
 
 
 def _whole(files: FileLayer, path: Path) -> bytes:

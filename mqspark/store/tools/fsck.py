@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.record import BLANK_BYTES, MIN_RECORD_BYTES, check_record
+from mqspark.store.compaction.compacted import damaged_generations
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.index.indexfile import IndexFile
@@ -125,6 +126,11 @@ def fsck(store: OfflineStore, progress: Progress = lambda done, total: None) -> 
         text = f"the log was cut: {cut} bytes known from its checkpoint are missing"
         report.add(Finding("lost", "log.cut", text, report.end_offset, cut, repair=LOST))
     check.finish()
+    if not store.in_use:  # a job may be replacing one
+        for topic, queue_id, text in damaged_generations(store.paths.root, store.files):
+            report.add(
+                Finding("error", "compaction.damaged", text, topic=topic, queue_id=queue_id, repair=REPLACE)
+            )
     report.records = check.report.records
     return report
 
