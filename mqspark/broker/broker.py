@@ -214,7 +214,7 @@ class BrokerCore:
                 self.follower = EpochFollower(
                     config, store, clock, term, self.epochs, lambda: metadata.is_copied
                 )
-            store.follow()
+            store.copy.follow()
             self.timers.begin_following()
             for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
                 table.load()

@@ -238,7 +238,7 @@ def restarts(count: int, queues: int) -> None:
         report = store.open()
         label = f"restart after a clean stop, {count:,} messages"
         say_ms(label, report.elapsed_ms)
-        store._release()
+        store.abandon()
         (root / "mqspark.checkpoint").unlink()
         store = make(root)
         report = store.open()
@@ -264,7 +264,7 @@ def restarts(count: int, queues: int) -> None:
             elapsed_ms = (time.perf_counter() - started) * 1000
             say_ms(f"open with {queues:,} queues after a {label}", elapsed_ms)
             if clean:
-                store._release()
+                store.abandon()
             else:
                 store.close()
 
@@ -289,7 +289,7 @@ def after_a_kill(gib: float) -> None:
         done = sum(store.max_offset("Bench0", n) for n in range(4))
         fill(store, 20_000, body, 4, 64)
         done += 20_000 // 64 * 64
-        store._release()
+        store.abandon()
         size = sum(path.stat().st_size for path in (root / "commitlog").iterdir()) / (1 << 30)
         for label in ("restart after a kill", "restart after a kill, queues gone"):
             store = make(root)
@@ -304,7 +304,7 @@ def after_a_kill(gib: float) -> None:
                 elapsed_ms,
                 f"   {report.records:,} read, {rate:,.0f}/s, {report.records / busy:,.0f} a processor second",
             )
-            store._release()
+            store.abandon()
             shutil.rmtree(root / "consumequeue")
         shutil.rmtree(root / "index")
         (root / "mqspark.index").unlink(missing_ok=True)
@@ -316,7 +316,7 @@ def after_a_kill(gib: float) -> None:
                 work.run()
                 work.done()
         say("index built from the log", done, [time.perf_counter() - started])
-        store._release()
+        store.abandon()
 
 
 def many_topics(topics: int, count: int) -> None:
@@ -345,7 +345,7 @@ def many_topics(topics: int, count: int) -> None:
                 f" queue files {disk >> 20} MiB"
             )
             say_cpu("put + commit, 1000 B, by topics", rounds, f"mqspark, {number:,} topics", more)
-            store._release()
+            store.abandon()
     print(f"{'the same, more than one topic costs':<66} {(costs[1] - costs[0]) * 1e6:>12.2f} µs")
 
 
@@ -362,7 +362,7 @@ def index_cost(count: int, rounds: int) -> None:
                 costs[index].append(
                     _processor_time(lambda store=store: fill(store, count, body, 4, 64)) / count
                 )
-                store._release()
+                store.abandon()
     say_cpu("put + commit, 1000 B, by index", costs[True], "mqspark, with index")
     say_cpu("put + commit, 1000 B, by index", costs[False], "mqspark, without")
 

@@ -54,7 +54,7 @@ def fill(store: MessageStore, count: int, seed: int) -> None:
 
 def master_log(store: MessageStore, end: int | None = None) -> bytes:
     parts, position = [], 0
-    while part := store.log_bytes(position, 1 << 20):
+    while part := store.copy.log_bytes(position, 1 << 20):
         parts.append(part)
         position += len(part)
     return b"".join(parts)[:end]
@@ -62,12 +62,12 @@ def master_log(store: MessageStore, end: int | None = None) -> bytes:
 
 def follow(store: MessageStore, log: bytes, note: Callable[[object], None], step: int = 1500) -> None:
     """Copy the rest of a master's log in pieces, some of which end inside a record."""
-    store.follow()
+    store.copy.follow()
     at = store.max_physical_offset
     while at < len(log):
         end = min(max(at, store.max_physical_offset) + step, len(log))
         before = store.max_physical_offset
-        store.append_raw(log[before:end])
+        store.copy.append(log[before:end])
         sync(store)
         note(Reported(store.acked_offset))
         if store.max_physical_offset == before:
@@ -103,7 +103,7 @@ def assert_copy(tree: Tree, reported: int, logs: list[bytes], final: bytes, mast
     found = master_log(store, store.acked_offset)
     assert len(found) >= reported, f"{len(found)} is left of {reported} reported"
     assert any(log[:reported] == found[:reported] for log in logs), "what is left is in no master's log"
-    store.follow()
+    store.copy.follow()
     converge(store, found, final)
     follow(store, final, lambda _: None)
     assert master_log(store) == master_log(master)
@@ -118,8 +118,8 @@ def converge(store: MessageStore, found: bytes, final: bytes) -> None:
     if same == len(found):
         return
     assert same >= store.sure_position or final[: store.sure_position] != found[: store.sure_position]
-    common = store.last_whole_record(0, same)
-    store.cut_back(common or 0)
+    common = store.copy.last_whole_record(0, same)
+    store.copy.cut_back(common or 0)
     upkeep(store)
     assert store.max_physical_offset == (common or 0)
 
@@ -162,7 +162,7 @@ def test_a_power_cut_while_a_log_is_taken_back() -> None:
     follow(slave, theirs, recorded.note)
     upkeep(slave)
     recorded.note(Diverges(common))
-    slave.cut_back(common)
+    slave.copy.cut_back(common)
     upkeep(slave)
     assert slave.max_physical_offset == common
     follow(slave, ours, recorded.note)

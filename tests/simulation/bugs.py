@@ -21,8 +21,8 @@ from mqspark.config import INT64_MAX
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
 from mqspark.controller.statefile import StateFile
+from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.queue.consumequeue import FILLER_SIZE
-from mqspark.store.store import MessageStore
 from tests.simulation.disk import SimulatedFiles
 from tests.simulation.simulation import Bug
 
@@ -84,8 +84,8 @@ plant(
 )
 plant(
     "what is written counts as synced",
-    MessageStore,
-    "_stored_end",
+    CommitPipeline,
+    "stored_end",
     lambda right: property(lambda self: self._log.written),
 )
 plant(

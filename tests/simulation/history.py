@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from mqspark.config import INT64_MAX
 from mqspark.controller.statefile import StateFile
 from mqspark.message import decode_offset_id
 from mqspark.protocol.connection import Connection
@@ -178,8 +177,8 @@ class History:
             core = core_of(machine)
             if core is None or not core.replicas.is_sure:
                 continue
-            shown = min(core.store._visible_end, core.store._confirmed)
-            if shown >= INT64_MAX or core.store.min_physical_offset:
+            shown = core.store.shown_offset
+            if core.store.min_physical_offset:
                 continue
             self._compare(machine, core.store, shown)
         self._check_members()
@@ -224,7 +223,7 @@ class History:
         if len(masters) != 1 or len(masters[0].sync_set) != len(self.brokers):
             return False
         ends = {core.store.max_physical_offset for core in cores if core is not None}
-        shown = {min(core.store._visible_end, core.store._confirmed) for core in cores if core is not None}
+        shown = {core.store.shown_offset for core in cores if core is not None}
         return len(ends) == 1 and shown == ends and all(self._has_copies(core) for core in cores)
 
     def _has_copies(self, core: Any) -> bool:

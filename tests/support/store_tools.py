@@ -162,7 +162,7 @@ def drain(
 
 def crash(store: MessageStore) -> None:
     """End it as SIGKILL does: nothing is written any more, the lock is gone, ``abort`` stays."""
-    store._release()
+    store.abandon()
 
 
 class QuickFiles(OsFiles):

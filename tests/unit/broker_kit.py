@@ -219,7 +219,7 @@ class Bench:
 
     def crash(self) -> None:
         """A new broker on the files as a killed one leaves them: nothing more saved, nothing flushed."""
-        self.store._release()
+        self.store.abandon()
         self.open()
 
     def reopen(self) -> None:

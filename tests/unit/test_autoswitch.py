@@ -216,7 +216,7 @@ def agree_on_set(master: Bench, members: set[int]) -> None:
 
 def log_of(bench: Bench) -> bytes:
     store, at, out = bench.store, bench.store.min_physical_offset, b""
-    while part := store.log_bytes(at, 1 << 20):
+    while part := store.copy.log_bytes(at, 1 << 20):
         out += part
         at += len(part)
     return out
@@ -328,7 +328,7 @@ def test_a_slave_shows_nothing_while_its_log_is_taken_back(tmp_path: Path, bench
     waiting.give(PULL, pull_ext(topic="T", queueId="0") | end)
     slave.broker.turn()
     assert not waiting.heard()
-    slave.store.cut_back(confirmed)
+    slave.store.copy.cut_back(confirmed)
     assert pull(slave).code == ResponseCode.SYSTEM_BUSY
     slave.broker.turn()
     for _ in range(3):
@@ -356,14 +356,14 @@ def test_a_log_is_taken_back_also_when_its_end_was_not_written_yet(
             pair.replica.received(report)
     pair.close()
     assert slave.store.max_physical_offset > common
-    slave.store.cut_back(common)
+    slave.store.copy.cut_back(common)
     slave.broker.replicated()
     for _ in range(4):
         slave.broker.turn()
         slave.flush()
         slave.run_jobs()
         slave.broker.replicated()
-    assert not slave.store.is_cutting
+    assert not slave.store.copy.is_cutting
     assert slave.store.max_physical_offset == common
 
 

@@ -239,12 +239,12 @@ def test_a_disk_that_fails_afterwards_is_a_system_error(tmp_path: Path, why: str
 
 def test_a_store_that_takes_nothing_says_so(bench: Bench) -> None:
     message = stored(bench)
-    bench.store.read_only = "broken"
-    bench.store._log.hold()
+    bench.store.distrust(bench.store.paths.lock, OSError("broken"))
+    bench.store.commit()
     answer = give_back(bench.peer(), message)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (answer.remark or "").startswith("SERVICE_NOT_AVAILABLE")
-    bench.store.read_only = None
+    bench.store.abandon()
 
 
 def test_a_message_with_ipv6_hosts_comes_back_whole(bench: Bench) -> None:

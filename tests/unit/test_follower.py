@@ -286,7 +286,7 @@ def test_bytes_that_are_no_record_are_not_appended(tmp_path: Path, damage: str) 
     master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
     fill(master, 40)
     (record,) = master.store.get("T", 0, 3, 1, 1 << 20).buffers
-    data = bytearray(master.store.log_bytes(0, SEGMENT))
+    data = bytearray(master.store.copy.log_bytes(0, SEGMENT))
     at = data.index(bytes(record))
     offset = {"magic": 4, "size": 0, "crc": 8, "position": 28, "topic": 88}[damage]
     data[at + offset] ^= 0x11

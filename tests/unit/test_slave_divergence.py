@@ -138,8 +138,8 @@ def test_everything_is_compared_before_a_log_is_called_another(forked: Fork) -> 
     slave = forked.slave
     problem = meet(forked, check_bytes=300)
     assert "4800 bytes are compared next" in str(problem)
-    assert not slave.store.is_cutting
-    while not slave.store.is_cutting:
+    assert not slave.store.copy.is_cutting
+    while not slave.store.copy.is_cutting:
         meet(forked)
     take_back(slave)
     assert slave.store.max_physical_offset == forked.common
@@ -213,5 +213,5 @@ def test_a_hole_does_not_hide_the_records_before_it(tmp_path: Path) -> None:
         for offset in range(queue.max_offset):
             if begin <= queue.entry(offset)[0] < end:
                 queue.replace(offset, FILLER)
-    assert store.last_whole_record(0, end) == begin
+    assert store.copy.last_whole_record(0, end) == begin
     bench.close()

@@ -242,7 +242,7 @@ def test_sync_flush_shows_and_acks_what_is_durable(tmp_path: Path) -> None:
 
 
 def test_what_waits_for_a_sync_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark.store.store.MAX_UNWRITTEN_BYTES", 300)
+    monkeypatch.setattr("mqspark.store.messages.commit.MAX_UNWRITTEN_BYTES", 300)
     store = opened(tmp_path, sync=True)
     put(store, "T", 0, b"one")
     store.commit()

@@ -329,7 +329,7 @@ def test_a_kill_leaves_no_hole_before_what_a_turn_had_to_write(
 ) -> None:
     """The flush thread has not begun when a segment ends, or when too much waits for it."""
     if why == "too much":
-        monkeypatch.setattr("mqspark.store.store.MAX_UNWRITTEN_BYTES", 1000)
+        monkeypatch.setattr("mqspark.store.messages.commit.MAX_UNWRITTEN_BYTES", 1000)
     store = opened(tmp_path, sync=True)
     put(store, "T", 0, b"acknowledged")
     flush(store)

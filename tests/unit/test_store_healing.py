@@ -102,7 +102,8 @@ def test_a_read_only_store_is_left_as_it_is(tmp_path: Path) -> None:
     store = filled(tmp_path)
     queue = store._queues["T", 0]
     queue.replace(20, WRONG["nowhere"])
-    store.read_only = "a test"
+    store.distrust(store.paths.lock, OSError("a test"))
+    store.commit()
     assert bodies(store) == [number for number in ALL if number != 40]
     assert queue.packed_entry(20) == WRONG["nowhere"]
     store.abandon()

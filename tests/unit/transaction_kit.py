@@ -122,7 +122,7 @@ class Kit(Bench):
 
     def crash(self) -> None:
         """The process is killed: what was written stays, what was in memory is gone; another starts."""
-        self.store._release()
+        self.store.abandon()
         self.open()
         self.producer = self.live_producer()
 

@@ -138,10 +138,10 @@ class EpochFollower(Follower):
                 )
             epoch, point = common
             if point < end:
-                if not self._store.is_record_end(point):
+                if not self._store.copy.is_record_end(point):
                     raise ProtocolError(f"its epochs end at {point}, which is inside a record here")
                 self._epochs.cut_after(epoch.number)
-                self._store.cut_back(point)
+                self._store.copy.cut_back(point)
                 raise Diverged(point, f"by epoch {epoch.number}, the log here is taken back to {point}")
             self._epochs.cut_after(epoch.number)
         self.master_end = max(self.master_end, hello.end)
@@ -315,7 +315,7 @@ class ControlledReplicas(Replicas):
         if self._sure:
             return True
         store, term = self._store, self._term
-        if store.is_cutting:
+        if store.copy.is_cutting:
             return False
         is_alone = term.holds and term.members == {term.broker_id}
         if not is_alone and self.confirmed < store.shown_offset:

@@ -105,7 +105,7 @@ class Follower:
         begin, end = store.min_physical_offset, store.max_physical_offset
         if store.unwritten_bytes:
             raise NotNow("the log here is still being written")
-        if store.is_cutting:
+        if store.copy.is_cutting:
             raise NotNow("the end of the log here is being taken back")
         if end > begin and master_begin > end:
             raise ProtocolError(
@@ -168,7 +168,7 @@ class Follower:
             self._is_empty = False
             begin = position - self._rest_bytes
             if begin != self._store.max_physical_offset:
-                self._store.begin_at(begin)
+                self._store.copy.begin_at(begin)
         self._next += len(part)
         self.master_end = max(self.master_end, self._next)
         self._parts.append(part)
@@ -186,7 +186,7 @@ class Follower:
         if data and self._compared >= self._compare_end:
             before = self._store.max_physical_offset
             try:
-                self._store.append_raw(data)
+                self._store.copy.append(data)
             except NotNow:
                 self._keep(data, before)
                 raise
@@ -207,7 +207,9 @@ class Follower:
     def _compare(self, data: memoryview) -> memoryview:
         """Compare with the tail of the log here; returns what comes after it."""
         while len(data) and self._compared < self._compare_end:
-            own = self._store.log_bytes(self._compared, min(len(data), self._compare_end - self._compared))
+            own = self._store.copy.log_bytes(
+                self._compared, min(len(data), self._compare_end - self._compared)
+            )
             if not own:
                 raise ProtocolError(f"the log here cannot be compared with its log at {self._compared}")
             if data[: len(own)] != own:
@@ -222,9 +224,9 @@ class Follower:
 
     def _diverged(self, position: int) -> Diverged:
         """A record has its time and its queue offset, so logs that share a whole record share what is before it."""
-        common = self._store.last_whole_record(self._compare_from, position)
+        common = self._store.copy.last_whole_record(self._compare_from, position)
         if common is not None:
-            self._store.cut_back(common)
+            self._store.copy.cut_back(common)
             self.check_bytes = CHECK_BYTES
             return Diverged(position, f"the log here is taken back to {common}")
         if self._may_widen:

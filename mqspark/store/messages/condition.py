@@ -1,0 +1,107 @@
+"""Whether a store takes messages, and why not.
+
+A failed write or sync *poisons* the store: it takes no more writes until it is opened again. Everything else passes:
+a full disk, a shortage of descriptors or memory, and a refusal by the owner of the store.
+
+Must not know what is put, written or flushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mqspark.errors import DiskFull, NoResources, NotNow, StoreError, StoreReadOnly, is_shortage
+
+__all__ = ["Condition"]
+
+
+class Condition:
+    """The condition of one store. ``hold`` makes the next put ask ``check_writable``. ``drop`` forgets what was put
+    and is not written. ``disk_full`` says why a full disk refuses messages, or None."""
+
+    __slots__ = (
+        "_disk_full",
+        "_drop",
+        "_failed_save",
+        "_hold",
+        "_root",
+        "is_copy",
+        "read_only",
+        "refusal",
+        "shortage",
+    )
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        hold: Callable[[], None],
+        drop: Callable[[], None],
+        disk_full: Callable[[], str | None],
+    ) -> None:
+        self._root = root
+        self._hold = hold
+        self._drop = drop
+        self._disk_full = disk_full
+        self._failed_save: tuple[str, OSError] | None = None
+        """The file beside the log that could not be saved, and the error. Set in the thread that saved."""
+        self.read_only: str | None = "the store is not open"
+        """Why puts are refused until the store is opened again, or None."""
+        self.is_copy = False
+        """Whether the log is a copy of another broker's, which takes no messages."""
+        self.refusal: NotNow | None = None
+        """Why the owner refuses puts although the store is healthy, or None."""
+        self.shortage: NoResources | None = None
+        """The current shortage. Puts are refused until it is over."""
+
+    def begin(self) -> None:
+        """Take messages: the store is open."""
+        self.read_only = self._failed_save = None
+
+    def check_writable(self) -> None:
+        """Raises StoreReadOnly, NotNow, DiskFull or NoResources when nothing may be put."""
+        if self.read_only is not None or self.is_copy:
+            raise StoreReadOnly(self.read_only or "its log is a copy of a master's")
+        if self.refusal is not None:
+            raise self.refusal
+        full = self._disk_full()
+        if full is not None:
+            raise DiskFull(full)
+        if self.shortage is not None:
+            raise self.shortage
+
+    def poison(self, what: str, error: Exception) -> StoreError:
+        """Make the store read-only and return the error to raise. A shortage poisons nothing."""
+        if isinstance(error, OSError) and is_shortage(error):
+            return NoResources(what, error)
+        if self.read_only is None:
+            self.read_only = f"{what}: {error}"
+        self._drop()
+        return StoreReadOnly(self.read_only)
+
+    def refuse(self, reason: NotNow | None) -> None:
+        """Refuse every put with this error, until a call without one."""
+        self.refusal = reason
+        if reason is not None:
+            self._hold()
+
+    def lack(self, what: str, error: Exception) -> None:
+        """Refuse puts for want of descriptors or memory, until ``relieve``."""
+        self.shortage = NoResources(what, error)
+        self._hold()
+
+    def relieve(self) -> None:
+        """The shortage is over."""
+        self.shortage = None
+
+    def distrust(self, path: Path, error: OSError) -> None:
+        """Note that a file beside the log could not be written or synced. The owner thread then makes the
+        store read-only (``notice_failed_save``). May be called from any thread."""
+        name = path.relative_to(self._root) if path.is_relative_to(self._root) else path
+        self._failed_save = self._failed_save or (f"saving {name} failed", error)
+
+    def notice_failed_save(self) -> None:
+        """Poison the store when a file beside the log could not be saved."""
+        if self._failed_save is not None:
+            self.poison(*self._failed_save)

@@ -1,0 +1,169 @@
+"""Reads of messages: by queue offset, by position in the log, and by key.
+
+A read that fails says so with StoreUnreadable. The failure is shown until the same read works again.
+
+Must not write, and must not know who asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+
+from mqspark.errors import StoreUnreadable
+from mqspark.logs import sparing
+from mqspark.record import Parts
+from mqspark.store.compaction.compacted import CompactedQueues
+from mqspark.store.config import StoreConfig
+from mqspark.store.index.indexer import Indexer
+from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.messages.commit import CommitPipeline
+from mqspark.store.messages.fetch import Fetcher, GetResult
+
+__all__ = ["Reads"]
+
+_log = sparing(__name__)
+
+
+class Reads:
+    """The reads of one store. ``log_bounds`` is that of ``QueueOffsets``."""
+
+    __slots__ = (
+        "_compacted",
+        "_config",
+        "_failed",
+        "_fetcher",
+        "_indexer",
+        "_log",
+        "_log_bounds",
+        "_pipeline",
+        "problem",
+    )
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        fetcher: Fetcher,
+        compacted: CompactedQueues,
+        log_bounds: Callable[[str, int], tuple[int, int]],
+        indexer: Indexer | None,
+        pipeline: CommitPipeline,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._fetcher = fetcher
+        self._compacted = compacted
+        self._log_bounds = log_bounds
+        self._indexer = indexer
+        self._pipeline = pipeline
+        self._failed: Callable[[], object] | None = None
+        self.problem: str | None = None
+        """Why the last failed read failed, or None when it works again."""
+
+    def begin(self) -> None:
+        """Forget the failed reads of an earlier opening."""
+        self._failed = self.problem = None
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None = None,
+        *,
+        bulk: bool = False,
+    ) -> GetResult:
+        """Visible messages from ``offset`` on (``Fetcher.get``). For a compacted queue, what compaction has
+        kept. Raises StoreUnreadable."""
+        try:
+            kept = self._compacted.get(
+                topic, queue_id, offset, max_messages, max_bytes, tag_codes, self._log_bounds
+            )
+            if kept is not None:
+                return kept
+            return self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
+        except (OSError, MemoryError) as error:
+            raise self._unreadable(
+                f"offset {offset} of queue {queue_id} of topic {topic}",
+                lambda: self.get(topic, queue_id, offset, 1, 1, tag_codes),
+                error,
+            ) from error
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The visible record that begins at this offset, or None. Any number is allowed. Raises
+        StoreUnreadable."""
+        try:
+            return self._fetcher.record_at(physical_offset)
+        except (OSError, MemoryError) as error:
+            again = functools.partial(self.record_at, physical_offset)
+            raise self._unreadable(f"the log at {physical_offset}", again, error) from error
+
+    def parts_at(self, physical_offset: int) -> Parts | None:
+        """As ``record_at``, split into parts: body and properties as they are stored."""
+        try:
+            return self._fetcher.parts_at(physical_offset)
+        except (OSError, MemoryError) as error:
+            again = functools.partial(self.parts_at, physical_offset)
+            raise self._unreadable(f"the log at {physical_offset}", again, error) from error
+
+    def log_from(self, position: int, limit_bytes: int) -> memoryview:
+        """Acknowledged bytes of the log from ``position`` on, confirmed or not, including the padding at segment
+        ends: at most ``limit_bytes``, of one segment. Empty when there are none yet. Raises StoreUnreadable."""
+        segment = self._log.segment_of(position)
+        stored_end = self._pipeline.stored_end
+        end = min(position + limit_bytes, stored_end, segment.end if segment is not None else position)
+        try:
+            return self._log.slice(position, end - position) or memoryview(b"")
+        except (OSError, MemoryError) as error:
+            again = functools.partial(self.log_from, position, limit_bytes)
+            raise self._unreadable(f"the log at {position}", again, error) from error
+
+    def query_message(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
+    ) -> list[memoryview]:
+        """Visible records with a key of this hash, stored between the two times (inclusive, in whole
+        seconds), in log order: the newest ``max_num``, but at most max_msgs_num_batch.
+
+        Other keys may have the same hash, so the caller compares. Follows DefaultMessageStore.queryMessage.
+        """
+        if self._indexer is None:
+            return []
+        limit = min(max_num, self._config.max_msgs_num_batch)
+        found = self._indexer.find(
+            topic, key, limit, begin_ms, end_ms, end=self._pipeline.visible_end, durable=self._log.durable
+        )
+        return [record for position in sorted(found) if (record := self.record_at(position)) is not None]
+
+    def earliest_store_timestamp(self) -> int:
+        """Store time of the first record of the log; -1 when the log is empty or cannot be read."""
+        log = self._log
+        try:
+            if self._pipeline.visible_end <= log.min_offset:
+                return -1
+            return log.store_timestamp_at(log.min_offset)
+        except (OSError, MemoryError) as error:
+            self._unreadable("the first record of the log", lambda: self.record_at(log.min_offset), error)
+            return -1
+
+    def _unreadable(self, what: str, again: Callable[[], object], error: Exception) -> StoreUnreadable:
+        """The error to raise for a failed read. ``problem`` shows it until ``again`` succeeds."""
+        text = f"{what} cannot be read: {error or type(error).__name__}"
+        if isinstance(error, StoreUnreadable):
+            return error
+        if self._failed is None:
+            _log.error("%s", text)
+        self._failed, self.problem = again, text
+        return StoreUnreadable(text, error)
+
+    def retry_failed(self) -> None:
+        """Retry the read that failed last."""
+        if self._failed is None:
+            return
+        with contextlib.suppress(StoreUnreadable):
+            self._failed()
+            self._failed = self.problem = None
+            _log.warning("the last failed read works again")

@@ -1,0 +1,205 @@
+"""A log that is a copy of another broker's: what is added to it, and what is taken back from its end.
+
+Must not know the master, and how its bytes arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqspark.clock import Clock
+from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
+from mqspark.store.config import StoreConfig
+from mqspark.store.disk.durable import DurableNote
+from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.layout import StorePaths
+from mqspark.store.index.indexer import Indexer
+from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.messages.append import Appender
+from mqspark.store.messages.commit import CommitPipeline
+from mqspark.store.messages.condition import Condition
+from mqspark.store.queue.batchqueue import BatchTable
+from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.recovery.copying import LogCopier
+from mqspark.store.upkeep.checkpoints import Checkpoints
+from mqspark.store.upkeep.cutback import CutBackJob, last_whole_record, walk_records
+
+__all__ = ["LogCopy"]
+
+
+class LogCopy:
+    """The log of one store as a copy, from ``follow`` on. ``after_cut`` gets the new end of the log after the rest was
+    taken back."""
+
+    __slots__ = (
+        "_after_cut",
+        "_appender",
+        "_checkpoints",
+        "_clock",
+        "_condition",
+        "_config",
+        "_copier",
+        "_cut_back_to",
+        "_files",
+        "_gated_before_cut",
+        "_indexer",
+        "_levels",
+        "_log",
+        "_note",
+        "_paths",
+        "_pipeline",
+        "_tables",
+    )
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        files: FileLayer,
+        paths: StorePaths,
+        log: CommitLog,
+        tables: tuple[QueueTable, BatchTable],
+        levels: DelayLevels,
+        appender: Appender,
+        indexer: Indexer | None,
+        checkpoints: Checkpoints,
+        pipeline: CommitPipeline,
+        condition: Condition,
+        note: DurableNote,
+        after_cut: Callable[[int], None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._files = files
+        self._paths = paths
+        self._log = log
+        self._tables = tables
+        self._levels = levels
+        self._appender = appender
+        self._indexer = indexer
+        self._checkpoints = checkpoints
+        self._pipeline = pipeline
+        self._condition = condition
+        self._note = note
+        self._after_cut = after_cut
+        self._copier: LogCopier | None = None
+        self._cut_back_to: int | None = None
+        self._gated_before_cut = False
+
+    def follow(self) -> None:
+        """From now on only ``append`` adds to the log."""
+        self._log.hold()
+        self._condition.is_copy = True
+        self._copier = LogCopier(
+            self._log,
+            *self._tables,
+            self._levels,
+            self._appender,
+            verify_property_crc=self._config.enabled_append_prop_crc or self._config.force_verify_prop_crc,
+            multi_dispatch=self._config.multi_dispatch,
+            before_roll=self._pipeline.write_in_flight,
+            forget=self._pipeline.forget_entries,
+        )
+
+    def begin_at(self, position: int) -> None:
+        """Let the empty log begin at ``position``. Raises InvalidMessage when no segment can begin there,
+        StoreReadOnly, DiskFull."""
+        log = self._log
+        if log.position > log.min_offset or position % log.segment_bytes:
+            raise InvalidMessage(
+                f"a log that ends at {log.position} and has segments of {log.segment_bytes} bytes cannot"
+                f" begin at {position}: mappedFileSizeCommitLog must be the same",
+                field="log",
+            )
+        if self._condition.read_only is not None:
+            raise StoreReadOnly(self._condition.read_only)
+        try:
+            self._pipeline.write_in_flight()
+            log.restart_at(position)
+            log.sync_from(position)
+        except OSError as error:
+            raise self._condition.poison(f"beginning the CommitLog at {position} failed", error) from error
+        finally:
+            log.hold()
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Append complete records of the other log, which begin at the end of this one (``LogCopier.append``). Raises
+        InvalidMessage for bytes that are no records of this place, StoreReadOnly, and NotNow when it has to be tried
+        again; the records before are appended then."""
+        if self._condition.read_only is not None or self._copier is None:
+            raise StoreReadOnly(self._condition.read_only or "it is not a copy")
+        try:
+            self._copier.append(data)
+        except NotNow:
+            raise
+        except OSError as error:
+            raise self._condition.poison("copying the CommitLog failed", error) from error
+
+    # --- comparing ------------------------------------------------------------------------------------------
+
+    def log_bytes(self, position: int, size_bytes: int) -> bytes:
+        """Bytes of the log from ``position`` on as they are in its files, visible or not: at most ``size_bytes``,
+        of one segment. Empty when none are written there. Raises OSError."""
+        segment = self._log.segment_of(position)
+        end = min(position + size_bytes, self._log.written, segment.end if segment is not None else position)
+        return bytes(self._log.slice(position, end - position) or b"")
+
+    def last_whole_record(self, begin: int, end: int) -> int | None:
+        """The end of the last record that lies in [begin, end) of the log and is in a queue."""
+        return last_whole_record(self._tables, begin, end)
+
+    def is_record_end(self, position: int) -> bool:
+        """Whether a record of the log, or the padding of a segment, ends at ``position``. Raises OSError."""
+        begin = self._log.min_offset
+        if position <= begin:
+            return position == begin
+        at = self.last_whole_record(begin, position) or begin
+        return walk_records(self.log_bytes, at, position) == position
+
+    # --- taking back ----------------------------------------------------------------------------------------
+
+    def cut_back(self, position: int) -> None:
+        """Take the log back to ``position``, the end of a record, with the next maintenance of the store. The rest is
+        saved in ``mqspark.diverged``. ``is_cutting`` until then."""
+        if self._cut_back_to is None:
+            self._gated_before_cut = self._pipeline.is_gated
+            self._pipeline.show_all()  # what is cut has its queue entries
+        self._cut_back_to = position
+
+    @property
+    def is_cutting(self) -> bool:
+        return self._cut_back_to is not None
+
+    def job(self) -> CutBackJob | None:
+        """The job that takes the log back, once everything is written and synced."""
+        if self._cut_back_to is None or not self._pipeline.is_quiet:
+            return None
+        return CutBackJob(
+            self._log,
+            self._tables,
+            self._indexer,
+            self._files,
+            self._paths.diverged,
+            self._cut_back_to,
+            self._clock.now_ms(),
+            lambda end: self._log.position == end and self._pipeline.is_quiet,
+            self._before_cut,
+            self._cut,
+            self._note_failure,
+        )
+
+    def _before_cut(self, position: int) -> None:
+        """Without this, a start after a crash would take what is cut for lost, and never assign its offsets again."""
+        self._checkpoints.distrust()
+        self._note.lower(position)
+
+    def _cut(self, position: int) -> None:
+        self._cut_back_to = None
+        if self._gated_before_cut:
+            self._pipeline.gate_at(position)
+        self._checkpoints.cut(position)
+        self._after_cut(position)
+
+    def _note_failure(self, error: Exception) -> None:
+        self._condition.poison("taking back the end of the CommitLog failed", error)
