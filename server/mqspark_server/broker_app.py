@@ -25,18 +25,18 @@ from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
 from mqspark_server.following import Following
-from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, resolve_broker_ip
+from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, listening, resolve_broker_ip
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.servertls import Certificates, client_context
 from mqspark_server.net.slaveport import ReplicationServer
 from mqspark_server.node import BrokerParts
-from mqspark_server.phases import Phase, ProcessLifecycle
+from mqspark_server.phases import Phase
 from mqspark_server.registrar import Registrar
 from mqspark_server.routefinder import RouteFinder
 from mqspark_server.settings.reported import more_of_broker
 from mqspark_server.settings.settings import BrokerSettings, foreign_keys
 from mqspark_server.settings.settingsfile import settings_file
-from mqspark_server.startup import Ends, remoting_server
+from mqspark_server.startup import ProcessApp, remoting_server
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in
@@ -57,7 +57,7 @@ _NEVER_MS = 60_000
 """The tick interval of a stopped process."""
 
 
-class BrokerApp:
+class BrokerApp(ProcessApp):
     """``settings`` are not changed; ``address`` and ``http_url`` have the ports that are bound."""
 
     def __init__(
@@ -67,14 +67,11 @@ class BrokerApp:
         clock: Clock | None = None,
         chance: random.Random | None = None,
     ) -> None:
+        super().__init__(clock or SystemClock(), settings.unused)
         self.settings = settings
-        self.clock: Clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
-        self.lifecycle = ProcessLifecycle(self.clock)
         self.config = dataclasses.replace(settings.broker)
         self.store_config = dataclasses.replace(settings.store)
-        self.address = ""
-        """``host:port`` for clients, once started."""
         self.http_url: str | None = None
         self.store: MessageStore | None = None
         """None before the recovery begins."""
@@ -86,7 +83,6 @@ class BrokerApp:
         """In controller mode: this broker's part."""
         self.loopback_token = os.environ.get(LOOPBACK_TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         self.more_handlers: dict[int, Handler] = {}
-        self._ends = Ends()
 
     @property
     def store_path(self) -> Path:
@@ -94,17 +90,7 @@ class BrokerApp:
 
     # --- start ---
 
-    async def start(self) -> None:
-        """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
-
     async def _start(self) -> None:
-        if self.settings.unused:
-            log.info("settings without an effect here: %s", ", ".join(self.settings.unused))
         self.lifecycle.advance(Phase.BINDING)
         sockets = self._bind()
         flush_worker, worker = Worker("mqspark-flush"), Worker("mqspark-housekeeping")
@@ -322,17 +308,12 @@ class BrokerApp:
         return parts
 
     async def _listen(self, parts: BrokerParts, sockets: BrokerSockets) -> None:
-        host = self.settings.server.bind_address
         for sock in (sockets.main, sockets.fast):
             if sock is not None:
-                try:  # two processes may have bound the port; one of them listens
+                with listening("broker", sock):
                     await parts.server.listen(sock, fast=sock is sockets.fast)
-                except OSError as error:
-                    raise cannot_listen("broker", host, sock.getsockname()[1], error) from None
-        try:
+        with listening("broker's replication", sockets.slaves):
             await parts.slaves.listen(sockets.slaves)
-        except OSError as error:
-            raise cannot_listen("broker's replication", host, sockets.slave_port, error) from None
 
     # --- what the parts tell each other ---
 
@@ -389,24 +370,4 @@ class BrokerApp:
     async def kill(self) -> None:
         """Simulate SIGKILL as seen from outside: connections break, nothing more is answered, saved or synced,
         and the next start on these files recovers. The files and the ports are free afterwards."""
-        if self.lifecycle.phase >= Phase.STOPPING:
-            return
-        self.lifecycle.advance(Phase.STOPPING)
-        try:
-            await self._ends.kill()
-        finally:
-            self.lifecycle.advance(Phase.STOPPED)
-
-    async def stop(self) -> None:
-        """May be called at any time and more than once.
-
-        Raises StoreReadOnly at the end if the store had failed: its ``abort`` file stays, and the next start
-        recovers.
-        """
-        if self.lifecycle.phase >= Phase.STOPPING:
-            return
-        self.lifecycle.advance(Phase.STOPPING)
-        try:
-            await self._ends.stop()
-        finally:
-            self.lifecycle.advance(Phase.STOPPED)
+        await self._end(self._ends.kill)

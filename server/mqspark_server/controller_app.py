@@ -22,12 +22,12 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
 from mqspark.protocol.signature import Signer
 from mqspark_server.diskwork import Housekeeper, Worker
-from mqspark_server.net.addresses import bind, cannot_listen
+from mqspark_server.net.addresses import bind, listening
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.net.servertls import client_context
-from mqspark_server.phases import Phase, ProcessLifecycle
+from mqspark_server.phases import Phase
 from mqspark_server.settings.settings import WILDCARDS, ControllerSettings, foreign_keys, local_address
-from mqspark_server.startup import Ends, remoting_server
+from mqspark_server.startup import ProcessApp, remoting_server
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
@@ -87,22 +87,20 @@ class Notifier:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class ControllerApp:
+class ControllerApp(ProcessApp):
+    """``address`` is the one that brokers are told."""
+
     def __init__(
         self, settings: ControllerSettings, *, clock: Clock | None = None, guard: Guard | None = None
     ) -> None:
         """``guard``: of the process that it is a part of, if that has users."""
+        super().__init__(clock or SystemClock(), settings.unused)
         self.settings = settings
         self._guard = guard
-        self.clock: Clock = clock or SystemClock()
-        self.lifecycle = ProcessLifecycle(self.clock)
-        self.address = ""
-        """``host:port`` as brokers are told, once started."""
         self.core: Controller | ElectedController | None = None
         path = settings.controller.controller_store_path
         self.store_path = Path(path) if path else Path.home() / DEFAULT_DIRECTORY
         """Of an embedded state."""
-        self._ends = Ends()
 
     @property
     def store(self) -> str:
@@ -110,18 +108,8 @@ class ControllerApp:
         config = self.settings.controller
         return f"{';'.join(config.endpoints)}{config.etcd_prefix}" if config.in_etcd else str(self.store_path)
 
-    async def start(self) -> None:
-        """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
-
     async def _start(self) -> None:
         config, ends = self.settings.server, self._ends
-        if self.settings.unused:
-            log.info("settings without an effect here: %s", ", ".join(self.settings.unused))
         self.lifecycle.advance(Phase.BINDING)
         host = config.bind_address
         sock = bind("controller", host, config.listen_port)
@@ -169,10 +157,8 @@ class ControllerApp:
         if isinstance(core, ElectedController):
             await self._campaign(core, progressed)
         ends.on_stop(save)
-        try:
+        with listening("controller", sock):
             await server.listen(sock)
-        except OSError as error:
-            raise cannot_listen("controller", host, port, error) from None
         server.start()
         for keeper in keepers:
             keeper.start()
@@ -211,13 +197,3 @@ class ControllerApp:
         election = Election(etcd, config, self.clock, self.address, core, progressed)
         self._ends.on_stop(election.stop)
         await election.start()
-
-    async def stop(self) -> None:
-        """May be called at any time and more than once."""
-        if self.lifecycle.phase >= Phase.STOPPING:
-            return
-        self.lifecycle.advance(Phase.STOPPING)
-        try:
-            await self._ends.stop()
-        finally:
-            self.lifecycle.advance(Phase.STOPPED)

@@ -10,12 +10,12 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
 from mqspark_server.diskwork import Housekeeper, Worker
-from mqspark_server.net.addresses import bind, cannot_listen
-from mqspark_server.phases import Phase, ProcessLifecycle
+from mqspark_server.net.addresses import bind, listening
+from mqspark_server.phases import Phase
 from mqspark_server.settings.reported import more_of_namesrv
 from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
 from mqspark_server.settings.settingsfile import settings_file
-from mqspark_server.startup import Ends, remoting_server
+from mqspark_server.startup import ProcessApp, remoting_server
 
 if TYPE_CHECKING:  # imported where users have to log in, or with a controller
     from mqspark.auth.authority import Authority
@@ -26,30 +26,18 @@ __all__ = ["NameServerApp"]
 log = logging.getLogger("mqspark.app")
 
 
-class NameServerApp:
+class NameServerApp(ProcessApp):
+    """``address`` is the one for clients on this host."""
+
     def __init__(self, settings: NamesrvSettings, *, clock: Clock | None = None) -> None:
+        super().__init__(clock or SystemClock(), settings.unused)
         self.settings = settings
-        self.clock: Clock = clock or SystemClock()
-        self.lifecycle = ProcessLifecycle(self.clock)
-        self.address = ""
-        """``host:port`` for clients on this host, once started."""
         self.core: NameServer | None = None
         self.controller: ControllerApp | None = None
         """With enableControllerInNamesrv: a core and a port of its own."""
-        self._ends = Ends()
-
-    async def start(self) -> None:
-        """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
 
     async def _start(self) -> None:
         config, ends = self.settings.server, self._ends
-        if self.settings.unused:
-            log.info("settings without an effect here: %s", ", ".join(self.settings.unused))
         self.lifecycle.advance(Phase.BINDING)
         host = config.bind_address
         sock = bind("name server", host, config.listen_port)
@@ -89,22 +77,10 @@ class NameServerApp:
         ends.on_stop(housekeeper.finish)
         server = remoting_server("namesrv", core, outbox, config, housekeeper.after_turn)
         ends.on_stop(server.close)
-        try:
+        with listening("name server", sock):
             await server.listen(sock)
-        except OSError as error:
-            raise cannot_listen("name server", host, port, error) from None
         server.start()
         housekeeper.start()
         self.address = f"{local_address() if host in WILDCARDS else host}:{port}"
         self.lifecycle.advance(Phase.READY)
         log.info("name server at %s", self.address)
-
-    async def stop(self) -> None:
-        """May be called at any time and more than once."""
-        if self.lifecycle.phase >= Phase.STOPPING:
-            return
-        self.lifecycle.advance(Phase.STOPPING)
-        try:
-            await self._ends.stop()
-        finally:
-            self.lifecycle.advance(Phase.STOPPED)

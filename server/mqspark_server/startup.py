@@ -1,4 +1,5 @@
-"""What the start-up of every process uses: a list of what has been started, and remoting by the settings.
+"""What every process has in common: a life from start to end, a list of what has been started, and remoting by the
+settings.
 
 Must not know which parts a process has.
 """
@@ -6,16 +7,22 @@ Must not know which parts a process has.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
+from mqspark.clock import Clock
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.lateness import Overload
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.phases import Phase, ProcessLifecycle
 from mqspark_server.settings.settings import ServerConfig
 
-__all__ = ["Ends", "remoting_server"]
+__all__ = ["Ends", "ProcessApp", "remoting_server"]
+
+log = logging.getLogger("mqspark.app")
 
 End = Callable[[], Awaitable[None] | None]
 
@@ -53,6 +60,50 @@ async def _run(end: End) -> None:
     result = end()
     if inspect.isawaitable(result):
         await result
+
+
+class ProcessApp(ABC):
+    """A process from its start to its end. A kind of process starts its parts in ``_start`` and notes in ``_ends`` how
+    each of them ends."""
+
+    def __init__(self, clock: Clock, unused: Sequence[str]) -> None:
+        """``unused``: the settings that change nothing here."""
+        self.clock = clock
+        self.lifecycle = ProcessLifecycle(clock)
+        self.address = ""
+        """``host:port`` for clients, once started."""
+        self._unused = unused
+        self._ends = Ends()
+
+    async def start(self) -> None:
+        """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
+        if self._unused:
+            log.info("settings without an effect here: %s", ", ".join(self._unused))
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    @abstractmethod
+    async def _start(self) -> None: ...
+
+    async def stop(self) -> None:
+        """May be called at any time and more than once.
+
+        Raises StoreReadOnly at the end if a store had failed: its ``abort`` file stays, and the next start
+        recovers.
+        """
+        await self._end(self._ends.stop)
+
+    async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
+        if self.lifecycle.phase >= Phase.STOPPING:
+            return
+        self.lifecycle.advance(Phase.STOPPING)
+        try:
+            await end()
+        finally:
+            self.lifecycle.advance(Phase.STOPPED)
 
 
 def remoting_server(

@@ -9,11 +9,20 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mqspark.errors import ConfigError
 
-__all__ = ["BrokerSockets", "bind", "bind_pair", "bind_socket", "cannot_listen", "resolve_broker_ip"]
+__all__ = [
+    "BrokerSockets",
+    "bind",
+    "bind_pair",
+    "bind_socket",
+    "cannot_listen",
+    "listening",
+    "resolve_broker_ip",
+]
 
 PORT_PAIR_ATTEMPTS = 64
 FAST_PORT_DISTANCE = 2
@@ -36,6 +45,17 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 def cannot_listen(what: str, host: str, port: int, error: OSError) -> OSError:
     return OSError(error.errno, f"{what} cannot listen on {host}:{port}: {error.strerror}")
+
+
+@contextlib.contextmanager
+def listening(what: str, sock: socket.socket) -> Iterator[None]:
+    """For the calls that let a bound socket listen: an OSError names ``what`` and the address. Two processes may have
+    bound a port; one of them listens."""
+    try:
+        yield
+    except OSError as error:
+        host, port = sock.getsockname()[:2]
+        raise cannot_listen(what, host, port, error) from None
 
 
 def bind(what: str, host: str, port: int) -> socket.socket:
