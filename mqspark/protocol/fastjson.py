@@ -25,7 +25,9 @@ import msgspec
 from mqspark.errors import ProtocolError
 
 __all__ = [
+    "JsonParser",
     "Limits",
+    "NOT_JSON",
     "FILE",
     "HEADER",
     "PEER",
@@ -33,6 +35,7 @@ __all__ = [
     "check_containers",
     "dumps_pretty",
     "loads",
+    "parse_with_bare_keys",
     "pretty_pieces",
 ]
 
@@ -84,16 +87,16 @@ def loads(text: bytes | bytearray | memoryview, limits: Limits = PEER) -> Any:
     data = bytes(text)
     containers = check_containers(data, limits)
     value = _fast(data)
-    if value is _NOT_JSON:
-        value = _fast(_KEY.sub(_quoted, data, limits.bare_keys))
-        if value is _NOT_JSON:
-            return _JsonParser(_to_text(data, limits.odd_bytes)).parse()
+    if value is NOT_JSON:
+        value = parse_with_bare_keys(data, limits.bare_keys)
+        if value is NOT_JSON:
+            return JsonParser(_to_text(data, limits.odd_bytes)).parse()
     if containers <= MAX_DEPTH and b"$ref" not in data:
         return value
     return _resolved(value)
 
 
-_NOT_JSON = object()
+NOT_JSON = object()
 
 _FLAT = rb'\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\}'
 
@@ -107,13 +110,19 @@ _KEY = re.compile(
 )
 
 
+def parse_with_bare_keys(data: bytes, limit: int = 0) -> Any:
+    """The value of strict JSON but for its keys, of which the first ``limit`` (0: all) may be bare integers or flat
+    objects; NOT_JSON for everything else."""
+    return _fast(_KEY.sub(_quoted, data, limit))
+
+
 def _quoted(match: re.Match[bytes]) -> bytes:
     passed, before, number, document = match.groups()
     if number is not None:
         return b'%b%b"%b"' % (passed, before, number)
     if document is not None:
         key = _fast(document)
-        if key is not _NOT_JSON:
+        if key is not NOT_JSON:
             return b"%b%b%b" % (passed, before, _encode(canonical(key)))
     return match.group()
 
@@ -122,7 +131,7 @@ def _fast(text: bytes) -> Any:
     try:
         return _decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _NOT_JSON
+        return NOT_JSON
 
 
 def canonical(value: Any) -> str:
@@ -217,7 +226,7 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0
 _WORDS = {"true": True, "false": False, "null": None, "undefined": None}
 
 
-class _JsonParser:
+class JsonParser:
     """Recursive descent over one text."""
 
     def __init__(self, text: str) -> None:

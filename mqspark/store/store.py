@@ -79,7 +79,10 @@ REMOVED_AT_ONCE = 32
 
 
 class MessageStore:
-    """One store directory. Call ``open`` before anything else and ``close`` when done."""
+    """One store directory. Call ``open`` before anything else and ``close`` when done.
+
+    Who serves messages uses the methods. ``log``, ``table``, ``batch_table``, ``index`` and the other parts are public
+    for those who look into a store."""
 
     def __init__(
         self, config: StoreConfig, clock: Clock, *, store_host: bytes, files: FileLayer | None = None
@@ -87,7 +90,7 @@ class MessageStore:
         """``store_host``: brokerIP1 and listenPort as encoded by ``mqspark.message.encode_host``."""
         self.config = config
         self.store_host = store_host
-        self._clock = clock
+        self.clock = clock
         if files is None:
             files = OsFiles(file_mode=config.file_mode, directory_mode=config.directory_mode)
         self._files: FileLayer = files
@@ -106,7 +109,7 @@ class MessageStore:
         self.paths = StorePaths(
             root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
         )
-        self._log = CommitLog(
+        self.log = CommitLog(
             self.paths.commit_logs,
             self._files,
             segment_bytes=config.mapped_file_size_commit_log,
@@ -116,9 +119,9 @@ class MessageStore:
         )
         self._condition = condition = Condition(
             root,
-            hold=self._log.hold,
+            hold=self.log.hold,
             drop=lambda: self._pipeline.drop_unwritten(),
-            disk_full=lambda: self._cleaner.full,
+            disk_full=lambda: self.cleaner.full,
         )
         queues = Ledger(
             "queues",
@@ -128,7 +131,7 @@ class MessageStore:
             "BatchTable.batch_queues",
             setting="maxQueueTableBytes",
         )
-        self._table = QueueTable(
+        self.table = QueueTable(
             self.paths.consume_queue,
             self._files,
             file_bytes=config.mapped_file_size_consume_queue,
@@ -139,8 +142,7 @@ class MessageStore:
             ext_file_bytes=config.mapped_file_size_consume_queue_ext,
             ext_enabled=config.enable_consume_queue_ext,
         )
-        self._queues = self._table.queues
-        self._batch_table = BatchTable(
+        self.batch_table = BatchTable(
             self.paths.batch_consume_queue,
             self._files,
             file_bytes=config.mapper_file_size_batch_consume_queue,
@@ -148,15 +150,14 @@ class MessageStore:
             budget=budget,
             ledger=queues,
         )
-        self._batch_queues = self._batch_table.batch_queues
-        self._compacted = CompactedQueues(root, files, clock.monotonic_ms)
+        self.compacted = CompactedQueues(root, files, clock.monotonic_ms)
         self.deletions = Deletions(
             ConfigFile(self.paths.deletions, self._files, condition.distrust), self._files, self._remove_topic
         )
         """The deleted topics. While it is behind, its job has to be run."""
         self.ledgers = (queues, self.deletions.ledger)
-        self._table.before_create = self._batch_table.before_create = self._finish_deletion
-        self._index = MessageIndex(
+        self.table.before_create = self.batch_table.before_create = self._finish_deletion
+        self.index = MessageIndex(
             self.paths.index,
             self.paths.index_mark,
             self._files,
@@ -165,69 +166,69 @@ class MessageStore:
             budget=budget,
             note=self.damages.note,
         )
-        self._indexer = (
-            Indexer(self._log, self._index, clock.monotonic_ms) if config.message_index_enable else None
+        self.indexer = (
+            Indexer(self.log, self.index, clock.monotonic_ms) if config.message_index_enable else None
         )
-        self._cleaner = Cleaner(
+        self.cleaner = Cleaner(
             config,
             self.paths,
-            self._log,
-            (self._table, self._batch_table),
-            self._index if self._indexer is not None else None,
+            self.log,
+            (self.table, self.batch_table),
+            self.index if self.indexer is not None else None,
             self._files,
             clock,
         )
         self._levels = DelayLevels(config.message_delay_level)
-        self._checkpoints = Checkpoints(
+        self.checkpoints = Checkpoints(
             self.paths,
             self._files,
             clock,
-            self._table,
-            self._batch_table,
+            self.table,
+            self.batch_table,
             config,
             condition.poison,
         )
         self._appender = appender = Appender(
             config,
             clock,
-            self._log,
-            self._table,
-            self._batch_table,
+            self.log,
+            self.table,
+            self.batch_table,
             self._levels,
             store_host,
             condition.check_writable,
             lambda: self._pipeline.write_in_flight(),
             condition.poison,
-            self._indexer.expect_no_keys if self._indexer is not None else lambda start, end: None,
+            self.indexer.expect_no_keys if self.indexer is not None else lambda start, end: None,
         )
         self._note = DurableNote(self.paths.abort, self._files)
         self._pipeline = pipeline = CommitPipeline(
-            config, clock, self._files, self._log, appender, condition, self._note
+            config, clock, self._files, self.log, appender, condition, self._note
         )
-        healer = EntryHealer(self._log, self._levels, lambda: pipeline.visible_end, self.damages.note)
-        self._fetcher = Fetcher(
+        healer = EntryHealer(self.log, self._levels, lambda: pipeline.visible_end, self.damages.note)
+        self.fetcher = Fetcher(
             config,
-            self._log,
-            self._table,
-            self._batch_table,
+            self.log,
+            self.table,
+            self.batch_table,
             lambda: pipeline.visible_end,
             lambda queue, first, end: condition.read_only is None and healer.heal(queue, first, end),
         )
-        offsets = QueueOffsets(self._log, self._table, self._batch_table, self._compacted)
+        offsets = QueueOffsets(self.log, self.table, self.batch_table, self.compacted)
         self._reads = reads = Reads(
-            config, self._log, self._fetcher, self._compacted, offsets.log_bounds, self._indexer, pipeline
+            config, self.log, self.fetcher, self.compacted, offsets.log_bounds, self.indexer, pipeline
         )
         self.copy = LogCopy(
             config,
             clock,
             self._files,
             self.paths,
-            self._log,
-            (self._table, self._batch_table),
+            self.log,
+            (self.table, self.batch_table),
             self._levels,
             appender,
-            self._indexer,
-            self._checkpoints,
+            self.indexer,
+            self.checkpoints,
             pipeline,
             condition,
             self._note,
@@ -297,44 +298,44 @@ class MessageStore:
         try:
             clean = files.read(paths.abort) is None
             synced = self._note.load()
-            checkpoint = self._checkpoints.load()
+            checkpoint = self.checkpoints.load()
             self.damages.clear()
-            problem = Checkpoint.problem(paths.checkpoint, paths.mark, files, self._clock.now_ms())
+            problem = Checkpoint.problem(paths.checkpoint, paths.mark, files, self.clock.now_ms())
             if problem is not None:
                 text = f"{problem}; more of the log was read instead"
                 self.damages.note(Damage("checkpoint.damaged", Outcome.HEALED, text))
             missing: list[Damage] = []
-            self._log.load(missing.append, max(checkpoint.position, -1 if clean else synced))
-            self.deletions.load(self._log.min_offset)
+            self.log.load(missing.append, max(checkpoint.position, -1 if clean else synced))
+            self.deletions.load(self.log.min_offset)
             deleted = self.deletions.positions
-            self._batch_table.load()
-            self._batch_table.leave_out(deleted, remove=True)
-            self._table.load(paths.batch_consume_queue)
-            self._table.leave_out(deleted, remove=True)
-            self._table.batch_topics |= batch_topics(paths.config / "topics.json", files)
-            self._compacted.leave_out(deleted)
+            self.batch_table.load()
+            self.batch_table.leave_out(deleted, remove=True)
+            self.table.load(paths.batch_consume_queue)
+            self.table.leave_out(deleted, remove=True)
+            self.table.batch_topics |= batch_topics(paths.config / "topics.json", files)
+            self.compacted.leave_out(deleted)
             report = Recovery(
-                self._log,
-                self._table,
+                self.log,
+                self.table,
                 checkpoint,
                 self._levels,
                 clean=clean,
                 synced=synced,
                 verify_crc=self.config.check_crc_on_recover,
                 verify_property_crc=self.config.enabled_append_prop_crc or self.config.force_verify_prop_crc,
-                batch_table=self._batch_table,
+                batch_table=self.batch_table,
                 multi_dispatch=self.config.multi_dispatch,
                 deleted=deleted,
                 ends=self._load_ends(checkpoint, clean=clean),
                 missing=missing,
                 note=self.damages.note,
-                before_heal=self._checkpoints.distrust,
+                before_heal=self.checkpoints.distrust,
             ).run()
-            self._checkpoints.ends.end_at(report.end_position)
+            self.checkpoints.ends.end_at(report.end_position)
             with disk_full_as_typed("the list of deleted topics"):
                 self.deletions.end_at(report.end_position)
-            if self._indexer is not None:
-                self._indexer.open(
+            if self.indexer is not None:
+                self.indexer.open(
                     report.end_position,
                     clean=clean,
                     safe_timestamp_ms=checkpoint.index_msg_timestamp_ms,
@@ -363,17 +364,17 @@ class MessageStore:
         ]
         self.scrub = self._new_scrub(report.end_position, known + report.damaged)
         self.sure_position = report.sure_position
-        self._fetcher.begin(report.end_position, report.damaged)
-        self._cleaner.open()
+        self.fetcher.begin(report.end_position, report.damaged)
+        self.cleaner.open()
         self._condition.begin()
         self._reads.begin()
         return report
 
     def validate(self) -> None:
         """Check the invariants of the log and of the queues. Raises AssertionError; for tests: it visits everything."""
-        self._log.validate()
-        self._table.validate()
-        self._batch_table.validate()
+        self.log.validate()
+        self.table.validate()
+        self.batch_table.validate()
 
     def close(self) -> None:
         """Flush all, write a checkpoint, remove ``abort``, unlock. A poisoned store keeps ``abort``, so that
@@ -388,11 +389,11 @@ class MessageStore:
             if self.read_only is None:
                 self._finish_deletions()
             if self.read_only is None:
-                if self._indexer is not None:
-                    self._indexer.close(self.shown_offset, self._log.durable)
+                if self.indexer is not None:
+                    self.indexer.close(self.shown_offset, self.log.durable)
                 run_here(self._begin_checkpoint())
-                if self._checkpoints.current.position < self._log.durable:
-                    self._checkpoints.ends.forget()  # space is short: what it says is older than the queues
+                if self.checkpoints.current.position < self.log.durable:
+                    self.checkpoints.ends.forget()  # space is short: what it says is older than the queues
             if self.read_only is not None:
                 raise StoreReadOnly(self.read_only)
             if (left := self._pipeline.remainder) is not None:
@@ -408,26 +409,26 @@ class MessageStore:
         private = CommitLog(
             self.paths.commit_logs,
             self._files,
-            segment_bytes=self._log.segment_bytes,
+            segment_bytes=self.log.segment_bytes,
             allocation_step=0,
             max_mapped=0,
         )
         return Scrub(
-            self._log,
+            self.log,
             private,
-            self._table,
+            self.table,
             self._levels,
             self._files,
             self.damages.note,
-            self._clock.monotonic_ms,
+            self.clock.monotonic_ms,
             bytes_per_second=self.config.scrub_bytes_per_second,
-            begin=self._log.min_offset,
+            begin=self.log.min_offset,
             end=end,
             known=known,
         )
 
     def _load_ends(self, checkpoint: Checkpoint, *, clean: bool) -> QueueEnds | None:
-        ends, problem = self._checkpoints.ends.load(checkpoint.position, clean=clean)
+        ends, problem = self.checkpoints.ends.load(checkpoint.position, clean=clean)
         if problem is not None:
             self.damages.note(Damage("checkpoint.damaged", Outcome.HEALED, problem))
         return ends
@@ -441,11 +442,11 @@ class MessageStore:
 
     def _release(self) -> None:
         self._pipeline.abandon()
-        self._log.close()
+        self.log.close()
         self._note.close()
-        self._table.maps.clear()
-        self._batch_table.maps.clear()
-        self._index.maps.clear()
+        self.table.maps.clear()
+        self.batch_table.maps.clear()
+        self.index.maps.clear()
         self._files.unlock(self.paths.lock, self._lock_fd)
         self._lock_fd = -1
 
@@ -495,13 +496,13 @@ class MessageStore:
     def catch_up(self) -> None:
         """Let the index follow what became visible. Call it after ``commit`` and ``end_flush``, once the
         answers are sent: nobody waits for the index."""
-        if self._indexer is not None and self.read_only is None:
-            self._indexer.arrived(self.shown_offset, self._log.durable)
+        if self.indexer is not None and self.read_only is None:
+            self.indexer.arrived(self.shown_offset, self.log.durable)
 
     @property
     def room_due(self) -> bool:
         """Whether ``maintenance`` has a job that appending needs soon."""
-        return self._log.room_due and self.read_only is None
+        return self.log.room_due and self.read_only is None
 
     # --- maintenance ----------------------------------------------------------------------------------------
 
@@ -522,51 +523,51 @@ class MessageStore:
         if self.copy.is_cutting:  # alone: every other job knows the log as it is
             return [job] if (job := self.copy.job()) is not None else []
         jobs: list[Job] = []
-        if self._log.room_due and (ahead := self._log.extend_room()) is not None:
+        if self.log.room_due and (ahead := self.log.extend_room()) is not None:
             jobs.append(ahead)
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         if now_ms >= self._next_unmap_ms:
             self._next_unmap_ms = now_ms + IDLE_MAP_MS
-            self._log.drop_idle()
-            self._table.drop_idle()
-            self._batch_table.drop_idle()
-        if self._indexer is not None:
-            index_job = self._indexer.idle(self.shown_offset, self._log.durable)
+            self.log.drop_idle()
+            self.table.drop_idle()
+            self.batch_table.drop_idle()
+        if self.indexer is not None:
+            index_job = self.indexer.idle(self.shown_offset, self.log.durable)
             if index_job is not None:
                 jobs.append(index_job)
         self.deletions.keep_room()
-        checkpoints = self._checkpoints
-        cleaning_job = self._cleaner.round(checkpoints.settled, checkpoint_running=checkpoints.is_running)
+        checkpoints = self.checkpoints
+        cleaning_job = self.cleaner.round(checkpoints.settled, checkpoint_running=checkpoints.is_running)
         if cleaning_job is not None:
             jobs.append(cleaning_job)
         if self.scrub is not None and not self.deletions.behind:
             scrub_job = self.scrub.job(self.deletions.positions.copy())
             if scrub_job is not None:
                 jobs.append(scrub_job)
-        if self._cleaner.full is not None:
-            self._log.hold()  # the next put asks for room and is refused
-        if self._cleaner.needs_checkpoint and not checkpoints.is_running:
-            self._cleaner.needs_checkpoint = False
+        if self.cleaner.full is not None:
+            self.log.hold()  # the next put asks for room and is refused
+        if self.cleaner.needs_checkpoint and not checkpoints.is_running:
+            self.cleaner.needs_checkpoint = False
             checkpoints.wanted = True
         # Deletions have to be on disk first: entries that are cut from queues meanwhile must be rebuilt from
         # the log. Queues that lack entries of visible records cannot be checkpointed.
         if (
             not self.deletions.behind
             and self._pipeline.may_checkpoint
-            and checkpoints.is_due(self._log.durable)
+            and checkpoints.is_due(self.log.durable)
         ):
             jobs.append(self._begin_checkpoint())
         return jobs
 
     def _begin_checkpoint(self) -> CheckpointJob:
-        index_ms = self._index.full_timestamp_ms if self._indexer is not None else None
-        return self._checkpoints.begin(
-            self._log.durable, self.shown_offset, self._pipeline.durable_store_ms, index_ms
+        index_ms = self.index.full_timestamp_ms if self.indexer is not None else None
+        return self.checkpoints.begin(
+            self.log.durable, self.shown_offset, self._pipeline.durable_store_ms, index_ms
         )
 
     def clean_expired(self) -> None:
         """Delete segments older than fileReservedTime in the next 20 runs, at any hour (request code 329)."""
-        self._cleaner.ask()
+        self.cleaner.ask()
 
     def clean_expired_queues(self) -> None:
         """Move the start of every queue to the current start of the log (request code 306).
@@ -574,7 +575,7 @@ class MessageStore:
         RocketMQ removes queues whose records are all gone and restarts their offsets at 0. Here a queue keeps
         its last file, so an offset never refers to another message.
         """
-        self._cleaner.ask_queues()
+        self.cleaner.ask_queues()
 
     # --- topics -----------------------------------------------------------------------------------------
 
@@ -592,26 +593,26 @@ class MessageStore:
                 )
         gone = frozenset(topics)
         self._pipeline.forget_topics(gone)
-        self._table.hide_topics(gone)
-        self._batch_table.hide_topics(gone)
-        self._table.batch_topics -= gone
+        self.table.hide_topics(gone)
+        self.batch_table.hide_topics(gone)
+        self.table.batch_topics -= gone
         for topic in topics:
-            hidden = [*self._table.hidden.get(topic, ()), *self._batch_table.hidden.get(topic, ())]
-            self._checkpoints.ends.note(queue.key for queue in hidden)
-            if topic in self._table.hidden or topic in self._batch_table.hidden:
-                self.deletions.add(topic, self._log.min_offset, self._log.position)
+            hidden = [*self.table.hidden.get(topic, ()), *self.batch_table.hidden.get(topic, ())]
+            self.checkpoints.ends.note(queue.key for queue in hidden)
+            if topic in self.table.hidden or topic in self.batch_table.hidden:
+                self.deletions.add(topic, self.log.min_offset, self.log.position)
             else:
-                self._compacted.forget(topic)
+                self.compacted.forget(topic)
 
     def _remove_topic(self, topic: str) -> bool:
         """Remove files of a topic whose deletion is on disk. Returns whether some are left."""
-        for table in (self._table, self._batch_table):
+        for table in (self.table, self.batch_table):
             if table.remove_topic(topic, REMOVED_AT_ONCE):
                 return True
-        self._compacted.forget(topic)
+        self.compacted.forget(topic)
         # Until the next checkpoint a start would find fewer queues than the last one counted, and read the
         # whole log.
-        self._checkpoints.wanted = True
+        self.checkpoints.wanted = True
         return False
 
     def _finish_deletion(self, topic: str) -> None:
@@ -655,27 +656,27 @@ class MessageStore:
     @property
     def get_count(self) -> int:
         """Number of calls of ``get``."""
-        return self._fetcher.get_count
+        return self.fetcher.get_count
 
     @property
     def got_count(self) -> int:
         """Number of messages returned by ``get``."""
-        return self._fetcher.got_count
+        return self.fetcher.got_count
 
     @property
     def damaged_reads(self) -> int:
         """Number of records that ``get`` skipped because they do not match their queue entry or their CRC."""
-        return self._fetcher.damaged_reads
+        return self.fetcher.damaged_reads
 
     @property
     def damaged_offsets(self) -> list[int]:
         """Log positions at which recovery or a read found damage: the first thousand."""
-        return sorted(self._fetcher.damaged)
+        return sorted(self.fetcher.damaged)
 
     @property
     def next_store_time_ms(self) -> int:
         """Store time of the next put. All pending records have the time of the first."""
-        return self._appender.now_ms if self._log.pending else self._clock.now_ms()
+        return self._appender.now_ms if self.log.pending else self.clock.now_ms()
 
     @property
     def files(self) -> FileLayer:
@@ -686,64 +687,64 @@ class MessageStore:
     def index_last_update(self) -> tuple[int, int]:
         """Store time and physical offset of the newest record that can be found by key; zeros when there is
         none."""
-        return self._index.last_update
+        return self.index.last_update
 
     @property
     def index_behind_bytes(self) -> int:
         """Bytes of the log that cannot be queried by key yet."""
-        return self._indexer.behind_bytes(self.shown_offset) if self._indexer is not None else 0
+        return self.indexer.behind_bytes(self.shown_offset) if self.indexer is not None else 0
 
     @property
     def checkpoint_problem(self) -> str | None:
         """Why the last checkpoint failed although the store is healthy, or None."""
-        return self._checkpoints.problem
+        return self.checkpoints.problem
 
     @property
     def index_problem(self) -> str | None:
         """Why the index does not follow the log, or None."""
-        return self._indexer.problem if self._indexer is not None else None
+        return self.indexer.problem if self.indexer is not None else None
 
     @property
     def disk_full(self) -> str | None:
         """Why messages are refused although the store is healthy, or None."""
-        return self._cleaner.full
+        return self.cleaner.full
 
     @property
     def disk_used_percent(self) -> float:
         """Usage of the fullest disk of this store at the last measurement; 0 before the first."""
-        return self._cleaner.used_percent
+        return self.cleaner.used_percent
 
     @property
     def deleted_segments(self) -> int:
         """Number of log segments deleted since the store was opened."""
-        return self._cleaner.deleted_segments
+        return self.cleaner.deleted_segments
 
     @property
     def retention_problem(self) -> str | None:
         """Why old files could not be deleted the last time, or None."""
-        return self._cleaner.problem
+        return self.cleaner.problem
 
     @property
     def min_physical_offset(self) -> int:
-        return self._log.min_offset
+        return self.log.min_offset
 
     @property
     def unwritten_bytes(self) -> int:
         """Bytes of the log that were put and are not written yet."""
-        return self._log.position - self._log.written
+        return self.log.position - self.log.written
 
     @property
     def max_physical_offset(self) -> int:
         """Physical offset of the next record."""
-        return self._log.position
+        return self.log.position
 
     @property
     def newest_segment_start(self) -> int:
-        return self._log.segments[-1].start
+        return self.log.segments[-1].start
 
     @property
     def flushed_offset(self) -> int:
-        return self._log.durable
+        return self.log.durable
 
     @property
     def acked_offset(self) -> int:

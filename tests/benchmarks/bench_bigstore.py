@@ -75,7 +75,7 @@ def filled(root: Path, gib: float) -> int:
     if job is not None:
         job.run()
         store.end_flush(job)
-    store._release()
+    store.abandon()
     return count
 
 
@@ -85,7 +85,7 @@ def _flush_and_checkpoint(store: Any) -> None:
     if job is not None:
         job.run()
         store.end_flush(job)
-    store._checkpoints.wanted = True
+    store.checkpoints.wanted = True
     for work in store.maintenance():
         work.run()
         work.done()

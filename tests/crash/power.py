@@ -261,7 +261,7 @@ class Script:
                 job.done()
 
     def sync_index(self) -> None:
-        self.store._clock.now += 20_000
+        self.store.clock.now += 20_000
         self.checkpoint()
 
     def save_config(self, file: ConfigFile | None = None) -> None:
@@ -533,7 +533,7 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
         for offset in range(low, high):
             if (topic, queue_id, offset) not in served:
                 if (topic, queue_id) != BATCHES:  # whose entries say which offsets they have
-                    assert store._queues[topic, queue_id].entry(offset) == (0, 0x7FFFFFFF, 0), "a hole"
+                    assert store.table.queues[topic, queue_id].entry(offset) == (0, 0x7FFFFFFF, 0), "a hole"
                 assert (topic, queue_id, offset) not in acked
     for queue, end in zip(QUEUES, image.ends, strict=False):
         assert store.max_offset(*queue) >= end, f"{queue} had {end} messages before"

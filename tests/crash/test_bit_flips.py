@@ -63,7 +63,7 @@ def make_log(*, clean: bool, count: int = 60) -> Log:
         assert job is not None
         job.run()
         store.end_flush(job)
-    assert count < 40 or len(store._log.segments) >= 3
+    assert count < 40 or len(store.log.segments) >= 3
     if clean:
         store.close()
     else:

@@ -25,10 +25,10 @@ from tests.crash.power import (
 def test_the_script_crosses_every_kind_of_roll() -> None:
     """Else the images would prove less than they seem to."""
     script = everyday(True, 1, 30)
-    log, index = script.store._log, script.store._index
+    log, index = script.store.log, script.store.index
     assert len(log.segments) > 3
-    assert max(len(queue.file_starts) for queue in script.store._queues.values()) > 1
-    batches = script.store._batch_queues[BATCHES].array
+    assert max(len(queue.file_starts) for queue in script.store.table.queues.values()) > 1
+    batches = script.store.batch_table.batch_queues[BATCHES].array
     assert len(batches.file_starts) > 1
     assert batches.max_offset < script.store.max_offset(*BATCHES), "some records hold several messages"
     assert len(index.index_files) > 1

@@ -188,7 +188,7 @@ def test_a_record_inside_a_body_is_not_taken_for_one(tmp_path: Path) -> None:
     put(store, "Orders", 0, forged)
     put(store, "Orders", 0, b"after")
     flush(store)
-    assert bytes(store._log.slice(head, len(forged)) or b"") == forged
+    assert bytes(store.log.slice(head, len(forged)) or b"") == forged
     crash(store)
     path = tmp_path / "commitlog" / f"{0:020d}"
     content = bytearray(path.read_bytes())

@@ -195,10 +195,10 @@ def _encodable(value: object) -> object:
 @relaxed
 @given(st.text(alphabet='{}[]:,"01-a \\n', max_size=40).map(str.encode))
 def test_the_pass_that_quotes_keys_agrees_with_the_parser(data: bytes) -> None:
-    quick = fastjson._fast(fastjson._KEY.sub(fastjson._quoted, data))
-    if quick is fastjson._NOT_JSON:
+    quick = fastjson.parse_with_bare_keys(data)
+    if quick is fastjson.NOT_JSON:
         return
-    assert fastjson._JsonParser(data.decode()).parse() == quick
+    assert fastjson.JsonParser(data.decode()).parse() == quick
 
 
 BARE = st.recursive(
@@ -214,5 +214,5 @@ BARE = st.recursive(
 @given(BARE)
 def test_bare_keys_never_need_the_parser(value: object) -> None:
     text = fastjson.dumps_pretty(value).encode()
-    quick = fastjson._fast(fastjson._KEY.sub(fastjson._quoted, text))
-    assert quick == fastjson._JsonParser(text.decode()).parse()
+    quick = fastjson.parse_with_bare_keys(text)
+    assert quick == fastjson.JsonParser(text.decode()).parse()

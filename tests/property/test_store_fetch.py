@@ -65,7 +65,7 @@ def test_both_ways_agree(store: MessageStore, data: st.DataObject) -> None:
     limits = data.draw(st.integers(1, 40)), data.draw(st.sampled_from([1, 150, 1000, 1 << 20]))
     codes = frozenset({ord("a")}) if data.draw(st.booleans()) else None
     bulk = data.draw(st.booleans())
-    fetcher = store._fetcher
+    fetcher = store.fetcher
     memory = data.draw(st.sampled_from([0, 10_000, 1 << 40]))
 
     def got(least: int) -> tuple[object, ...]:
@@ -85,4 +85,4 @@ def test_the_store_has_what_may_differ(store: MessageStore) -> None:
     result = store.get("T", 0, 0, 1000, 1 << 20)
     assert store.max_offset("T", 0) > result.count
     assert len(result.buffers) > 3
-    assert len(store._log.segments) > 3
+    assert len(store.log.segments) > 3

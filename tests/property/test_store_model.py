@@ -95,8 +95,8 @@ class StoreLife(RuleBasedStateMachine):
         self._expect(key, offset)
         assert end > physical
         # A roll writes what was pending before it: a crash keeps that part, so the model commits first.
-        self.pending.append((key, (body, tag, self.store._appender.now_ms)))
-        if len(self.store._log.pending) == 5 and len(self.pending) > 1:
+        self.pending.append((key, (body, tag, self.store.next_store_time_ms)))
+        if len(self.store.log.pending) == 5 and len(self.pending) > 1:
             self._commit()
 
     @rule(key=QUEUES, bodies=st.lists(st.binary(max_size=60), min_size=1, max_size=6), tag=TAGS)
@@ -112,7 +112,7 @@ class StoreLife(RuleBasedStateMachine):
         assert positions[0] // self.sizes["mapped_file_size_commit_log"] == (
             positions[-1] // self.sizes["mapped_file_size_commit_log"]
         ), "a batch lies in one segment"
-        self.pending += [(key, (body, tag, self.store._appender.now_ms)) for body in bodies]
+        self.pending += [(key, (body, tag, self.store.next_store_time_ms)) for body in bodies]
         self._commit()
 
     @rule()

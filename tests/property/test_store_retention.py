@@ -69,7 +69,7 @@ class AgeingStore(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 12), unlinks=st.integers(-1, 3), rounds=st.integers(1, 3))
     def delete(self, count: int, unlinks: int, rounds: int) -> None:
-        self.files.expired = {segment.path.name for segment in self.store._log.segments[:count]}
+        self.files.expired = {segment.path.name for segment in self.store.log.segments[:count]}
         self.files.unlinks_left = unlinks
         self.store.clean_expired()
         for _ in range(rounds):
@@ -82,7 +82,7 @@ class AgeingStore(RuleBasedStateMachine):
     @rule()
     def crash_in_a_job(self) -> None:
         """Segments have left the list; their files go, and nobody hears of it."""
-        self.files.expired = {segment.path.name for segment in self.store._log.segments[:2]}
+        self.files.expired = {segment.path.name for segment in self.store.log.segments[:2]}
         self.store.clean_expired()
         for job in self.store.maintenance():
             job.run()
@@ -111,7 +111,7 @@ class AgeingStore(RuleBasedStateMachine):
             served = [(message.physical_offset, message.body) for message in drain(self.store, *key)]
             left = [message for message in messages if message[0] >= start]
             assert served == left[len(left) - len(served) :]
-            queue = self.store._queues[key]
+            queue = self.store.table.queues[key]
             if not self.came_back:
                 assert len(served) == len(left)
             assert len(messages) * 20 <= queue.file_starts[-1] + self.sizes["mapped_file_size_consume_queue"]

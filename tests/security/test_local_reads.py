@@ -50,16 +50,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             for number in range(ROWS):
                 producer.send(Message("T", b"%d " % number + bytes(700)))
         yield running
-        for connection in fetch._connections.values():
+        for connection in fetch.open_connections.values():
             connection.close()
-        fetch._connections.clear()
+        fetch.open_connections.clear()
 
 
 @pytest.fixture(autouse=True)
 def no_stores() -> Iterator[None]:
-    fetch._stores.clear()
+    fetch.open_stores.clear()
     yield
-    fetch._stores.clear()
+    fetch.open_stores.clear()
 
 
 @pytest.fixture
@@ -109,13 +109,13 @@ def copied(task: ReadTask, root: Path) -> BrokerPlace:
 def tcp(monkeypatch: pytest.MonkeyPatch) -> list[QueueRange]:
     """What was pulled."""
     pulled: list[QueueRange] = []
-    whole = fetch._pulled
+    whole = fetch.pulled_batches
 
     def noted(task: ReadTask, address: str, wanted: QueueRange, decoder: fetch.Decoder) -> object:
         pulled.append(wanted)
         return whole(task, address, wanted, decoder)
 
-    monkeypatch.setattr(fetch, "_pulled", noted)
+    monkeypatch.setattr(fetch, "pulled_batches", noted)
     return pulled
 
 
@@ -195,7 +195,7 @@ def test_a_hostile_broker_has_no_file_opened(task: ReadTask, tmp_path: Path, tcp
     _opened, _opener = [], threading.get_ident()
     try:
         for each in forged:
-            assert fetch._local_store(each) is None
+            assert fetch.local_store(each) is None
         assert {Path(path).name for path in _opened} <= {"mqspark.nonce"}
     finally:
         _opened = None
@@ -209,19 +209,19 @@ def test_another_users_store_is_not_read(
     task: ReadTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = copied(task, tmp_path / "copy")
-    assert fetch._local_store(place) is not None
-    fetch._stores.clear()
+    assert fetch.local_store(place) is not None
+    fetch.open_stores.clear()
     _become_a_stranger(monkeypatch, Path(place.store_path))
-    assert fetch._local_store(place) is None
+    assert fetch.local_store(place) is None
     # An operator may allow it.
-    assert fetch._local_store(replace(place, directories=(str(tmp_path),))) is not None
-    assert fetch._local_store(replace(place, directories=(str(tmp_path / "co"),))) is None
-    assert fetch._local_store(replace(place, directories=())) is None
+    assert fetch.local_store(replace(place, directories=(str(tmp_path),))) is not None
+    assert fetch.local_store(replace(place, directories=(str(tmp_path / "co"),))) is None
+    assert fetch.local_store(replace(place, directories=())) is None
     # The worker's host has the last word.
     monkeypatch.setenv(ALLOWED_VARIABLE, f"/nowhere:{tmp_path}")
-    assert fetch._local_store(place) is not None
+    assert fetch.local_store(place) is not None
     monkeypatch.setenv(ALLOWED_VARIABLE, "")
-    assert fetch._local_store(replace(place, directories=(str(tmp_path),))) is None
+    assert fetch.local_store(replace(place, directories=(str(tmp_path),))) is None
 
 
 def _become_a_stranger(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
@@ -244,13 +244,13 @@ def test_a_strangers_file_in_an_own_directory_is_not_read(
     assert numbers(at(task, place)) == list(range(ROWS))
     assert tcp
     os.chown(tmp_path / "copy" / "mqspark.nonce", STRANGER, STRANGER)
-    assert fetch._local_store(place) is None
+    assert fetch.local_store(place) is None
 
 
 def test_a_directory_that_anybody_may_write_is_not_read(task: ReadTask, tmp_path: Path) -> None:
     place = copied(task, tmp_path / "copy")
     (tmp_path / "copy" / "commitlog").chmod(0o777)
-    assert fetch._local_store(place) is None
+    assert fetch.local_store(place) is None
 
 
 def _linked(path: Path, outside: Path) -> None:
@@ -286,7 +286,7 @@ def test_links_lead_nowhere_and_pipes_are_not_waited_for(
 def test_a_linked_secret_is_none(task: ReadTask, tmp_path: Path) -> None:
     place = copied(task, tmp_path / "copy")
     _linked(tmp_path / "copy" / "mqspark.nonce", tmp_path / "outside")
-    assert fetch._local_store(place) is None
+    assert fetch.local_store(place) is None
 
 
 def test_a_link_that_turns_after_it_was_looked_at_leads_nowhere(tmp_path: Path) -> None:
@@ -308,9 +308,9 @@ def test_a_log_elsewhere_is_looked_at_by_itself(task: ReadTask, tmp_path: Path) 
     secret = (tmp_path / "copy" / "mqspark.nonce").read_text()
     log = str(tmp_path / "log")
     place = replace(place, commit_log_path=log, proof=prove(secret, place.challenge, place.store_path, log))
-    assert fetch._local_store(place) is not None
+    assert fetch.local_store(place) is not None
     (tmp_path / "log").chmod(0o777)
-    assert fetch._local_store(place) is None
+    assert fetch.local_store(place) is None
     with pytest.raises(Untrusted, match="none of the allowed directories"):
         StoreReader(place.store_path, log, Trust((place.store_path,)))
 

@@ -102,11 +102,11 @@ def _compacted(root: Path, records: list[bytes]) -> None:
 
 def _unmap_all(store: MessageStore) -> None:
     for _ in range(4):
-        store._log.drop_idle()
-        store._table.drop_idle()
-    store._index.maps.clear()
-    assert store._log.mapped_segments == 0
-    assert len(store._table.maps) == 0
+        store.log.drop_idle()
+        store.table.drop_idle()
+    store.index.maps.clear()
+    assert store.log.mapped_segments == 0
+    assert len(store.table.maps) == 0
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -115,7 +115,7 @@ def test_a_disk_that_turned_read_only_is_read_on(tmp_path: Path, sync: bool) -> 
     files = TurnedReadOnly()
     store = opened(tmp_path, None, files, sync=sync)
     bodies = _filled(store)
-    assert len(store._log.segments) > 5
+    assert len(store.log.segments) > 5
     _unmap_all(store)
     files.is_turned, files.opened_for_writing = True, 0
     with contextlib.suppress(StoreReadOnly):
@@ -135,9 +135,9 @@ def test_a_disk_that_turned_read_only_is_read_on(tmp_path: Path, sync: bool) -> 
     assert store.log_from(0, 1 << 16)
     some = [bytes(r) for r in itertools.islice(_records(store, "T", 0), 20)]
     _compacted(tmp_path, some)
-    store._compacted._topics_at_ms = store._compacted._topics_at_ms - 10_000
+    store.compacted._topics_at_ms = store.compacted._topics_at_ms - 10_000
     assert [m.body for m in drain(store, "T", 0)] == bodies[0::2]
-    assert store._compacted.begins("T", 0)
+    assert store.compacted.begins("T", 0)
     assert files.opened_for_writing <= 1, "readers open nothing for writing"
     assert store.read_problem is None
     store.abandon()
@@ -202,7 +202,7 @@ def _pulled(broker: Broker, topic: str) -> list[bytes]:
     assert store is not None
     bodies = []
     with contextlib.closing(BlockingConnection(broker.address)) as connection:
-        for name, queue_id in [key for key in store._queues if key[0] == topic]:
+        for name, queue_id in [key for key in store.table.queues if key[0] == topic]:
             offset, end = 0, broker.call(lambda q=queue_id: store.max_offset(topic, q))
             while offset < end:
                 queue = MessageQueue(name, "", queue_id)
@@ -260,19 +260,19 @@ def test_parked_pulls_are_answered_when_the_disk_does_not_read(tmp_path: Path) -
     assert not first.heard()
     assert not second.heard()
     store = bench.store
-    fetch = store._fetcher.get
+    fetch = store.fetcher.get
 
     def failing(*args: Any, **more: Any) -> Any:
         raise OSError(errno.EIO, "Input/output error")
 
-    store._fetcher.get = failing  # type: ignore[method-assign]
+    store.fetcher.get = failing  # type: ignore[method-assign]
     peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"second")
     bench.flush()
     for each in (first, second):
         (answer,) = each.heard()
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert "cannot be read" in (answer.remark or "")
-    store._fetcher.get = fetch  # type: ignore[method-assign]
+    store.fetcher.get = fetch  # type: ignore[method-assign]
     store.maintenance()
     assert store.read_problem is None
     bench.close()
@@ -328,10 +328,10 @@ def test_copies_are_what_maps_are(tmp_path: Path, restarted: str, damaged: bool)
             store = opened(root, max_mapped_bytes=limit)
         told.append(list(_asked(store)))
         if limit:
-            assert store._log.mapped_segments == 0
-            assert len(store._table.maps) == 0
+            assert store.log.mapped_segments == 0
+            assert len(store.table.maps) == 0
         else:
-            assert store._log.mapped_segments > 0
+            assert store.log.mapped_segments > 0
         store.abandon()
     assert told[0] == told[1]
 
@@ -339,13 +339,13 @@ def test_copies_are_what_maps_are(tmp_path: Path, restarted: str, damaged: bool)
 def test_the_budget_bounds_what_is_mapped(tmp_path: Path) -> None:
     store = opened(tmp_path, max_mapped_bytes=6 * 4096)
     bodies = _filled(store)
-    assert len(store._log.segments) > 10
+    assert len(store.log.segments) > 10
     for queue_id in (0, 1):
         assert [m.body for m in drain(store, "T", queue_id)] == bodies[queue_id::2]
-        assert store._log._budget.used_bytes <= 3 * 4096
-    assert store._log.mapped_segments > 0
+        assert store.log._budget.used_bytes <= 3 * 4096
+    assert store.log.mapped_segments > 0
     store.close()
-    assert store._log._budget.used_bytes == 0
+    assert store.log._budget.used_bytes == 0
 
 
 def test_an_index_is_searched_without_a_map(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_an_index_is_searched_without_a_map(tmp_path: Path) -> None:
     for number in range(0, 400, 7):
         (record,) = store.query_message("T", f"k{number}", 32, 0, 1 << 60)
         assert decode_records(record, decompress=False)[0].body == bodies[number]
-    assert not store._index.maps._maps
+    assert not store.index.maps._maps
     store.close()
 
 
@@ -393,14 +393,14 @@ _LIMITED = """
         producer = clients.producer()
         producer.send(Message("T", b"first"))
         store = broker.apps[0].store
-        broker.call(lambda: [store._log.drop_idle(), store._log.drop_idle()])
+        broker.call(lambda: [store.log.drop_idle(), store.log.drop_idle()])
         resource.setrlimit(resource.RLIMIT_AS, (used() + (512 << 20), resource.RLIM_INFINITY))
         for number in range(200):
             producer.send(Message("T", b"%d" % number + bytes(1000)))
         found = {body.rstrip(b"\\0").decode() for body in _pulled(broker, "T")}
         told = {
-            "segment": store._log.segment_bytes,
-            "mapped": store._log.mapped_segments,
+            "segment": store.log.segment_bytes,
+            "mapped": store.log.mapped_segments,
             "found": len(found),
             "health": http.get("/health/ready").status_code,
         }
@@ -437,7 +437,7 @@ def test_a_start_with_little_address_space_recovers(tmp_path: Path) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), resource.RLIM_INFINITY))
         store.open()
-        print(len(drain(store, "T", 0)), store._log.mapped_segments)
+        print(len(drain(store, "T", 0)), store.log.mapped_segments)
     """
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 30)
     for number in range(100):
@@ -462,7 +462,7 @@ def test_no_map_is_touched_beyond_a_file_that_was_cut_before(tmp_path: Path) -> 
     store = opened(tmp_path)
     bodies = _filled(store)
     _unmap_all(store)
-    os.truncate(store._log.segments[3].path, 1000)
+    os.truncate(store.log.segments[3].path, 1000)
     found = [m.body for m in drain(store, "T", 0)]
     assert 0 < len(found) < 200
     assert set(found) <= set(bodies[0::2])

@@ -212,7 +212,7 @@ def test_a_broker_writes_no_more_when_rocketmqs_was_faster(tmp_path: Path) -> No
         assert f"in use by process {pid} " in store.read_only
         with pytest.raises(StoreReadOnly):
             put(store, "T", 0, b"x")
-    store._release()
+    store.abandon()
 
 
 def test_a_lock_file_that_is_replaced_while_it_is_locked_is_not_held(
@@ -442,7 +442,7 @@ def test_a_log_that_a_limit_stops_says_which_file_and_which_limit(tmp_path: Path
         with pytest.raises(StoreReadOnly, match="may write files of 2048 bytes") as refused:
             put(store, "T", 0, b"x")
     assert f"{tmp_path}/commitlog/{0:020d}" in str(refused.value)
-    store._release()
+    store.abandon()
 
 
 def test_a_table_that_a_limit_stops_costs_itself_until_there_is_room(tmp_path: Path) -> None:

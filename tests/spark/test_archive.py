@@ -41,7 +41,7 @@ def expected(root: Path, count: int) -> list[tuple[str, int, int, bytes]]:
     store = filled_store(root / "store", count, mapped_file_size_commit_log=16384)
     found = [
         (message.topic, message.queue_id, message.queue_offset, message.body)
-        for topic, queue_id in store._queues
+        for topic, queue_id in store.table.queues
         if topic in VISIBLE
         for message in drain(store, topic, queue_id)
     ]

@@ -323,11 +323,11 @@ def test_what_does_not_go_together(broker: DevCluster) -> None:
         StreamWriter(numbered, schema, False)
     # Of several writes in one foreachBatch, each has the number that it is given.
     context = FakeContext({"sql.streaming.queryId": "q", "streaming.sql.batchId": "7"})
-    assert BatchWriter(numbered, schema, False)._batch_of(context) == ("x", 1)
+    assert BatchWriter(numbered, schema, False).batch_of(context) == ("x", 1)
     unnumbered = WriteOptions.parse(once | {"transactionId": "x"})
-    assert BatchWriter(unnumbered, schema, False)._batch_of(context) == ("x", 7)
-    assert BatchWriter(unnumbered, schema, False)._batch_of(FakeContext({})) == ("x", 0)
-    assert StreamWriter(WriteOptions.parse(once), schema, False)._batch_of(context) == ("q", 7)
+    assert BatchWriter(unnumbered, schema, False).batch_of(context) == ("x", 7)
+    assert BatchWriter(unnumbered, schema, False).batch_of(FakeContext({})) == ("x", 0)
+    assert StreamWriter(WriteOptions.parse(once), schema, False).batch_of(context) == ("q", 7)
 
 
 class FakeContext:

@@ -79,12 +79,12 @@ def no_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Iterator[pa.RecordBatch]:
         raise AssertionError("not read in place")
 
-    monkeypatch.setattr(fetch, "_pulled", refuse)
+    monkeypatch.setattr(fetch, "pulled_batches", refuse)
 
 
 @pytest.fixture
 def no_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch._LocalStore, "read", lambda *_: iter(()))
+    monkeypatch.setattr(fetch.LocalStore, "read", lambda *_: iter(()))
 
 
 def test_in_place(store: DevCluster, no_tcp: None) -> None:
@@ -131,7 +131,7 @@ def test_only_the_brokers_own_directory_is_trusted(store: DevCluster, no_maps: N
         replace(place, store_path="/nonexistent"),
         replace(place, store_path=""),
     ):
-        assert fetch._local_store(changed) is None
+        assert fetch.local_store(changed) is None
         assert table(task(store, places={"dev": changed})).num_rows == 3000
 
 
@@ -161,7 +161,7 @@ used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
 rows = sum(batch.num_rows for part in partitions for batch in reader.read_partition(part))
 print(json.dumps([rows, [
-    [segment.map for segment in store._reader._segments.values()] for store in fetch._stores.values()
+    [segment.map for segment in store._reader._segments.values()] for store in fetch.open_stores.values()
 ]]))
 """
     with DevCluster(
@@ -205,7 +205,7 @@ def test_a_restarted_broker_is_mapped_anew(tmp_path: Path) -> None:
         own.start()
         second = task(own)
         assert table(second).num_rows == 10
-        mine = [key for key in fetch._stores if key[1].store_path == str(own.store)]
+        mine = [key for key in fetch.open_stores if key[1].store_path == str(own.store)]
         assert [key[2] for key in mine] == [(own.store / "mqspark.nonce").read_text()]
         assert table(first).num_rows == 10  # a task planned before the restart
 

@@ -70,7 +70,7 @@ def make(cluster: FakeCluster | None = None, **options: str) -> tuple[StreamRead
         cluster = FakeCluster(parsed, {Q0: 0, Q1: 0}, {Q0: 10, Q1: 10})
     cluster._options = parsed
     reader = StreamReader(parsed, ("value",))
-    reader._connected = cluster
+    reader.connected = cluster
     return reader, cluster
 
 
@@ -224,7 +224,7 @@ def test_spark_4_1_asks_without_a_start() -> None:
     options = ReadOptions.parse({"nameserver": "h:1", "topic": "T", "pollTimeoutMs": "0"}, streaming=True)
     cluster = FakeCluster(options, {Q0: 0, Q1: 0}, {Q0: 10, Q1: 10})
     reader = LegacyStreamReader(options, ("value",))
-    reader._connected = cluster
+    reader.connected = cluster
     initial = spark_json(reader.initialOffset())
     cluster.high[Q0] = 12
     end = spark_json(reader.latestOffset())
@@ -233,7 +233,7 @@ def test_spark_4_1_asks_without_a_start() -> None:
     cluster.high = {Q0: 13, Q1: 10, Q2: 2}
     cluster.low[Q2] = 1
     again = LegacyStreamReader(options, ("value",))
-    again._connected = cluster
+    again.connected = cluster
     following = spark_json(again.latestOffset())
     assert rows_of(again.partitions(end, following)) == {Q0: (12, 13), Q2: (1, 2)}
     cluster.high[Q1] = 11
@@ -245,7 +245,7 @@ def test_spark_4_1_keeps_a_start_at_latest() -> None:
 
     def process(high: int) -> LegacyStreamReader:
         reader = LegacyStreamReader(options, ("value",))
-        reader._connected = FakeCluster(options, {Q0: 0}, {Q0: high})
+        reader.connected = FakeCluster(options, {Q0: 0}, {Q0: high})
         return reader
 
     # The end of batch 0 is asked for before its start.

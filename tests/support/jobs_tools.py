@@ -59,7 +59,7 @@ def filled_store(root: Path, count: int = 300, **settings: Any) -> MessageStore:
     """Open, with records of all kinds in many segments, queue files and index files."""
     store = opened(root, TestClock(), **settings)
     for number in range(count):
-        store._clock.now += 7  # type: ignore[attr-defined]
+        store.clock.now += 7  # type: ignore[attr-defined]
         properties = f"KEYS\x01k{number % 9} all\x02UNIQ_KEY\x01U{number:05d}\x02TAGS\x01t{number % 3}\x02"
         put(store, f"Topic{number % 3}", number % 2, b"x" * (number % 90), properties.encode())
         if number % 20 == 0:

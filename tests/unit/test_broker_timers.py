@@ -634,8 +634,8 @@ def test_a_full_disk_holds_timers_and_loses_none(bench: Bench, monkeypatch: pyte
     send(bench, b"b", delay_ms=1_000)
     with monkeypatch.context() as patch:
         bench.run_for(500)
-        patch.setattr(bench.store._cleaner, "full", "the disk is full")
-        bench.store._log.hold()
+        patch.setattr(bench.store.cleaner, "full", "the disk is full")
+        bench.store.log.hold()
         bench.run_for(2_000)
         assert bodies(bench) == []
         assert bench.broker.delay_problem == "timer messages are blocked: the disk is full"

@@ -130,12 +130,12 @@ def test_pretty() -> None:
 
 
 def test_well_formed_json_does_not_reach_the_tolerant_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastjson, "_JsonParser", None)
+    monkeypatch.setattr(fastjson, "JsonParser", None)
     assert loads(b'{"a":[{"b":1}]}') == {"a": [{"b": 1}]}
 
 
 def test_bare_keys_are_read_without_the_slow_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastjson, "_JsonParser", None)
+    monkeypatch.setattr(fastjson, "JsonParser", None)
     assert loads(b'{"a":{0:"x,1:y", -1 : {\n\t2:3},"k\\",5:":6}}') == {
         "a": {"0": "x,1:y", "-1": {"2": 3}, 'k",5:': 6}
     }

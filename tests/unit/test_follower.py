@@ -332,7 +332,7 @@ def test_what_cannot_be_stored_now_is_stored_later(tmp_path: Path, monkeypatch: 
     fill(master, 40)
     link = Link(master, slave)
     data = b"".join(link.replica.data(1 << 20))
-    monkeypatch.setattr(slave.store._table.ledger, "_bound", lambda: 1)
+    monkeypatch.setattr(slave.store.table.ledger, "_bound", lambda: 1)
     with pytest.raises(NotNow, match="the table queues is full"):
         link.follower.received(data)
     monkeypatch.undo()

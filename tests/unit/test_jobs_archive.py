@@ -85,7 +85,7 @@ def test_rows_are_written_where_they_are_decoded(tmp_path: Path, where: str) -> 
     store = filled_store(tmp_path, 200, mapped_file_size_commit_log=16384)
     expected = sorted(
         (message.topic, message.queue_id, message.queue_offset, message.body, message.store_timestamp_ms)
-        for topic, queue_id in store._queues
+        for topic, queue_id in store.table.queues
         if topic.startswith("Topic")
         for message in drain(store, topic, queue_id)
     )
@@ -128,7 +128,7 @@ def test_a_segment_is_cut_where_records_begin(tmp_path: Path) -> None:
     store = filled_store(tmp_path, 400, mapped_file_size_commit_log=65536)
     starts = {
         entry[0]
-        for queue in store._queues.values()
+        for queue in store.table.queues.values()
         for n in range(queue.max_offset)
         if (entry := queue.entry(n))
     }
@@ -216,7 +216,7 @@ def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
     for _ in range(100):
         put(store, "T", 0, b"x" * 300)
         flush(store)
-    files.expired = {segment.path.name for segment in store._log.segments}
+    files.expired = {segment.path.name for segment in store.log.segments}
 
     def cleaned() -> int:
         store.clean_expired()

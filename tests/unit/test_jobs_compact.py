@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> Path:
         put(own, "C", 0, b"new%d" % number, b"KEYS\x01k%d\x02" % (number % 40))
         put(own, "Other", 0, b"x" * 60)
         flush(own)
-    middle = own._queues[("C", 0)].entry(50)
+    middle = own.table.queues[("C", 0)].entry(50)
     own.close()
     assert middle is not None
     for segment in (tmp_path / "commitlog").iterdir():
@@ -153,7 +153,7 @@ def test_a_store_serves_what_the_log_has_no_longer_from_theirs(store: Path) -> N
         ]
         return got.status.name, offsets, got.next_offset, got.min_offset
 
-    queue = own._queues[("C", 0)]
+    queue = own.table.queues[("C", 0)]
     low = queue.min_offset
     kept = list(range(0, low, 5))
     assert own.min_offset("C", 0) == 0

@@ -103,7 +103,7 @@ def test_queues_of_batches(tmp_path: Path, is_known: bool) -> None:
 def test_units_of_queues_that_have_them(tmp_path: Path) -> None:
     settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 400}
     store = filled_store(tmp_path, 200, **settings)
-    expected = {queue: drain(store, *queue) for queue in store._queues}
+    expected = {queue: drain(store, *queue) for queue in store.table.queues}
     store.close()
     names = ("consumequeue", "consumequeue_ext", "index")
     own = {name: tree(tmp_path / name) for name in names}
@@ -116,7 +116,7 @@ def test_units_of_queues_that_have_them(tmp_path: Path) -> None:
     summary = rebuilt(tmp_path)
     assert summary["mode"] == "sealed segments of a live broker"
     assert summary["files_replaced"] == 0
-    assert {queue: drain(serving, *queue) for queue in serving._queues} == expected
+    assert {queue: drain(serving, *queue) for queue in serving.table.queues} == expected
     serving.close()
 
 
@@ -152,7 +152,7 @@ def test_killed_between_the_renames_of_units(tmp_path: Path, monkeypatch: pytest
 
 def test_a_store_that_lost_its_queues_opens_as_it_was(tmp_path: Path) -> None:
     store = filled_store(tmp_path)
-    expected = {queue: drain(store, *queue) for queue in store._queues}
+    expected = {queue: drain(store, *queue) for queue in store.table.queues}
     end = store.max_physical_offset
     store.close()
     shutil.rmtree(tmp_path / "consumequeue")
@@ -160,7 +160,7 @@ def test_a_store_that_lost_its_queues_opens_as_it_was(tmp_path: Path) -> None:
     rebuilt(tmp_path, **SMALL)
     again = opened(tmp_path)
     assert again.max_physical_offset == end
-    assert {queue: drain(again, *queue) for queue in again._queues} == expected
+    assert {queue: drain(again, *queue) for queue in again.table.queues} == expected
     found = again.query_message("Topic1", "k4", 100, 0, 1 << 62)
     assert len(found) > 0
     again.close()
@@ -217,7 +217,7 @@ def test_killed_between_the_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_live_broker_keeps_what_it_writes(tmp_path: Path) -> None:
     store = filled_store(tmp_path)
-    store._indexer.follow(store.max_physical_offset, store.max_physical_offset, 1 << 30)  # type: ignore[union-attr]
+    store.indexer.follow(store.max_physical_offset, store.max_physical_offset, 1 << 30)  # type: ignore[union-attr]
     own = {name: tree(tmp_path / name) for name in ("consumequeue", "index")}
     first = min((tmp_path / "consumequeue/Topic1/0").iterdir())
     damaged = bytearray(first.read_bytes())
@@ -233,7 +233,7 @@ def test_a_live_broker_keeps_what_it_writes(tmp_path: Path) -> None:
 
 def test_damage_becomes_fillers_as_in_the_brokers_recovery(tmp_path: Path) -> None:
     store = filled_store(tmp_path / "a", 200)
-    entry = store._queues[("Topic1", 1)].entry(5)
+    entry = store.table.queues[("Topic1", 1)].entry(5)
     assert entry is not None
     crash(store)
     segment = tmp_path / "a/commitlog" / f"{entry[0] // 4096 * 4096:020d}"
@@ -316,14 +316,14 @@ def test_the_log_may_be_anywhere(tmp_path: Path) -> None:
 
 def test_a_queue_without_records_in_the_log_keeps_its_end(tmp_path: Path) -> None:
     store = filled_store(tmp_path, 300)
-    ends = {key: queue.max_offset for key, queue in store._queues.items()}
+    ends = {key: queue.max_offset for key, queue in store.table.queues.items()}
     store.close()
     segments = list_log(str(tmp_path / "commitlog"))
     for segment in segments[:-1]:
         Path(segment.url).unlink()
     rebuilt(tmp_path)
     again = opened(tmp_path)
-    assert {key: queue.max_offset for key, queue in again._queues.items()} == ends
+    assert {key: queue.max_offset for key, queue in again.table.queues.items()} == ends
     again.close()
 
 

@@ -142,7 +142,7 @@ def test_a_slave_that_stays_behind_what_is_kept_is_let_go(bench: Bench) -> None:
     fill(bench.peer(), 200)
     slave = bench.broker.replicas.connect("s:1")
     slave.received(report(100))
-    bench.store._log.forget_oldest(1)
+    bench.store.log.forget_oldest(1)
     with pytest.raises(ProtocolError, match=f"it is at 100 of the log, which now starts at {SEGMENT}"):
         slave.data(1 << 20)
 

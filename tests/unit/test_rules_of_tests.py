@@ -1,4 +1,5 @@
-"""Rules of the tests themselves: one way to wait, one way to start a process, short files, reasons for what is slow."""
+"""Rules of the tests themselves: one way to wait, one way to start a process, short files, reasons for what is slow,
+and public doors."""
 
 from __future__ import annotations
 
@@ -11,6 +12,12 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 MOST_LINES = 800
+MOST_PRIVATE = 61
+"""Uses of private attributes of the project, all tests together. Lower it with each that goes."""
+OWN_PRIVATE = ("support/", "benchmarks/", "simulation/", "interop/cpp/", "spark/conftest.py")
+"""Where private attributes are used with a reason: planted bugs, and insides of asyncio, Spark and the C++ client."""
+TABLES = ("security/test_client_tables.py", "security/test_table_registry.py")
+"""They measure every table, and most tables are private."""
 WAITING = re.compile(r"eventually|until|wait_until|wait_for|poll_until")
 
 
@@ -67,3 +74,32 @@ def test_faults_of_a_test_are_seen(line: str) -> None:
 )
 def test_what_is_no_fault_of_a_test_is_not(line: str) -> None:
     assert list(faults_of_a_test(line)) == []
+
+
+def private_uses(source: str) -> Iterator[str]:
+    """Attributes with a leading underscore of anything but ``self``, ``cls`` and ``super()``."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls" | "os" | "sys")):
+                continue
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super"))):
+                continue
+            case ast.Attribute(attr="_replace" | "_asdict" | "_fields"):  # of named tuples, and public
+                continue
+            case ast.Attribute(attr=name) if name.startswith("_") and not name.startswith("__"):
+                yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def test_tests_use_public_doors() -> None:
+    found = [
+        f"{path.relative_to(TESTS)}:{use}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if not str(path.relative_to(TESTS)).startswith(OWN_PRIVATE + TABLES)
+        for use in private_uses(path.read_text())
+    ]
+    assert len(found) <= MOST_PRIVATE, found
+
+
+def test_private_uses_are_seen() -> None:
+    assert list(private_uses("store._log.position\nself.store._log"))
+    assert not list(private_uses("self._log\nitem._replace(a=1)\nsuper()._begin()\nstore.__class__"))

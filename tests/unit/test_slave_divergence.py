@@ -206,7 +206,7 @@ def test_a_hole_does_not_hide_the_records_before_it(tmp_path: Path) -> None:
     bench = make_master(tmp_path / "m")
     fill(bench, 40)
     store = bench.store
-    queues = [queue for queue in store._table.queues.values() if queue.max_offset > queue.min_offset]
+    queues = [queue for queue in store.table.queues.values() if queue.max_offset > queue.min_offset]
     positions = sorted(queue.entry(offset)[0] for queue in queues for offset in range(queue.max_offset))
     begin, end = positions[10], positions[20]
     for queue in queues:

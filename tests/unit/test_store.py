@@ -301,8 +301,8 @@ def test_get_statuses(tmp_path: Path) -> None:
     assert outcome("T", 0, frozenset([java_hash("A"), 1])) == ("FOUND", 4, 0, 25, 4)
     assert len(get("T", 0, 0, 4, 1 << 20).buffers) == 4, "records of another topic lie between"
     (tmp_path / "consumequeue/T/0" / f"{200:020d}").unlink()
-    store._table.maps.clear()
-    store._queues["T", 0].file_starts.remove(200)
+    store.table.maps.clear()
+    store.table.queues["T", 0].file_starts.remove(200)
     assert outcome("T", 12) == ("OFFSET_FOUND_NULL", 20, 0, 25, 0)
     store.close()
 
@@ -412,7 +412,7 @@ def test_more_queues_than_maps(tmp_path: Path) -> None:
         if n % 20 == 0:
             store.commit()
     store.commit()
-    assert len(store._table.maps._maps) <= 4
+    assert len(store.table.maps._maps) <= 4
     for topic in range(50):
         assert bodies(store, f"T{topic}") == [b"%d" % n for n in range(topic, 350, 50)]
     assert store.queues()["T7"] == [0]

@@ -183,7 +183,7 @@ def fill_more(store: MessageStore, offset: int, records: int) -> list[bytes]:
 def test_damage_costs_the_messages_of_one_record(tmp_path: Path) -> None:
     store = opened(tmp_path, **SMALL)
     bodies = fill(store, 10)
-    position = store._batch_queues["B", 0].entry(4).position  # type: ignore[union-attr]
+    position = store.batch_table.batch_queues["B", 0].entry(4).position  # type: ignore[union-attr]
     crash(store)
     shutil.rmtree(tmp_path / "batchconsumequeue")
     with (tmp_path / "commitlog/00000000000000000000").open("r+b") as file:
@@ -258,7 +258,7 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
     settings = {**SMALL, "clean_resource_interval": 1}
     store = make_store(tmp_path, clock, files, **settings)
     store.open()
-    array_entries = store._batch_table.file_bytes // store._batch_table.entry_bytes
+    array_entries = store.batch_table.file_bytes // store.batch_table.entry_bytes
     bodies = fill(store, 2 * array_entries)
     for _ in range(100):
         put(store, "Other", 0, bytes(200))
@@ -266,7 +266,7 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
     files.expired = {path.name for path in (tmp_path / "commitlog").iterdir()}
     checkpoint(store)
     assert put_many(store, [b"lost"]) == len(bodies)
-    store._checkpoints.wanted = True
+    store.checkpoints.wanted = True
     store.clean_expired()
     for _ in range(4):
         clock.now += 10

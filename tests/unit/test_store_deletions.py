@@ -404,7 +404,7 @@ def test_what_a_kill_left_of_compacted_queues(tmp_path: Path, is_old: bool) -> N
     flush(store)
     directory = tmp_path / "mqspark.compacted/T/0"
     writer = GenerationWriter(directory, "1")
-    writer.append(bytes(store._log.slice(position, end - position) or b""), 0, 0)
+    writer.append(bytes(store.log.slice(position, end - position) or b""), 0, 0)
     writer.finish()
     for path in (writer.log_path, writer.queue_path):
         path.rename(path.with_suffix(""))

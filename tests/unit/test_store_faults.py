@@ -274,7 +274,7 @@ def test_the_order_of_a_synced_message(tmp_path: Path) -> None:
     # The segment was made when the store was opened: its name is synced with its first record.
     assert [call for call in files.calls if "sync" in call] == ["sync", "sync_directory"]
     files.calls.clear()
-    while len(store._log.segments) == 1:
+    while len(store.log.segments) == 1:
         put(store, "T", 0, b"fill" * 100)
         flush(store)
     assert "sync_directory" in files.calls
@@ -337,7 +337,7 @@ def test_a_kill_leaves_no_hole_before_what_a_turn_had_to_write(
     job = store.begin_flush()
     assert job is not None
     number = 0
-    while len(store._log.segments) == 1 if why == "roll" else store._log.written == job.end:
+    while len(store.log.segments) == 1 if why == "roll" else store.log.written == job.end:
         put(store, "T", 0, b"%d" % number * 300)
         store.commit()
         number += 1

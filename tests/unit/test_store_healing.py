@@ -45,12 +45,12 @@ def test_a_consumer_gets_the_message_of_a_wrong_entry(
     tmp_path: Path, entry: bytes, restarted: bool, at_once: int
 ) -> None:
     store = filled(tmp_path)
-    queue = store._queues["T", 0]
+    queue = store.table.queues["T", 0]
     right = [queue.packed_entry(offset) for offset in (0, 20, 21, 44)]
     if restarted:
         store.close()
         store = opened(tmp_path, scrub_bytes_per_second=0, **LARGE)
-        queue = store._queues["T", 0]
+        queue = store.table.queues["T", 0]
     for offset in (20, 21):
         queue.replace(offset, entry)
     assert bodies(store, max_messages=at_once) == ALL
@@ -64,7 +64,7 @@ def test_the_entry_of_another_record_is_corrected_after_a_restart(tmp_path: Path
     store = filled(tmp_path)
     store.close()
     store = opened(tmp_path, scrub_bytes_per_second=0, **LARGE)
-    queue = store._queues["T", 0]
+    queue = store.table.queues["T", 0]
     other = queue.packed_entry(30)
     assert other is not None
     queue.replace(20, other)
@@ -74,7 +74,7 @@ def test_the_entry_of_another_record_is_corrected_after_a_restart(tmp_path: Path
 
 def test_what_the_log_has_lost_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(tmp_path)
-    queue = store._queues["T", 0]
+    queue = store.table.queues["T", 0]
     walked = 0
     find = healing.EntryHealer._find
 
@@ -85,7 +85,7 @@ def test_what_the_log_has_lost_is_searched_once(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(healing.EntryHealer, "_find", counted)
     position = (queue.entry(20) or (0,))[0]
-    segment = store._log.segments[0]
+    segment = store.log.segments[0]
     data = bytearray(segment.path.read_bytes())
     data[position : position + 8] = b"\xff" * 8
     segment.path.write_bytes(data)
@@ -100,7 +100,7 @@ def test_what_the_log_has_lost_is_searched_once(tmp_path: Path, monkeypatch: pyt
 
 def test_a_read_only_store_is_left_as_it_is(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    queue = store._queues["T", 0]
+    queue = store.table.queues["T", 0]
     queue.replace(20, WRONG["nowhere"])
     store.distrust(store.paths.lock, OSError("a test"))
     store.commit()

@@ -73,9 +73,9 @@ def test_a_process_that_ends_or_finds_no_log_is_an_error(tmp_path: Path) -> None
     end = store_with(tmp_path / "store", 10)
     task = IndexTask((str(tmp_path / "store" / "commitlog"),), 4096, str(tmp_path / "none"), *SHAPE, now_ms=1)
     build = IndexBuild(task, in_process=True)
-    assert build._child is not None
-    os.kill(build._child.pid, 9)
-    build._child.wait()
+    assert build.child is not None
+    os.kill(build.child.pid, 9)
+    build.child.wait()
     with pytest.raises(OSError, match=r"ended before|Broken pipe"):
         build.finish(end, lambda position: None)
     build.abandon()

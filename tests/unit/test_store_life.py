@@ -367,7 +367,7 @@ def test_a_segment_that_takes_the_place_of_a_torn_one_is_the_one_that_is_read(tm
     data[:100] = bytes(100)
     second.write_bytes(data)
     store = opened(tmp_path)
-    assert len(store._log.segments) == 1
+    assert len(store.log.segments) == 1
     bodies = [message.body for message in drain(store, "T", 0)]
     while store.max_physical_offset < 8192:
         bodies.append(b"y%d" % len(bodies) * 60)

@@ -157,9 +157,9 @@ def test_a_thousand_segments_of_a_gigabyte(tmp_path: Path, kill: bool) -> None:
         sparse(number)
     before = address_space_bytes()
     store = opened(tmp_path, None, QuickFiles(), **settings)
-    assert store._log.mapped_segments <= 1
+    assert store.log.mapped_segments <= 1
     assert address_space_bytes() - before < 4 * size
-    assert len(store._log.segments) == 1001
+    assert len(store.log.segments) == 1001
     assert bodies(store) == sent
     store.close()
 
@@ -174,17 +174,17 @@ def test_idle_files_are_unmapped(tmp_path: Path) -> None:
     sent = fill(store, 60)
     assert bodies(store) == sent
     checkpoint(store)
-    assert store._log.mapped_segments > 5
-    assert len(store._table.maps) > 5
+    assert store.log.mapped_segments > 5
+    assert len(store.table.maps) > 5
     held = store.get("T", 0, 0, 1, 1).buffers[0]
     clock.now += IDLE_MAP_MS
     checkpoint(store)
-    assert store._log.mapped_segments > 5, "in use until now"
+    assert store.log.mapped_segments > 5, "in use until now"
     assert store.get("T", 0, 59, 1, 1).count == 1
     clock.now += IDLE_MAP_MS
     checkpoint(store)
-    assert store._log.mapped_segments == 1
-    assert len(store._table.maps) <= 2, "the one that was read, and the one that is appended to"
+    assert store.log.mapped_segments == 1
+    assert len(store.table.maps) <= 2, "the one that was read, and the one that is appended to"
     assert decode_record(held).body == sent[0]
     assert bodies(store) == sent
     store.close()
@@ -209,7 +209,7 @@ def test_less_is_read_of_what_is_on_the_disk(tmp_path: Path) -> None:
     assert store.get("T", 0, 0, 50, large, bulk=True).count == 6, "as many bytes as others get from memory"
     # Memory for the last 20 records.
     record = store.get("T", 0, 0, 1, large).size_bytes
-    store._fetcher._memory_bytes = 100 * 20 * record
+    store.fetcher._memory_bytes = 100 * 20 * record
     store.config.access_message_in_memory_max_ratio = 1
     store.config.max_transfer_bytes_on_message_in_disk = 64 << 10
     assert store.get("T", 0, 10, 32, large).next_offset == 18
@@ -257,7 +257,7 @@ def test_recovery_notices_a_changed_property(tmp_path: Path, sealed: bool) -> No
     for number in range(60):
         put(store, "T", 0, b"%d" % number, b"KEYS\x01original\x02" if number == 40 else b"")
     flush(store)
-    position = store._queues["T", 0].entry(40)[0]  # type: ignore[index]
+    position = store.table.queues["T", 0].entry(40)[0]  # type: ignore[index]
     crash(store)
     segment = tmp_path / "commitlog" / file_name(position - position % 4096)
     data = bytearray(segment.read_bytes())

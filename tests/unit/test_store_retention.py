@@ -230,7 +230,7 @@ def filled(
 
 
 def names(store: MessageStore) -> list[str]:
-    return [segment.path.name for segment in store._log.segments]
+    return [segment.path.name for segment in store.log.segments]
 
 
 def assert_serves_the_rest(store: MessageStore, written: dict[tuple[str, int], list[bytes]]) -> None:
@@ -245,7 +245,7 @@ def assert_serves_the_rest(store: MessageStore, written: dict[tuple[str, int], l
         if low:
             result = store.get(topic, queue_id, 0, 32, 1 << 20)
             assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, low)
-        queue = store._queues[topic, queue_id]
+        queue = store.table.queues[topic, queue_id]
         before = queue.entry(low - 1) if low else None
         assert before is None or before[0] < store.min_physical_offset, (
             "the min offset is the first that is left"
@@ -272,7 +272,7 @@ def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str
     assert store.deleted_segments == 8
     assert store.min_physical_offset == 8 * 4096
     assert_serves_the_rest(store, written)
-    queue = store._queues["T", 0]
+    queue = store.table.queues["T", 0]
     assert queue.min_offset >= queue.file_starts[0] // 20 > queue.min_offset - 10, "no file before it is left"
     assert files_in(tmp_path / "consumequeue" / "T" / "0") == [f"{start:020d}" for start in queue.file_starts]
     assert store.min_offset("Old", 0) == store.max_offset("Old", 0) == 7
@@ -362,7 +362,7 @@ def test_readers_keep_what_they_hold(tmp_path: Path) -> None:
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     held = store.get("T", 1, 0, 10, 1 << 20)
-    entries = store._queues["T", 1].read(0, 10).copy()
+    entries = store.table.queues["T", 1].read(0, 10).copy()
     files.expired = set(names(store)[:8])
     store.clean_expired()
     run(store, clock)
@@ -386,10 +386,10 @@ def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         files, "sync_directory", lambda path: (done.append((Path(path).name, "sync")), sync_directory(path))
     )
-    settled = store._checkpoints.settled
+    settled = store.checkpoints.settled
     store.clean_expired()
     run(store, clock)
-    assert settled < 3 * 4096 < store._checkpoints.settled
+    assert settled < 3 * 4096 < store.checkpoints.settled
     of_the_log = [entry for entry in done if entry[0] == "commitlog"]
     assert of_the_log == [
         step for name in everything[:3] for step in (("commitlog", name), ("commitlog", "sync"))
@@ -467,7 +467,7 @@ def test_a_segment_that_somebody_deleted_is_left_out(tmp_path: Path) -> None:
     for number in range(40):
         put(store, "T", 0, b"%d" % number + b"x" * 400)
         flush(store)
-    first = store._log.segments[0].path
+    first = store.log.segments[0].path
     first.unlink()
     store.clean_expired()
     run(store, clock)
@@ -495,7 +495,7 @@ def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Pat
             [(0, b"never", b"")],
         )
     assert store.read_only is None
-    assert ("New", 0) not in store._queues
+    assert ("New", 0) not in store.table.queues
     run(store, clock)
     assert_serves_the_rest(store, written)
     assert store.deleted_segments == 0, "nothing is expired"
@@ -549,14 +549,14 @@ def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
     files.expired = set(names(store)[:8])
     store.clean_expired()
     run(store, clock, 1)
-    queue = store._queues["T", 0]
+    queue = store.table.queues["T", 0]
     directory = f"{tmp_path}/consumequeue/T/0"
     assert queue.dead_files
-    store._table.new_directories.add(directory)
+    store.table.new_directories.add(directory)
     clock.now += 100
-    store._cleaner.round(store._checkpoints.settled, checkpoint_running=False)
+    store.cleaner.round(store.checkpoints.settled, checkpoint_running=False)
     assert queue.dead_files, "not before the checkpoint"
-    store._checkpoints.wanted = True
+    store.checkpoints.wanted = True
     checkpoint(store)
     checkpoint(store)
     assert not queue.dead_files
@@ -566,7 +566,7 @@ def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
 def test_asking_for_queues_alone(tmp_path: Path) -> None:
     clock = TestClock()
     store, written = filled(tmp_path, clock, RoomyFiles(clock))
-    store._log.forget_oldest(5)
+    store.log.forget_oldest(5)
     assert store.min_offset("Old", 0) == 0
     store.clean_expired_queues()
     checkpoint(store)
@@ -599,7 +599,7 @@ def test_where_a_queue_begins_among_fillers(tmp_path: Path) -> None:
     """By bisection over several files, for every position, as by looking at every entry."""
     clock = TestClock()
     store, _ = filled(tmp_path, clock, RoomyFiles(clock), mapped_file_size_consume_queue=400)
-    queue = store._queues["T", 0]
+    queue = store.table.queues["T", 0]
     for offset in (0, 3, 4, 5, 19, 20, 21, 60):
         with Path(queue._path(offset * 20 // 400 * 400)).open("r+b") as file:
             file.seek(offset * 20 % 400)

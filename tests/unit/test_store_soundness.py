@@ -46,14 +46,14 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
 
 
 def places(store: MessageStore, topic: str = "T") -> tuple[np.ndarray, np.ndarray]:
-    entries = store._table.queues[topic, 2].read(0, 99)
+    entries = store.table.queues[topic, 2].read(0, 99)
     starts = entries["position"].astype(np.int64)
     return starts, starts + entries["size"]
 
 
 def sound(store: MessageStore, data: bytearray, topic: str = "T") -> list[bool]:
     starts, ends = places(store, topic)
-    queue = store._table.queues[topic, 2]
+    queue = store.table.queues[topic, 2]
     view, offsets = memoryview(data), np.arange(len(starts))
     found = are_surely_sound(view, starts, ends, 0, queue, offsets).tolist()
     each = zip(starts.tolist(), ends.tolist(), offsets.tolist(), strict=True)
@@ -62,7 +62,7 @@ def sound(store: MessageStore, data: bytearray, topic: str = "T") -> list[bool]:
 
 
 def image(store: MessageStore) -> bytearray:
-    return bytearray(store._log.view(store._log.segments[0]))
+    return bytearray(store.log.view(store.log.segments[0]))
 
 
 @pytest.mark.parametrize("topic", ["T", "T" * 200])

@@ -229,7 +229,7 @@ def test_offsets_of_deleted_records_are_not_given_out_again_after_a_rebuild(tmp_
     for job in store.maintenance():
         job.run()
         job.done()
-    files.expired = {segment.path.name for segment in store._log.segments[:3]}
+    files.expired = {segment.path.name for segment in store.log.segments[:3]}
     store.clean_expired()
     for _ in range(4):
         for job in store.maintenance():

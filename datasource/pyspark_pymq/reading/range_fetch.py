@@ -90,7 +90,7 @@ def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
     ((topic, broker),) = topics
     if topic.startswith(LMQ_PREFIX):
         return None  # the queue has to be read from each record
-    store = _local_store(task.places[broker])
+    store = local_store(task.places[broker])
     if store is None:
         return None
     decoder = Decoder(
@@ -129,7 +129,7 @@ def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
         limits=task.limits,
     )
     position = wanted.start
-    store = _local_store(place) if task.sql_filter is None else None
+    store = local_store(place) if task.sql_filter is None else None
     if store is not None:
         for found in store.read(wanted, decoder, task.tags):
             if isinstance(found, int):
@@ -137,7 +137,7 @@ def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
             else:
                 yield found
     if position < wanted.end:
-        yield from _pulled(task, place.address, QueueRange(queue, position, wanted.end), decoder)
+        yield from pulled_batches(task, place.address, QueueRange(queue, position, wanted.end), decoder)
 
 
 def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -167,7 +167,7 @@ def _combined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 # --- local reads ----------------------------------------------------------------------------------------------
 
 
-class _LocalStore:
+class LocalStore:
     """A broker's directory on this host."""
 
     def __init__(self, reader: StoreReader) -> None:
@@ -284,10 +284,10 @@ def _touch(records: Records, positions: Any, ends: Any) -> None:
             records.touch(low, high)
 
 
-_stores: dict[tuple[int, BrokerPlace, str], _LocalStore] = {}
+open_stores: dict[tuple[int, BrokerPlace, str], LocalStore] = {}
 
 
-def _local_store(place: BrokerPlace) -> _LocalStore | None:
+def local_store(place: BrokerPlace) -> LocalStore | None:
     """The local store, if its directory may be read and is proved to be the broker's."""
     if not place.store_path or not place.proof:
         return None
@@ -303,14 +303,14 @@ def _local_store(place: BrokerPlace) -> _LocalStore | None:
     if not hmac.compare_digest(proof.encode(), place.proof.encode(errors="replace")):
         return None
     key = (os.getpid(), replace(place, challenge="", proof=""), nonce)
-    store = _stores.get(key)
+    store = open_stores.get(key)
     if store is None:
         # A restarted broker has another nonce and may have truncated its log: close what is open of it.
-        for other in [other for other in _stores if other[1].store_path == place.store_path] or list(_stores)[
-            : 1 - _MAX_STORES
-        ]:
-            del _stores[other]
-        store = _stores[key] = _LocalStore(reader)
+        for other in [other for other in open_stores if other[1].store_path == place.store_path] or list(
+            open_stores
+        )[: 1 - _MAX_STORES]:
+            del open_stores[other]
+        store = open_stores[key] = LocalStore(reader)
     return store
 
 
@@ -322,7 +322,7 @@ def _allowed(place: BrokerPlace) -> tuple[str, ...] | None:
 
 # --- over TCP -------------------------------------------------------------------------------------------------
 
-_connections: dict[tuple[int, str, Credentials | None], BlockingConnection] = {}
+open_connections: dict[tuple[int, str, Credentials | None], BlockingConnection] = {}
 """A worker serves queries of several users: each has connections of its own."""
 
 
@@ -330,18 +330,20 @@ def _connection(address: str, credentials: Credentials | None) -> BlockingConnec
     """The cached connection of this process, or a new one. A connection that the broker closed while idle is
     replaced."""
     key = (os.getpid(), address, credentials)
-    connection = _connections.get(key)
+    connection = open_connections.get(key)
     if connection is not None:
         try:
             connection.receive_ready()
         except ConnectionLost:
             connection = None
     if connection is None:
-        connection = _connections[key] = BlockingConnection(address, credentials=credentials)
+        connection = open_connections[key] = BlockingConnection(address, credentials=credentials)
     return connection
 
 
-def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+def pulled_batches(
+    task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder
+) -> Iterator[pa.RecordBatch]:
     """Pull bodies joined to about the size of a batch and decoded; rows outside the range or already seen are
     dropped."""
     bodies: list[Any] = []
@@ -425,7 +427,7 @@ class _Puller:
     def reset(self) -> None:
         self._in_flight.clear()
         self._asked = self.position
-        stale = _connections.pop((os.getpid(), self._address, self._credentials), None)
+        stale = open_connections.pop((os.getpid(), self._address, self._credentials), None)
         if stale is not None:
             stale.close()
 

@@ -65,7 +65,7 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
         self._options = options
         self._columns = columns
         self._payload = payload
-        self._connected: ClusterQueues | None = None
+        self.connected: ClusterQueues | None = None
         self._arrivals: _Arrivals | None = None
         self._initial: Positions | None = None
         self._target: Offsets | None = None
@@ -79,10 +79,10 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
 
     @property
     def _cluster(self) -> ClusterQueues:
-        if self._connected is None:
-            self._connected = ClusterQueues(self._options)
-            self._arrivals = _Arrivals(self._connected.client, self._options.group or DEFAULT_GROUP)
-        return self._connected
+        if self.connected is None:
+            self.connected = ClusterQueues(self._options)
+            self._arrivals = _Arrivals(self.connected.client, self._options.group or DEFAULT_GROUP)
+        return self.connected
 
     def initialOffset(self) -> dict[str, Any]:
         """Called twice for a new query and again after a crash in batch 0. The answer of this process never
@@ -109,8 +109,8 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
         self._cluster.publish(Positions.from_json(end).offsets, self._published)
 
     def stop(self) -> None:
-        if self._connected is not None:
-            self._connected.client.close()
+        if self.connected is not None:
+            self.connected.client.close()
 
     def _next(self, start: dict[str, Any], max_rows: int | None, *, limited: bool = True) -> dict[str, Any]:
         """The end of the next batch; if there is none, ``start`` itself, with identical text.

@@ -140,13 +140,13 @@ class _SinkWriter(PickledToTask):
         if self._options.exactly_once:
             from pyspark_pymq.writing.exactlyonce import prepare
 
-            identity, number = self._batch_of(context)
+            identity, number = self.batch_of(context)
             return prepare(
                 self._options, identity, number, batches, first_turn=turn, has_written=self._has_written
             )
         return send_rows(self._options, batches, first_turn=turn, has_written=self._has_written)
 
-    def _batch_of(self, context: Any) -> tuple[str, int]:
+    def batch_of(self, context: Any) -> tuple[str, int]:
         """The batch of this task's rows: numbered by Spark for a query, by the options for a batch write."""
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
         identity = self._options.transaction_id or str(query)

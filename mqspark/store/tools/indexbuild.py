@@ -145,10 +145,10 @@ class IndexBuild:
 
     def __init__(self, task: IndexTask, *, in_process: bool) -> None:
         """``in_process``: whether a separate process does it."""
-        self._child: subprocess.Popen[str] | None = None
+        self.child: subprocess.Popen[str] | None = None
         self._task = task
         if in_process:
-            self._child = subprocess.Popen(
+            self.child = subprocess.Popen(
                 [sys.executable, "-c", "from mqspark.store.tools.indexbuild import child; child()"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -158,16 +158,16 @@ class IndexBuild:
             self._send(asdict(task))
 
     def _send(self, message: object) -> None:
-        if self._child is not None and self._child.stdin is not None:
-            self._child.stdin.write(json.dumps(message) + "\n")
-            self._child.stdin.flush()
+        if self.child is not None and self.child.stdin is not None:
+            self.child.stdin.write(json.dumps(message) + "\n")
+            self.child.stdin.flush()
 
     def finish(self, end: int, progress: Callable[[int], None]) -> BuiltIndex:
         """``end``: end of the recovered log. Raises DiskFull, OSError."""
-        if self._child is None or self._child.stdout is None:
+        if self.child is None or self.child.stdout is None:
             return _Builder(self._task).finish(end, progress)
         self._send(end)
-        for line in self._child.stdout:
+        for line in self.child.stdout:
             told = json.loads(line)
             if "position" in told:
                 progress(told["position"])
@@ -180,10 +180,10 @@ class IndexBuild:
 
     def abandon(self) -> None:
         """End the process and wait for it."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.communicate()
-            self._child = None
+        if self.child is not None:
+            self.child.kill()
+            self.child.communicate()
+            self.child = None
 
 
 def child() -> None:
