@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mqspark.aio import Message, MessageQueue, Producer, PushConsumer, SendStatus
+from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import BadRoute, BrokerError, ClientError, ConnectionLost, NoRoute, RequestTimeout
 from mqspark.logs import printable
 from mqspark.protocol.bodies.body import decode_body, encode_body
@@ -43,6 +44,26 @@ async def test_a_code_that_another_broker_may_cure_is_retried_there(code: int) -
             result = await producer.send(Message.of("T", "x"))
             assert (result.status, result.queue.broker_name) == (SendStatus.SEND_OK, "b")
     assert sends(a) <= 1, "a broker that refused is left alone for a while"
+
+
+async def test_a_broker_that_leaves_the_route_between_choice_and_send_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, gone = ClientInstance.broker_address, list[str]()
+
+    def address_of(self: ClientInstance, name: str, broker_id: int = 0) -> str | None:
+        if not gone:
+            gone.append(name)
+            return None
+        return real(self, name, broker_id)
+
+    a, b = broker(), broker()
+    async with cluster(a=a, b=b) as address, Producer(address, group="g") as producer:
+        monkeypatch.setattr(ClientInstance, "broker_address", address_of)
+        result = await producer.send(Message.of("T", "x"))
+    assert len(gone) == 1
+    assert result.status is SendStatus.SEND_OK
+    assert sends(a) + sends(b) == 1
 
 
 async def test_when_all_refuse_the_last_refusal_is_raised_after_three_attempts() -> None:

@@ -315,6 +315,9 @@ class Sender:
                 if target is None:
                     target = self._choose(sending, await self.targets.find(sending.topic, refresh=refresh))
                 address = self._instance.broker_address(target.broker_name)
+                if address is None:  # the route has changed since the queue was chosen, and nothing was sent
+                    target = self._choose(sending, await self.targets.find(sending.topic, refresh=True))
+                    address = self._instance.broker_address(target.broker_name)
                 if address is None:
                     raise NoRoute(sending.topic, f"broker {target.broker_name} has no address")
                 target.channel = channel = await self._instance.remoting.connect(address)
