@@ -20,7 +20,18 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
-from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv, refusal, sends
+from tests.support.scripted import (
+    SILENCE,
+    STORED,
+    Answer,
+    Scripted,
+    broker,
+    cluster,
+    namesrv,
+    refusal,
+    route_of,
+    sends,
+)
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
@@ -64,6 +75,32 @@ async def test_a_broker_that_leaves_the_route_between_choice_and_send_is_passed_
     assert len(gone) == 1
     assert result.status is SendStatus.SEND_OK
     assert sends(a) + sends(b) == 1
+
+
+async def test_a_topic_that_moves_is_waited_for_and_not_made_anew() -> None:
+    """Its master dies: its queues are not writable, then nobody knows it, and then the new master does."""
+    a, b = broker(STORED, then=refusal(ResponseCode.SYSTEM_BUSY)), broker()
+    async with a.serving(), b.serving():
+        template = route_of({"a": a.address}, queues=8)
+        of_topic = [
+            route_of({"a": a.address}),
+            route_of({"a": a.address}, perm=4),
+            None,
+            None,
+            route_of({"b": b.address}),
+        ]
+
+        def script(command: Command) -> Answer:
+            if command.ext.get("topic") != "T":
+                return 0, None, template
+            body = of_topic.pop(0) if len(of_topic) > 1 else of_topic[0]
+            return (ResponseCode.TOPIC_NOT_EXIST, None, b"") if body is None else (0, None, body)
+
+        async with Scripted(script).serving() as names, Producer(names.address, group="g") as producer:
+            for name in "ab":
+                result = await producer.send(Message.of("T", "x"))
+                assert (result.queue.broker_name, result.queue.queue_id) == (name, 0)
+    assert (sends(a), sends(b)) == (2, 1)
 
 
 async def test_when_all_refuse_the_last_refusal_is_raised_after_three_attempts() -> None:

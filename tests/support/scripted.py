@@ -71,21 +71,26 @@ class Scripted:
         return [command.code for command in self.asked]
 
 
+def route_of(addresses: dict[str, str], queues: int = 1, perm: int = 6) -> bytes:
+    """The route of a topic with queues at these brokers."""
+    route = TopicRouteData(
+        broker_datas=[
+            BrokerData(cluster="c", broker_name=name, broker_addrs={0: address})
+            for name, address in addresses.items()
+        ],
+        queue_datas=[
+            QueueData(broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+            for name in addresses
+        ],
+    )
+    return encode_body(route)
+
+
 def namesrv(brokers: dict[str, Scripted], queues: int = 1) -> Scripted:
     """A name server that knows these brokers for every topic."""
 
     def script(command: Command) -> Answer:
-        route = TopicRouteData(
-            broker_datas=[
-                BrokerData(cluster="c", broker_name=name, broker_addrs={0: broker.address})
-                for name, broker in brokers.items()
-            ],
-            queue_datas=[
-                QueueData(broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=6)
-                for name in brokers
-            ],
-        )
-        return 0, None, encode_body(route)
+        return 0, None, route_of({name: broker.address for name, broker in brokers.items()}, queues)
 
     return Scripted(script)
 

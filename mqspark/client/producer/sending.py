@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 
 _SEND_OK = SendStatus.SEND_OK
 
-FAILOVER_S, FAILOVER_POLL_S = 10.0, 0.1
-"""A topic that has lost its last writable queue is asked for so long and so often."""
+FAILOVER_POLL_S = 0.1
+"""How often the route of a topic that has lost its last writable queue is asked for."""
 SAME_BROKER_S = 0.1
 """The pause before the second attempt at a topic's only broker; the next one is twice as long."""
 MIN_ATTEMPT_S = 0.02
@@ -373,12 +373,11 @@ class Sender:
             self._tasks.spawn(self._dispatch(sending, None, refresh=True))
 
     def _is_failing_over(self, sending: Sending) -> bool:
-        """Whether the topic had writable queues a moment ago, and may have them again before the time is over."""
+        """Whether the topic may have writable queues again before the time of the send is over."""
         topic, now = self.targets.topics.get(sending.topic), self.now()
         return (
             topic is not None
-            and topic.emptied_s is not None
-            and now < topic.emptied_s + FAILOVER_S
+            and topic.is_failing_over(now)
             and not self._closing
             and now + FAILOVER_POLL_S + MIN_ATTEMPT_S < sending.deadline
         )

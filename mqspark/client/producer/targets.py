@@ -27,6 +27,9 @@ PLAIN, BATCH, REPLY = range(3)
 _CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 """Indexed by kind."""
 
+FAILOVER_S = 10.0
+"""How long a topic that has lost its last writable queue is asked for until it has one again."""
+
 MAX_MADE = 1_024
 """Targets kept per topic, of 2 KB each."""
 
@@ -152,6 +155,10 @@ class PublishTopic:
         self.targets = _Made(queues, make) if self.many else [make(queue) for queue in queues]
         self._by_queue = {} if self.many else {target.queue: target for target in self.targets}
 
+    def is_failing_over(self, now_s: float) -> bool:
+        """Whether it had writable queues a moment ago, and may soon have them again."""
+        return self.emptied_s is not None and now_s < self.emptied_s + FAILOVER_S
+
     def target_of(self, queue: MessageQueue) -> Target | None:
         if not self.many or not isinstance(self.queues, Queues):
             return self._by_queue.get(queue)
@@ -206,6 +213,8 @@ class Targets:
         except NoRoute:
             if topic is not None and topic.targets:
                 return topic
+            if topic is not None and topic.is_failing_over(asyncio.get_running_loop().time()):
+                raise  # a new master has not registered it yet, and the template has other queues
             route = await self._instance.template_route(name, self._default_topic_queues)
         except ClientError:
             if topic is not None and topic.targets:
