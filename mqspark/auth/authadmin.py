@@ -2,6 +2,9 @@
 
 Each change is answered when it is on disk. No answer contains a password: a super user gets the secret sealed under the
 server's key, which a server of the same key takes as a password (copyUser).
+
+A slave's users are its master's. mqadmin's ``-c`` sends a change to both, in any order: a slave takes it over at once,
+also what its master has told it already, and forgets what the master does not have.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import msgspec
 
 from mqspark.auth.gate import Gate
 from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyType, Resource, named
+from mqspark.auth.usercopy import NONCE, UserSource
 from mqspark.auth.users import SEALED_PREFIX, User, Users, UserStatus, UserType, acl_document, user_subject
 from mqspark.errors import IllegalName, InvalidMessage, TableFull
 from mqspark.protocol.bodies.body import Body, decode_body
@@ -68,10 +72,23 @@ class AclInfo(Body):
 class AuthAdmin:
     """``answer_when_saved`` answers a change once the users are on disk."""
 
-    def __init__(self, users: Users, gate: Gate, answer_when_saved: AnswerWhenSaved) -> None:
+    def __init__(
+        self,
+        users: Users,
+        gate: Gate,
+        answer_when_saved: AnswerWhenSaved,
+        source: UserSource,
+        *,
+        inner_user: str,
+        is_slave: bool,
+    ) -> None:
+        """``inner_user``: to whom ``source`` gives all users, because only servers know its secret."""
         self._users = users
         self._gate = gate
         self._answer_when_saved = answer_when_saved
+        self._source = source
+        self._inner_user = inner_user
+        self._is_slave = is_slave
         self.handlers: dict[int, Handler] = {
             RequestCode.AUTH_CREATE_USER: self.create_user,
             RequestCode.AUTH_UPDATE_USER: self.update_user,
@@ -98,7 +115,10 @@ class AuthAdmin:
         def change() -> None:
             kind = _optional(UserType, info.user_type) or UserType.NORMAL
             status = _optional(UserStatus, info.user_status) or UserStatus.ENABLE
-            self._users.add(name, info.password, kind, status)
+            if self._is_slave and self._users.find(name) is not None:
+                self._users.change(name, info.password, kind, status)
+            else:
+                self._users.add(name, info.password, kind, status)
 
         self._change(session, command, change)
 
@@ -125,9 +145,24 @@ class AuthAdmin:
         return ok(command, None, b"" if user is None else msgspec.json.encode(self._info(session, user)))
 
     def list_users(self, session: Session, command: Command) -> bytes:
+        if NONCE in command.ext:
+            return self._copied(session, command)
         wanted = command.header(ListUsersRequestHeader).filter or ""
         infos = [self._info(session, user) for user in self._users if wanted in user.name]
         return ok(command, None, msgspec.json.encode(infos) if infos else b"")
+
+    def _copied(self, session: Session, command: Command) -> bytes:
+        """For a slave."""
+        asker = self._gate.user_of(session)
+        if asker is None or not asker.is_super or asker.name != self._inner_user:
+            remark = (
+                "only a slave gets the users, with the innerClientAuthenticationCredentials of its master"
+            )
+            raise Refusal(ResponseCode.NO_PERMISSION, remark)
+        body, is_told = self._source.answer(asker.signer, command.ext)
+        if is_told:
+            self._gate.audit(session.peer, asker.name, "COPY_USERS", allowed=True)
+        return ok(command, None, body)
 
     def _info(self, session: Session, user: User) -> dict[str, str]:
         info = {"userStatus": str(user.status), "userType": str(user.type), "username": user.name}
@@ -162,7 +197,9 @@ class AuthAdmin:
         def change() -> None:
             kind = _optional(PolicyType, header.policy_type) or PolicyType.CUSTOM
             resource = Resource.parse(header.resource) if header.resource else None
-            self._users.remove_acl(user_subject(header.subject), kind, resource)
+            name = user_subject(header.subject)
+            if not self._is_slave or self._users.acl(name) is not None:
+                self._users.remove_acl(name, kind, resource)
 
         self._change(session, command, change)
 

@@ -10,6 +10,7 @@ from mqspark.auth.config import AuthConfig
 from mqspark.auth.gate import Audited, Gate
 from mqspark.auth.plainacl import PlainAccount, migrate
 from mqspark.auth.policies import Action, Kind
+from mqspark.auth.usercopy import UserCopy, UserSource
 from mqspark.auth.users import Cipher, Users, UserStatus, UserType
 from mqspark.bounded import Ledger
 from mqspark.clock import Clock
@@ -50,6 +51,7 @@ class Authority:
     ) -> None:
         """``accounts``: of RocketMQ 4; those that are no users yet become some."""
         self.config = config
+        self._cipher = cipher
         self._clock = clock
         self._audit = audit
         self.users = Users(cipher, lambda: config.max_auth_table_bytes)
@@ -62,6 +64,9 @@ class Authority:
         self.ledger = Ledger("changedUsers", lambda: MAX_WAITING_BYTES, "Authority._waiting")
         self.gate: Gate | None = None
         """None before the first ``guard``."""
+        self.copy: UserCopy | None = None
+        """Set on a slave: the users are its master's."""
+        self._source = UserSource(self.users, cipher)
 
     def _load(self, file: ConfigFile) -> None:
         path = str(file.path)
@@ -93,7 +98,15 @@ class Authority:
         """These handlers and those of users and policies, behind the gate. It is made by the first call, whose
         ``facts`` hold for all."""
         gate = self.gate = self.gate or Gate(self.config, self.users, facts, self._audit, self._clock)
-        admin = AuthAdmin(self.users, gate, self._answer_when_saved).handlers
+        inner = self.config.inner_credentials
+        admin = AuthAdmin(
+            self.users,
+            gate,
+            self._answer_when_saved,
+            self._source,
+            inner_user="" if inner is None else inner[0],
+            is_slave=self.copy is not None,
+        ).handlers
         others = {code: handler for code, handler in handlers.items() if code not in admin}
         return gate.guard(merged(others, admin))
 
@@ -107,6 +120,19 @@ class Authority:
         if user is None or not user.is_super or user.status is not UserStatus.ENABLE:
             return None
         return user.signer
+
+    def follow(self) -> UserCopy | None:
+        """The users are to be those of a master, from now on; called before ``guard``. None without credentials to
+        ask for them."""
+        signer = self.config.inner_signer
+        if signer is not None:
+            self.copy = UserCopy(self.users, self._cipher, signer, self._audit_copy)
+        return self.copy
+
+    def _audit_copy(self) -> None:
+        inner = self.config.inner_credentials
+        name = "" if inner is None else inner[0]
+        self._audit(Audited(name, "", 0, (), True, "the master's users are taken over", True, "COPY_USERS"))
 
     def judged_replica(self, user: str, peer: str, problem: str) -> None:
         """Audit that a slave may copy the log, or that ``problem`` keeps it from that."""

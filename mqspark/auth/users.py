@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -59,6 +60,10 @@ class Cipher(Protocol):
 
     def open(self, sealed: bytes, context: bytes) -> bytes:
         """Raises ProtocolError when the key, the context or the bytes are not those of ``seal``."""
+        ...
+
+    def under(self, key: bytes) -> Cipher:
+        """The same under another key of 32 bytes."""
         ...
 
 
@@ -175,15 +180,19 @@ class Users:
         if password.startswith(SEALED_PREFIX):
             sealed = password.removeprefix(SEALED_PREFIX)
             return sealed, self._open(name, sealed)
-        sealed = base64.b64encode(self._cipher.seal(password.encode(), name.encode())).decode()
-        return sealed, Signer(name, password)
+        return self._sealed(name, password), Signer(name, password)
 
     def _open(self, name: str, sealed: str) -> Signer:
+        return Signer(name, self._clear(name, sealed))
+
+    def _clear(self, name: str, sealed: str) -> str:
         try:
-            secret = self._cipher.open(base64.b64decode(sealed, validate=True), name.encode()).decode()
+            return self._cipher.open(base64.b64decode(sealed, validate=True), name.encode()).decode()
         except (ProtocolError, binascii.Error, ValueError):
             raise InvalidMessage("the sealed password is of another key or another user") from None
-        return Signer(name, secret)
+
+    def _sealed(self, name: str, secret: str) -> str:
+        return base64.b64encode(self._cipher.seal(secret.encode(), name.encode())).decode()
 
     # --- policies ---
 
@@ -223,18 +232,10 @@ class Users:
     # --- file ---
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        users = [
-            {"name": user.name, "secret": user.sealed, "status": user.status, "type": user.type}
-            for user in self._users.values()
-        ]
-        acls = dict(self._acls)
+        users, acls = [_user_document(user, user.sealed) for user in self._users.values()], dict(self._acls)
 
         def encode() -> Iterator[bytes]:
-            document = {
-                "acls": [{"name": name, "policies": acl_document(acl)} for name, acl in acls.items()],
-                "users": users,
-            }
-            text = msgspec.json.encode(document)
+            text = msgspec.json.encode({"acls": _acl_documents(acls), "users": users})
             yield b"%b%08x %d\n" % (_MAGIC, crc32(text), len(text))
             yield text
 
@@ -249,25 +250,69 @@ class Users:
             crc, length = head.removeprefix(_MAGIC).split(b" ")
             if int(length) != len(text) or int(crc, 16) != crc32(text):
                 raise ProtocolError("its checksum does not fit: it is cut or was changed")
+        except ValueError as error:
+            raise ProtocolError(f"users cannot be read: {error}") from None
+        self._put_all(*self._read(text, self._loaded))
+        self.generation += 1
+
+    def _read(
+        self, text: bytes, loaded: Callable[[_SavedUser], User]
+    ) -> tuple[dict[str, User], dict[str, Acl]]:
+        """Raises ProtocolError."""
+        try:
             document = msgspec.json.decode(text, type=_Document)
-            users = {each.name: self._loaded(each) for each in document.users}
+            users = {each.name: loaded(each) for each in document.users}
             acls = {each.name: _loaded_acl(each) for each in document.acls}
         except (ValueError, msgspec.MsgspecError, InvalidMessage) as error:
             raise ProtocolError(f"users cannot be read: {error}") from None
         if len(users) != len(document.users) or not acls.keys() <= users.keys():
             raise ProtocolError("users cannot be read: a user is there twice, or policies of nobody")
+        return users, acls
+
+    def _put_all(self, users: dict[str, User], acls: dict[str, Acl]) -> None:
         self._users, self._acls = users, acls
         self.ledger.clear()
         for name in users:
             self.ledger.note(_user_bytes(name))
         for name, acl in acls.items():
             self.ledger.note(_acl_bytes(name, acl))
-        self.generation += 1
 
     def _loaded(self, user: _SavedUser) -> User:
         _check_name(user.name)
         signer = self._open(user.name, user.secret)
         return User(user.name, UserType(user.type), UserStatus(user.status), user.secret, signer)
+
+    # --- copies ---
+
+    def in_clear(self) -> dict[str, object]:
+        """All users with their secrets, and all policies, for ``replace`` of another server. The caller seals it."""
+        users = [_user_document(user, self._clear(user.name, user.sealed)) for user in self._users.values()]
+        return {"acls": _acl_documents(self._acls), "users": users}
+
+    def replace(self, text: bytes) -> bool:
+        """Take over what another server has, as JSON of ``in_clear``. Whether anything is different now. Raises
+        ProtocolError, and then changes nothing."""
+        users, acls = self._read(text, self._copied)
+        if not any(user.is_super and user.status is UserStatus.ENABLE for user in users.values()):
+            raise ProtocolError("there is no enabled super user among the users to copy")
+        size = sum(map(_user_bytes, users)) + sum(_acl_bytes(name, acl) for name, acl in acls.items())
+        if size > self.ledger.bound:
+            raise ProtocolError(f"the users to copy need {size} bytes: raise {self.ledger.setting}")
+        if (users, acls) == (self._users, self._acls):
+            return False
+        self._put_all(users, acls)
+        self.generation += 1
+        return True
+
+    def _copied(self, user: _SavedUser) -> User:
+        """The user that is here, if it is the same: connections and proofs of it stay valid."""
+        _check_name(user.name)
+        signer = Signer(user.name, user.secret)
+        old = self._users.get(user.name)
+        if old is not None and hmac.compare_digest(old.signer.signature(), signer.signature()):
+            return replace(old, type=UserType(user.type), status=UserStatus(user.status))
+        sealed = self._sealed(user.name, user.secret)
+        return User(user.name, UserType(user.type), UserStatus(user.status), sealed, signer)
 
 
 class _SavedUser(msgspec.Struct):
@@ -331,6 +376,14 @@ def acl_document(acl: Acl, wanted: Callable[[Entry], bool] = lambda entry: True)
         if entries:
             policies.append({"entries": entries, "policyType": str(policy.type)})
     return policies
+
+
+def _user_document(user: User, secret: str) -> dict[str, str]:
+    return {"name": user.name, "secret": secret, "status": user.status, "type": user.type}
+
+
+def _acl_documents(acls: dict[str, Acl]) -> list[dict[str, object]]:
+    return [{"name": name, "policies": acl_document(acl)} for name, acl in acls.items()]
 
 
 def _user_bytes(name: str) -> int:

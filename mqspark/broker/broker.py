@@ -208,7 +208,8 @@ class BrokerCore:
                 begin_term(self.epochs, term.epoch, store.max_physical_offset)
         self._services: list[Service] = []
         if config.broker_role is BrokerRole.SLAVE:
-            metadata = self.metadata = Metadata(state, modes, self.delays, self.timers)
+            users = None if authority is None else authority.follow()
+            metadata = self.metadata = Metadata(state, modes, self.delays, self.timers, users)
             self.follower = Follower(config, store, clock)
             if term is not None and self.epochs is not None:
                 self.follower = EpochFollower(

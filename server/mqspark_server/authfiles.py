@@ -63,6 +63,9 @@ class AesGcm:
         except (InvalidTag, ValueError):
             raise ProtocolError("a secret is of another key, or was changed") from None
 
+    def under(self, key: bytes) -> AesGcm:
+        return AesGcm(key)
+
 
 def auth_directory(config: AuthConfig, store: str | os.PathLike[str] | None) -> Path:
     """Where the users of a server with this store are, or of one without. Raises ConfigError."""

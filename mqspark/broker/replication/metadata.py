@@ -1,6 +1,7 @@
 """A slave's copies of its master's tables (SlaveSynchronize). Answers of the master in, requests out.
 
-    topics, groups, request modes       taken over at once
+    topics, groups, request modes,      taken over at once
+    users and policies
     consumer offsets, delay levels,     taken over once the log here has reached the place where the master's log ended
     timer messages                      when they were read
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.state.state import BrokerState
@@ -37,6 +38,9 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.store.store import MessageStore
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.usercopy import UserCopy
 
 __all__ = ["Metadata", "Request", "adopt_queues", "log_bounds"]
 
@@ -103,8 +107,11 @@ class Metadata:
         modes: RequestModes,
         delays: DelayService,
         timers: TimerService,
+        users: UserCopy | None = None,
     ) -> None:
+        """``users``: None where nobody logs in."""
         self._state = state
+        self._users = users
         self._modes = modes
         self._delays = delays
         self._timers = timers
@@ -115,8 +122,12 @@ class Metadata:
         """The master's versions of what is copied."""
         self.topics_known_at: int | None = None
         """A position: the topics of all records before it are those of the master; None before the first round."""
-        self.is_copied = False
+        self._are_tables_copied = False
+
+    @property
+    def is_copied(self) -> bool:
         """Whether a whole round is taken over."""
+        return self._are_tables_copied and (self._users is None or self._users.is_complete)
 
     def read(self) -> Round[None]:
         """One round of requests. Raises ProtocolError for an answer that cannot be understood, TableFull."""
@@ -151,6 +162,8 @@ class Metadata:
         if not self._due:  # else the earlier ones come first, or a busy master's would never apply
             self._due, self._due_at = due, end
         self.apply()
+        if self._users is not None:
+            self._users.take((yield Request(RequestCode.AUTH_LIST_USER, self._users.question())))
 
     def apply(self) -> None:
         """Take over the progress that was read, if the log has come far enough. Raises ProtocolError."""
@@ -158,7 +171,7 @@ class Metadata:
             due, self._due = self._due, []
             for each in due:
                 each()
-            self.is_copied = True
+            self._are_tables_copied = True
 
     # --- tables in pages --------------------------------------------------------------------------------------
 
