@@ -38,7 +38,7 @@ from mqspark.protocol.headers.admin_headers import (
 )
 from mqspark.protocol.session import Session
 
-__all__ = ["AuthAdmin"]
+__all__ = ["AclInfo", "AuthAdmin", "PolicyEntryInfo", "PolicyInfo", "UserInfo"]
 
 AnswerWhenSaved = Callable[[Session, Command], None]
 T = TypeVar("T")

@@ -154,10 +154,11 @@ class BrokerApp(ProcessApp):
         return http
 
     def _build_api(self) -> object:
+        from mqspark_server.console.apidocs import docs_router
         from mqspark_server.console.pages import console_router
         from mqspark_server.web.api import create_api
 
-        return create_api(self, [console_router(self._cluster_to_show)])
+        return create_api(self, [console_router(self._cluster_to_show), docs_router])
 
     def _cluster_to_show(self) -> ClusterAt:
         """Where the console asks: the name servers of this broker, without credentials."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,6 +59,21 @@ def test_every_operation_documents_its_problems(http: httpx.Client, broker: Brok
             for status, described in operation["responses"].items():
                 if status >= "400" and "content" in described:
                     assert list(described["content"]) == [PROBLEM], (method, path, status)
+
+
+def test_the_page_about_the_api_has_all_of_it_and_loads_nothing_from_elsewhere(broker: Broker) -> None:
+    answer = httpx.get(f"{broker.http_url}/docs", timeout=60)
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    document = httpx.get(f"{broker.http_url}/openapi.json", timeout=60).json()
+    for path, operations in document["paths"].items():
+        for method in operations:
+            assert (
+                f'<span class="method">{method.upper()}</span> <span class="mono">{path}</span>'
+                in answer.text
+            )
+    assert re.findall(r"(?:src|href)=\"(?!/console|#|/openapi.json)", answer.text) == []
+    assert re.findall(r"<style|\sstyle=|<script(?![^>]*\ssrc=)", answer.text) == []
 
 
 # --- topics ---

@@ -463,3 +463,44 @@ def test_secrets_from_other_hosts_in_clear_are_refused(tmp_path: Path, consents:
     assert asked("192.0.2.1", "https") == 401
     assert asked("127.0.0.1") == 401
     assert asked("::1") == 401
+
+
+# --- users, over HTTP ---
+
+
+def test_users_and_policies_over_http(http: httpx.Client) -> None:
+    http.auth = ROOT
+    made = http.put(
+        "/api/v1/users/clerk", json={"password": "clerk-canary-secret"}, headers={"if-none-match": "*"}
+    )
+    assert (made.status_code, made.json()) == (201, {"user": "clerk", "type": "Normal", "status": "enable"})
+    assert http.put("/api/v1/users/clerk", json={}, headers={"if-none-match": "*"}).status_code == 412
+    assert http.put("/api/v1/users/other", json={}).status_code == 422
+    listed = http.get("/api/v1/users")
+    assert {"clerk", "root", "reader"} <= {each["user"] for each in listed.json()["items"]}
+    assert "canary" not in listed.text
+    tag = http.get("/api/v1/users/clerk/policies").headers["etag"]
+    rule = {"resource": "Topic:Orders", "actions": ["Get"], "decision": "Allow"}
+    policies = {"policies": [{"entries": [rule]}]}
+    put = http.put("/api/v1/users/clerk/policies", json=policies, headers={"if-match": tag})
+    assert put.status_code == 200, put.text
+    assert put.json()["policies"][0]["entries"][0]["resource"] == "Topic:Orders"
+    assert (
+        http.put("/api/v1/users/clerk/policies", json=policies, headers={"if-match": tag}).status_code == 412
+    )
+    bad = {"policies": [{"entries": [{**rule, "resource": "Nothing:x"}]}]}
+    assert http.put("/api/v1/users/clerk/policies", json=bad).status_code == 403
+    clerk = httpx.BasicAuth("clerk", "clerk-canary-secret")
+    assert http.get("/api/v1/topics/Orders/messages", auth=clerk).status_code in (200, 404)
+    assert http.get("/api/v1/topics/Secret/messages", auth=clerk).status_code == 403
+    assert http.get("/api/v1/topics/Secret/tail", auth=clerk).status_code == 403
+    assert http.get("/api/v1/dead-letters/any", auth=clerk).status_code == 403
+    assert http.post("/api/v1/dead-letters/any/resend", json={}, auth=clerk).status_code == 403
+    assert http.get("/api/v1/config", auth=clerk).status_code == 403
+    assert http.put("/api/v1/users/clerk", json={"type": "Super"}, auth=clerk).status_code == 403
+    changed = http.put("/api/v1/users/clerk", json={"status": "disable"})
+    assert changed.json()["status"] == "disable"
+    assert http.get("/api/v1/topics/Orders/messages", auth=clerk).status_code == 401
+    assert http.delete("/api/v1/users/clerk/policies").status_code == 204
+    assert http.delete("/api/v1/users/clerk").status_code == 204
+    assert http.get("/api/v1/users/clerk").status_code == 404

@@ -1,4 +1,5 @@
 """The console: pages about a cluster for a browser.
 
-Imported from outside: ``pages``, ``gateway``. Must not know a broker's core: it asks brokers over the wire.
+Imported from outside: ``pages``, ``apidocs``, ``gateway``. Must not know a broker's core, which it
+asks over the wire.
 """

@@ -16,7 +16,7 @@ from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, No
 from mqspark.message import check_group, check_topic
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.data import LOOKS, VIEWS, ConsoleData, Look
-from mqspark_server.console.rendering import ROOT, render, static_file
+from mqspark_server.console.rendering import HEADERS, HTML, ROOT, render, static_file
 
 __all__ = ["ClusterAt", "console_router", "refuse_credentials"]
 
@@ -26,14 +26,6 @@ AT_ONCE = 4
 """Pages that are made at the same time; others wait."""
 PAGE_S = 20.0
 TIMEOUT_MS = 5_000
-_HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
-    "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-}
-_HTML = "text/html; charset=utf-8"
 _ABSENT = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
@@ -102,15 +94,15 @@ def console_router(cluster: Callable[[], ClusterAt]) -> APIRouter:
             values = {"title": title, "detail": str(error)}
         values |= {"section": section, "place": f"name servers: {at.namesrv or 'none'}"}
         content = await asyncio.to_thread(render, template, values)
-        return Response(content, status, {**_HEADERS, "cache-control": "no-store"}, _HTML)
+        return Response(content, status, {**HEADERS, "cache-control": "no-store"}, HTML)
 
     @router.get(f"{ROOT}/static/{{name}}")
     async def static(name: str) -> Response:
         found = static_file(name)
         if found is None:
-            return Response("no such file\n", 404, _HEADERS, "text/plain")
+            return Response("no such file\n", 404, HEADERS, "text/plain")
         content, kind = found
-        cached = {**_HEADERS, "cache-control": "public, max-age=31536000, immutable"}
+        cached = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
         return Response(content, 200, cached, kind)
 
     @router.get(ROOT)

@@ -16,9 +16,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from mqspark.errors import InvalidMessage
 from mqspark.message import MessageExt
 
-__all__ = ["ROOT", "render", "static_file"]
+__all__ = ["HEADERS", "HTML", "ROOT", "render", "static_file"]
 
 ROOT = "/console"
+HTML = "text/html; charset=utf-8"
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
+    "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+"""Of every answer with a page or a part of one."""
 BODY_BYTES = 16 * 1024
 """Of each message on a page."""
 PREVIEW_LENGTH = 80

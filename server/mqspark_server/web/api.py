@@ -34,7 +34,17 @@ from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import CONTENT_TYPE, render
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1 import groupapi, ingest, topicapi
+from mqspark_server.web.v1 import (
+    deadletterapi,
+    groupapi,
+    ingest,
+    memberapi,
+    messageapi,
+    settingsapi,
+    tailapi,
+    topicapi,
+    userapi,
+)
 from mqspark_server.web.v1.asking import ERRORS, AskerNow, TopicName
 
 if TYPE_CHECKING:
@@ -75,7 +85,7 @@ _LINKS = {
     "/health/ready": "health: whether messages are taken and served, and why not",
     "/health/live": "whether the process runs",
     "/metrics": "metrics, as Prometheus text",
-    "/docs": "the API, to read and to try",
+    "/docs": "the API, to read",
     "/api/v1/cluster": "this broker",
     "/api/v1/topics": "topics with their queues and offsets",
     "/api/v1/groups": "consumer groups with their members and lag",
@@ -100,12 +110,26 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         version=version("mqspark"),
         summary="Health, metrics and a small API beside the remoting port",
         openapi_url="/openapi.json",
+        docs_url=None,  # its page would load scripts from elsewhere
+        redoc_url=None,
     )
     callers = api.state.callers = Callers(app, app.loopback_token)
     problems.answer_on(api)
     api.state.broker = app
-    api.state.ingests = 0
-    for router in (login.router, topicapi.router, groupapi.router, ingest.router, *more):
+    api.state.ingests = api.state.tails = 0
+    own = (
+        login,
+        topicapi,
+        messageapi,
+        tailapi,
+        groupapi,
+        memberapi,
+        deadletterapi,
+        settingsapi,
+        userapi,
+        ingest,
+    )
+    for router in (*(each.router for each in own), *more):
         api.include_router(router)
 
     def serving() -> BrokerParts:

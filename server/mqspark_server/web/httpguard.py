@@ -6,8 +6,9 @@ read and post. Requests that a browser marks as coming from another origin are r
 nor Sec-Fetch-Site.
 
 Time and connections are limited before anybody is known, TLS handshakes included: HEAD_S for the head of a request,
-BODY_S for its body and ANSWER_S for its answer. At ``httpMaxConnections`` a new connection replaces the one that has
-been idle for longest, so that idle connections lock nobody out.
+BODY_S for its body and ANSWER_S for its answer, or STREAM_S for a stream of events, which limits itself. At
+``httpMaxConnections`` a new connection replaces the one that has been idle for longest, so that idle
+connections lock nobody out.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ IDLE_S = 30.0
 """Longer than uvicorn's keep-alive: a connection still open then does not read its answer."""
 BODY_S = 30.0
 ANSWER_S = 60.0
+STREAM_S = 660.0
+"""Longer than ``events.STREAM_S``."""
+STREAMS = "/tail"
+"""The end of the paths that answer with a stream of events."""
 _NEEDS_TLS = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 30\r\nconnection: close\r\n\r\n"
     b"this port speaks https alone.\n"
@@ -166,7 +171,8 @@ def bounded_protocol(max_connections: int, tls: Certificates | None = None) -> t
             elif theirs is h11.SEND_BODY:
                 phase = "body"
             elif ours is not h11.IDLE or theirs is not h11.IDLE:
-                phase = "answer"
+                is_stream = self.cycle is not None and self.cycle.scope["path"].endswith(STREAMS)
+                phase = "stream" if is_stream else "answer"
             elif self.cycle is None or self.conn.trailing_data[0]:
                 phase = "head"
             else:
@@ -180,7 +186,14 @@ def bounded_protocol(max_connections: int, tls: Certificates | None = None) -> t
                 self._limit = None
             self._phase = phase
             self._since = self.loop.time()
-            seconds = {"head": HEAD_S, "idle": IDLE_S, "body": BODY_S, "answer": ANSWER_S}.get(phase or "")
+            limits = {
+                "head": HEAD_S,
+                "idle": IDLE_S,
+                "body": BODY_S,
+                "answer": ANSWER_S,
+                "stream": STREAM_S,
+            }
+            seconds = limits.get(phase or "")
             if seconds is not None:
                 self._limit = self.loop.call_later(seconds, self.transport.abort)
 

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from mqspark.errors import NoRoute
-from mqspark.message import (
-    DLQ_PREFIX,
-    RETRY_TOPIC,
-    SET_BY_BROKERS,
-    Message,
-    MessageExt,
-    dlq_topic,
-    retry_topic,
-)
+from mqspark.message import DLQ_PREFIX, Message, MessageExt, dlq_topic
 from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
@@ -26,6 +18,7 @@ from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
 from mqspark_server.commands.output import Column, as_time
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.shown.deadletters import origin_of, resent_copy
 
 __all__ = ["dlq"]
 
@@ -50,10 +43,6 @@ _since = click.option(
     "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help="As consume."
 )
 _until = click.option("--until", metavar="WHERE", help="An offset or a time.")
-
-
-def _origin_of(message: MessageExt) -> str | None:
-    return message.properties.get("DLQ_ORIGIN_TOPIC") or message.properties.get(RETRY_TOPIC)
 
 
 @dlq.command("ls")
@@ -98,7 +87,7 @@ async def _dead(
     async for message in read_spans(shell, await spans(shell, queues, begin, until), chosen):
         if key is not None and key not in (message.keys or "").split():
             continue
-        if origin is not None and _origin_of(message) != origin:
+        if origin is not None and origin_of(message) != origin:
             continue
         found.append(message)
         if len(found) == count:
@@ -134,7 +123,7 @@ async def dlq_show(
 ) -> None:
     """The dead letters of GROUP."""
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
-    rows = [{**message_row(each), "origin_topic": _origin_of(each)} for each in found]
+    rows = [{**message_row(each), "origin_topic": origin_of(each)} for each in found]
     shell.output.rows((Column("origin_topic", "FROM TOPIC"), *MESSAGE_COLUMNS), rows, empty="no dead letter")
 
 
@@ -168,7 +157,7 @@ async def dlq_resend(
     begin: str,
     until: str | None,
     count: int,
-    to: str,
+    to: Literal["group", "topic"],
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -177,7 +166,7 @@ async def dlq_resend(
     A group in POP mode reads another retry topic: resend --to topic.
     """
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
-    plan = [(each, _resent_copy(each, group, to)) for each in found]
+    plan = [(each, resent_copy(each, group, to)) for each in found]
     rows: list[dict[str, Any]] = [
         {
             "message_id": each.message_id,
@@ -197,20 +186,6 @@ async def dlq_resend(
     sent = await _send(shell, [again for _, again in plan if again is not None])
     if shell.output.is_table:
         click.echo(f"sent {sent} messages again")
-
-
-def _resent_copy(message: MessageExt, group: str, to: str) -> Message | None:
-    """The message as a new one; None if its topic is not known."""
-    origin = _origin_of(message)
-    if origin is None:
-        return None
-    properties = {name: value for name, value in message.properties.items() if name not in SET_BY_BROKERS}
-    if to == "topic":
-        return Message(origin, message.body, properties=properties, flag=message.flag)
-    # Its consumers take the topic from the property.
-    return Message(
-        retry_topic(group), message.body, properties={**properties, RETRY_TOPIC: origin}, flag=message.flag
-    )
 
 
 async def _send(shell: ClusterShell, messages: list[Message]) -> int:

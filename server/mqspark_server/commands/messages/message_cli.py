@@ -13,10 +13,10 @@ from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
-from mqspark_server.commands.messages.traces import trace_rows
 from mqspark_server.commands.output import Column, as_time
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.shown.traces import trace_rows
 
 __all__ = ["message"]
 

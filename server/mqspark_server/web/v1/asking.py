@@ -31,8 +31,10 @@ __all__ = [
     "GroupName",
     "Limit",
     "TopicName",
+    "UserName",
     "check_match",
     "cursor",
+    "decoded",
     "etag",
     "page_after",
 ]
@@ -59,6 +61,7 @@ _STATUS = {
 _REMARKS = {
     "property DELAY": 400,
     "accurate timer message is not enabled": 501,
+    "this broker has no users": 501,
     "timer message is under flow control": 503,
     "broker unable to service, until": 503,
 }
@@ -87,6 +90,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 TopicName = Annotated[str, Path(min_length=1, max_length=255)]
 GroupName = Annotated[str, Path(min_length=1, max_length=255)]
+UserName = Annotated[str, Path(min_length=1, max_length=128)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="at most so many")]
 After = Annotated[
     str | None,
@@ -161,7 +165,7 @@ def page_after(names: Iterable[str], after: str | None, limit: int) -> tuple[lis
     """The ``limit`` names behind a cursor, and the cursor of the next page. Names that come or go meanwhile move no
     other from its page. Raises Problem for a cursor that is none."""
     ordered = sorted(names)
-    first = 0 if after is None else bisect_right(ordered, _decoded(after))
+    first = 0 if after is None else bisect_right(ordered, decoded(after))
     page = ordered[first : first + limit]
     return page, cursor(page[-1]) if first + limit < len(ordered) else None
 
@@ -170,7 +174,8 @@ def cursor(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
 
-def _decoded(text: str) -> str:
+def decoded(text: str) -> str:
+    """Raises Problem for what is no cursor."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):

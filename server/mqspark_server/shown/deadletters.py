@@ -1,0 +1,29 @@
+"""Dead letters: where one came from, and the message that sends it again."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mqspark.message import RETRY_TOPIC, SET_BY_BROKERS, Message, MessageExt, retry_topic
+
+__all__ = ["origin_of", "resent_copy"]
+
+
+def origin_of(message: MessageExt) -> str | None:
+    """The topic that a dead letter came from; None: it does not say so."""
+    return message.properties.get("DLQ_ORIGIN_TOPIC") or message.properties.get(RETRY_TOPIC)
+
+
+def resent_copy(message: MessageExt, group: str, to: Literal["group", "topic"]) -> Message | None:
+    """The dead letter as a new message: to its ``group`` alone, through the retry topic, or to the ``topic`` that it
+    came from; None if that is not known. Raises InvalidMessage when its body cannot be read."""
+    origin = origin_of(message)
+    if origin is None:
+        return None
+    properties = {name: value for name, value in message.properties.items() if name not in SET_BY_BROKERS}
+    if to == "topic":
+        return Message(origin, message.body, properties=properties, flag=message.flag)
+    # Its consumers take the topic from the property.
+    return Message(
+        retry_topic(group), message.body, properties={**properties, RETRY_TOPIC: origin}, flag=message.flag
+    )

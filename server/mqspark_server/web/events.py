@@ -1,0 +1,76 @@
+"""Server-sent events: an answer that goes on until its client, its source or its time ends.
+
+Each event waits until the connection takes it; nothing is queued. A client that takes nothing for STUCK_S is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Callable
+
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from mqspark_server.web.problems import Problem
+
+__all__ = ["EVENTS", "STREAM_S", "EventStream", "event"]
+
+EVENTS = "text/event-stream"
+STREAM_S = 600.0
+"""The longest life of one stream; browsers connect again."""
+STUCK_S = 30.0
+
+
+def event(name: str, data: str) -> bytes:
+    """``data``: one line or several, which may not choose another event."""
+    lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
+    return f"event: {name}\n{lines}\n".encode("utf-8", "replace")
+
+
+class EventStream(Response):
+    """``ended`` is called once, however it ends."""
+
+    media_type = EVENTS
+
+    def __init__(self, source: AsyncGenerator[bytes, None], ended: Callable[[], None]) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._source = source
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(self._gone(receive))
+        try:
+            await asyncio.wait({sending, gone}, timeout=STREAM_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, gone):
+                task.cancel()
+            await asyncio.gather(sending, gone, return_exceptions=True)
+            self._ended()
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            raise error
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(STUCK_S):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        try:
+            async with contextlib.aclosing(self._source) as source:
+                async for each in source:
+                    async with asyncio.timeout(STUCK_S):
+                        await send({"type": "http.response.body", "body": each, "more_body": True})
+        except Problem as problem:
+            text = json.dumps({"status": problem.status, "detail": problem.detail})
+            await send({"type": "http.response.body", "body": event("problem", text), "more_body": True})
+        except TimeoutError:
+            return
+
+    @staticmethod
+    async def _gone(receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass

@@ -1,0 +1,273 @@
+"""/api/v1/dead-letters: what groups could not process: list, show, and send again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from mqspark.auth.policies import Action
+from mqspark.errors import InvalidMessage
+from mqspark.message import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    Message,
+    MessageExt,
+    dlq_topic,
+    encode_properties,
+    new_unique_id,
+)
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
+from mqspark_server.shown.deadletters import origin_of, resent_copy
+from mqspark_server.web.callers import CLUSTER
+from mqspark_server.web.callers import group as group_named
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, GroupName, Limit, cursor, page_after
+from mqspark_server.web.v1.messageapi import (
+    EVER_MS,
+    Filtering,
+    Since,
+    Until,
+    found_topic,
+    place_after,
+    spans_of,
+)
+from mqspark_server.web.v1.storedmessages import MessagesFound, MessageView, Place, choose, read_some, views
+
+__all__ = ["router"]
+
+MAX_RESENT = 10_000
+"""Of one request."""
+MAX_IDS = 1_000
+SHOWN = 1_000
+STEP = 128
+IN_FLIGHT = 32
+RESEND_S = 20.0
+"""After so long a request answers where to go on."""
+_PRODUCER_GROUP = "HTTP_PRODUCER"
+
+router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], responses=ERRORS)
+
+
+class DeadLetterGroup(BaseModel):
+    group: str
+    messages: int
+    lastStored: int | None = Field(description="when the newest one came, ms since 1970")
+
+
+class DeadLetterGroupPage(BaseModel):
+    items: list[DeadLetterGroup]
+    next: str | None = Field(description="for `after` of the next page; null: this is the last one")
+
+
+class DeadLetter(MessageView):
+    originTopic: str | None = Field(description="where it came from; null: it does not say so")
+
+
+class DeadLetterPage(BaseModel):
+    items: list[DeadLetter]
+    next: str | None = Field(description="as of a page of messages")
+
+
+class Resend(BaseModel):
+    """Which dead letters to send again: those that every given filter takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: list[str] | None = Field(
+        default=None, max_length=MAX_IDS, description="only these, by msgId or offsetMsgId"
+    )
+    topic: str | None = Field(default=None, max_length=255, description="only those that came from it")
+    key: str | None = Field(default=None, max_length=1_024)
+    tags: str | None = Field(default=None, max_length=4_096)
+    sql: str | None = Field(default=None, max_length=4_096)
+    since: int | None = Field(default=None, ge=0, le=EVER_MS)
+    until: int | None = Field(default=None, ge=0, le=EVER_MS)
+    to: Literal["group", "topic"] = Field(
+        default="group",
+        description="group: through its retry topic, so that no other group gets them; topic: to where they came from,"
+        " which groups in POP mode need",
+    )
+    limit: int = Field(default=MAX_RESENT, ge=1, le=MAX_RESENT)
+    after: str | None = Field(default=None, max_length=200, description="`next` of the answer before")
+    dryRun: bool = Field(default=False, description="only say what would be sent")
+
+
+class Resent(BaseModel):
+    msgId: str = Field(description="of the dead letter")
+    to: str | None = Field(description="null: it does not say where it came from, and is not sent")
+    tags: str | None
+    keys: str | None
+    storeTime: int
+
+
+class ResendOutcome(BaseModel):
+    group: str
+    dryRun: bool
+    matched: int
+    resent: int
+    withoutOrigin: int
+    items: list[Resent] = Field(description="the first thousand")
+    next: str | None = Field(description="for `after`, if there may be more")
+
+
+@router.get("")
+async def list_dead_letters(asker: AskerNow, limit: Limit = 100, after: After = None) -> DeadLetterGroupPage:
+    """Groups that have dead letters."""
+    asker.authorize(CLUSTER, Action.GET, Action.LIST)
+    state = asker.state
+    store = state.store
+    names = [name.removeprefix(DLQ_PREFIX) for name in state.topics.names() if name.startswith(DLQ_PREFIX)]
+    page, following = page_after(names, after, limit)
+    items = []
+    for group in page:
+        topic, count, newest = dlq_topic(group), 0, 0
+        found = state.topics.get(topic)
+        for queue_id in range(0 if found is None else found.queue_limit):
+            low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            if high > low:
+                count += high - max(low, 0)
+                newest = max(newest, store.store_timestamp_at(topic, queue_id, high - 1))
+        items.append(DeadLetterGroup(group=group, messages=count, lastStored=newest or None))
+    return DeadLetterGroupPage(items=items, next=following)
+
+
+@router.get("/{group}")
+async def show_dead_letters(
+    group: GroupName,
+    asker: AskerNow,
+    topic: str | None = Query(default=None, max_length=255, description="only those that came from it"),
+    key: str | None = Query(default=None, max_length=1_024),
+    tags: Filtering = None,
+    sql: Filtering = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 32,
+    after: After = None,
+) -> DeadLetterPage:
+    """The dead letters of a group, oldest first."""
+    asker.authorize(group_named(group), Action.GET, Action.SUB)
+    found = await _found(
+        asker,
+        group,
+        Resend(topic=topic, key=key, tags=tags, sql=sql, since=since, until=until),
+        place_after(after),
+        limit,
+    )
+    shown = await views(found.messages)
+    items = [
+        DeadLetter(**view.model_dump(), originTopic=origin_of(message))
+        for view, message in zip(shown, found.messages, strict=False)
+    ]
+    following = found.next
+    if len(shown) < len(found.messages):
+        left = found.messages[len(shown)]
+        following = Place(left.queue_id, left.queue_offset)
+    return DeadLetterPage(items=items, next=_cursor(following))
+
+
+@router.post("/{group}/resend")
+async def resend(group: GroupName, wanted: Resend, asker: AskerNow) -> ResendOutcome:
+    """Send dead letters again, as new messages. They stay where they are until they expire. A problem's member
+    `resent` says how many were sent before it."""
+    asker.authorize(group_named(group), Action.UPDATE)
+    outcome = ResendOutcome(
+        group=group, dryRun=wanted.dryRun, matched=0, resent=0, withoutOrigin=0, items=[], next=None
+    )
+    place, clock = place_after(wanted.after), asyncio.get_running_loop()
+    end = clock.time() + RESEND_S
+    while outcome.matched < wanted.limit:
+        found = await _found(asker, group, wanted, place, min(STEP, wanted.limit - outcome.matched))
+        await _send_again(asker, group, found.messages, wanted, outcome)
+        place = found.next
+        if place is None or clock.time() >= end:
+            break
+    outcome.next = _cursor(place)
+    return outcome
+
+
+def _cursor(place: Place | None) -> str | None:
+    return None if place is None else cursor(f"{place.queue_id}:{place.offset}")
+
+
+async def _found(asker: Asker, group: str, wanted: Resend, place: Place | None, limit: int) -> MessagesFound:
+    """Raises Problem."""
+    topic = dlq_topic(group)
+    if asker.state.topics.get(topic) is None:
+        raise Problem(404, f"group {group!r} has no dead letters")
+    chosen = choose(asker, wanted.tags, wanted.sql, _accepts(wanted))
+    queue_ids = range(found_topic(asker, topic).queue_limit)
+    spans = spans_of(asker, topic, queue_ids, place, None, wanted.since, wanted.until)
+    return await read_some(asker, topic, spans, limit, chosen)
+
+
+def _accepts(wanted: Resend) -> Callable[[MessageExt], bool]:
+    ids = None if wanted.ids is None else frozenset(wanted.ids)
+
+    def accepts(message: MessageExt) -> bool:
+        return (
+            (wanted.key is None or wanted.key in (message.keys or "").split())
+            and (wanted.topic is None or origin_of(message) == wanted.topic)
+            and (ids is None or message.message_id in ids or message.offset_message_id in ids)
+        )
+
+    return accepts
+
+
+async def _send_again(
+    asker: Asker, group: str, messages: list[MessageExt], wanted: Resend, outcome: ResendOutcome
+) -> None:
+    """Raises Problem."""
+
+    def copied() -> list[tuple[MessageExt, Message | None]]:
+        return [(message, resent_copy(message, group, wanted.to)) for message in messages]
+
+    try:
+        pairs = await asyncio.to_thread(copied)
+    except InvalidMessage as error:
+        raise Problem(500, f"a dead letter cannot be read: {error}", resent=outcome.resent) from None
+    outcome.matched += len(pairs)
+    outcome.withoutOrigin += sum(again is None for _, again in pairs)
+    outcome.items += [
+        Resent(
+            msgId=message.message_id,
+            to=None if again is None else again.topic,
+            tags=message.tags,
+            keys=message.keys,
+            storeTime=message.store_timestamp_ms,
+        )
+        for message, again in pairs[: SHOWN - len(outcome.items)]
+    ]
+    if wanted.dryRun:
+        return
+    ready = [again for _, again in pairs if again is not None]
+    for begin in range(0, len(ready), IN_FLIGHT):
+        sent = await asyncio.gather(
+            *(_send(asker, again) for again in ready[begin : begin + IN_FLIGHT]), return_exceptions=True
+        )
+        outcome.resent += sum(not isinstance(each, BaseException) for each in sent)
+        for each in sent:
+            if isinstance(each, Problem):
+                each.more["resent"] = outcome.resent
+            if isinstance(each, BaseException):
+                raise each
+
+
+async def _send(asker: Asker, message: Message) -> None:
+    properties = {**message.properties, "UNIQ_KEY": new_unique_id(), "WAIT": "true"}
+    header = SendMessageRequestHeaderV2(
+        producer_group=_PRODUCER_GROUP,
+        topic=message.topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_nums=4,
+        queue_id=-1,
+        sys_flag=0,
+        born_timestamp=asker.app.clock.now_ms(),
+        flag=message.flag,
+        properties=encode_properties(properties).decode(),
+    )
+    await asker.ask(RequestCode.SEND_MESSAGE_V2, header, message.body)

@@ -1,0 +1,177 @@
+"""/api/v1/groups/{group}/members and /modes: who is in a group and what it does, and whether it pulls or pops."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from mqspark.auth.policies import Action
+from mqspark.broker.admin.views import language_name
+from mqspark.errors import IllegalName, ProtocolError
+from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
+from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
+from mqspark.protocol.bodies.client_bodies import (
+    MessageRequestModeSerializeWrapper,
+    SetMessageRequestModeRequestBody,
+)
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers.client_headers import GetConsumerRunningInfoRequestHeader
+from mqspark_server.web.callers import group as group_named
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, GroupName, Limit, page_after
+from mqspark_server.web.v1.groupapi import Member
+
+__all__ = ["router"]
+
+MAX_QUEUES = 4_096
+MAX_PROPERTIES = 256
+MAX_STACKS_LENGTH = 1 << 20
+
+router = APIRouter(prefix="/api/v1/groups", tags=["groups"], responses=ERRORS)
+
+
+class MemberPage(BaseModel):
+    items: list[Member]
+    next: str | None = Field(description="for `after` of the next page; null: this is the last one")
+
+
+class MemberQueue(BaseModel):
+    topic: str
+    broker: str
+    queueId: int
+    cached: int = Field(description="messages that wait for the listener")
+    committed: int
+    lastPull: int = Field(description="ms since 1970")
+    lastConsume: int
+
+
+class MemberState(BaseModel):
+    """What a consumer says of itself."""
+
+    clientId: str
+    properties: dict[str, str]
+    queues: list[MemberQueue]
+    rates: dict[str, dict[str, float]] = Field(description="by topic")
+    stacks: str | None = Field(description="of its threads, if asked for")
+
+
+class Mode(BaseModel):
+    topic: str
+    mode: str = Field(description="PULL or POP")
+    shareQueues: int = Field(description="of how many neighbours a consumer shares the queues; 0: of all")
+
+
+class ModeChange(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str = Field(min_length=1, max_length=255)
+    mode: Literal["PULL", "POP"]
+    shareQueues: int = Field(default=0, ge=0, le=0x7FFF)
+
+
+class Modes(BaseModel):
+    items: list[Mode] = Field(description="of topics where it is set; elsewhere the broker's default counts")
+
+
+@router.get("/{group}/members")
+async def list_members(
+    group: GroupName, asker: AskerNow, limit: Limit = 100, after: After = None
+) -> MemberPage:
+    """The connected consumers of a group."""
+    asker.authorize(group_named(group), Action.GET)
+    found = asker.state.clients.consumer(group)
+    if found is None and group not in asker.state.subscriptions:
+        raise Problem(404, f"no group {group!r}")
+    members = {} if found is None else {member.client_id: member for member in found.members.values()}
+    page, following = page_after(members, after, limit)
+    items = [
+        Member(
+            clientId=client_id,
+            address=members[client_id].session.peer,
+            language=language_name(members[client_id].language),
+            version=members[client_id].version,
+        )
+        for client_id in page
+    ]
+    return MemberPage(items=items, next=following)
+
+
+@router.get("/{group}/members/{clientId}")
+async def show_member(
+    group: GroupName,
+    clientId: str,
+    asker: AskerNow,
+    stacks: bool = Query(default=False, description="ask for the stacks of its threads, too"),
+) -> MemberState:
+    """What one consumer is doing, asked of it through the broker."""
+    found = asker.state.clients.consumer(group)
+    if found is None or clientId not in found.members:
+        asker.authorize(group_named(group), Action.GET)
+        raise Problem(404, f"group {group!r} has no member {clientId[:200]!r}")
+    header = GetConsumerRunningInfoRequestHeader(
+        consumer_group=group, client_id=clientId, jstack_enable=stacks
+    )
+    answer = await asker.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+    try:
+        info = decode_body(ConsumerRunningInfo, answer.body)
+        queues = [
+            MemberQueue(
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queueId=queue.queue_id,
+                cached=each.cached_msg_count,
+                committed=each.commit_offset,
+                lastPull=each.last_pull_timestamp,
+                lastConsume=each.last_consume_timestamp,
+            )
+            for queue, each in [(queue_of(key), each) for key, each in info.mq_table.items()][:MAX_QUEUES]
+        ]
+    except (ProtocolError, IllegalName) as error:
+        raise Problem(500, f"the consumer's answer is malformed: {error}") from None
+    rates: dict[str, dict[str, float]] = {
+        topic: {
+            "pullTps": each.pull_tps,
+            "pullMs": each.pull_rt,
+            "consumedTps": each.consume_ok_tps,
+            "failedTps": each.consume_failed_tps,
+            "consumeMs": each.consume_rt,
+        }
+        for topic, each in info.status_table.items()
+    }
+    return MemberState(
+        clientId=clientId,
+        properties=dict(list(info.properties.items())[:MAX_PROPERTIES]),
+        queues=queues,
+        rates=rates,
+        stacks=None if info.jstack is None else info.jstack[:MAX_STACKS_LENGTH],
+    )
+
+
+@router.get("/{group}/modes")
+async def show_modes(group: GroupName, asker: AskerNow) -> Modes:
+    """How the group consumes its topics."""
+    asker.authorize(group_named(group), Action.GET)
+    answer = await _all_modes(asker)
+    items = [
+        Mode(topic=topic, mode=groups[group].mode, shareQueues=groups[group].pop_share_queue_num)
+        for topic, groups in sorted(answer.message_request_mode_map.items())
+        if group in groups
+    ]
+    return Modes(items=items)
+
+
+@router.put("/{group}/modes")
+async def put_mode(group: GroupName, change: ModeChange, asker: AskerNow) -> Modes:
+    """How the group consumes a topic from now on, where its consumers leave that to the broker."""
+    body = SetMessageRequestModeRequestBody(
+        topic=change.topic, consumer_group=group, mode=change.mode, pop_share_queue_num=change.shareQueues
+    )
+    await asker.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, None, encode_body(body))
+    return await show_modes(group, asker)
+
+
+async def _all_modes(asker: Asker) -> MessageRequestModeSerializeWrapper:
+    answer = await asker.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    return decode_body(MessageRequestModeSerializeWrapper, answer.body)

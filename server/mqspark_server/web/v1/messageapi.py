@@ -1,0 +1,242 @@
+"""/api/v1/topics/{topic}/messages: read messages by offset, time, key, id and filter, or the newest."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from mqspark.auth.policies import Action
+from mqspark.broker.state.topics import Topic
+from mqspark.errors import InvalidMessage, StoreUnreadable
+from mqspark.message import MessageExt, decode_offset_id
+from mqspark.protocol.slices import Work
+from mqspark_server.web.callers import topic as topic_named
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.turns import between_turns
+from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, TopicName, cursor, decoded
+from mqspark_server.web.v1.storedmessages import (
+    Chosen,
+    MessagesFound,
+    MessageView,
+    Place,
+    choose,
+    read_records,
+    read_some,
+    views,
+)
+
+__all__ = [
+    "Filtering",
+    "MessagePage",
+    "Since",
+    "Until",
+    "found_topic",
+    "page_of",
+    "place_after",
+    "router",
+    "spans_of",
+]
+
+MAX_MESSAGES = 1_000
+"""Of one page."""
+MAX_BY_KEY = 64
+"""RocketMQ's limit of one lookup (maxMsgsNumBatch)."""
+EVER_MS = (1 << 62) - 1
+_MAX_NUMBER_LENGTH = 19
+
+router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
+
+Since = Annotated[
+    int | None, Query(ge=0, le=EVER_MS, description="stored at or after this time, ms since 1970")
+]
+Until = Annotated[int | None, Query(ge=0, le=EVER_MS, description="stored before this time, ms since 1970")]
+Filtering = Annotated[
+    str | None, Query(max_length=4_096, description="tags as `a || b`, or an expression of SQL92")
+]
+_Limit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="at most so many")]
+
+
+class MessagePage(BaseModel):
+    items: list[MessageView]
+    next: str | None = Field(
+        description="for `after` of the next page; null: this is the last one. With a filter a page may have few items"
+        " or none, and not be the last."
+    )
+
+
+@router.get("/{topic}/messages")
+async def list_messages(
+    topic: TopicName,
+    asker: AskerNow,
+    queueId: Annotated[int | None, Query(ge=0, le=0x7FFF, description="absent: all queues, in turn")] = None,
+    offset: Annotated[int | None, Query(ge=0, le=EVER_MS, description="the first; needs queueId")] = None,
+    since: Since = None,
+    until: Until = None,
+    key: Annotated[str | None, Query(min_length=1, max_length=1_024)] = None,
+    tags: Filtering = None,
+    sql: Filtering = None,
+    last: Annotated[
+        int | None, Query(ge=1, le=MAX_MESSAGES, description="the newest of all queues, newest first")
+    ] = None,
+    limit: _Limit = 32,
+    after: After = None,
+) -> MessagePage:
+    """Messages of a topic, queue by queue and in the order of each; with `key` by the index, oldest first; with `last`
+    the newest."""
+    asker.authorize(topic_named(topic), Action.GET, Action.SUB)
+    found = found_topic(asker, topic)
+    if offset is not None and (queueId is None or since is not None):
+        raise Problem(422, "offset needs queueId, and excludes since")
+    ways = [name for name, given in (("key", key), ("last", last)) if given is not None]
+    if len(ways) == 2 or (ways and any(each is not None for each in (offset, sql, after))):
+        raise Problem(422, f"{ways[0]} goes with none of offset, sql and after, and key not with last")
+    if last is not None and (tags or since is not None or until is not None):
+        raise Problem(422, "last goes with no filter and no time")
+    chosen = choose(asker, tags, sql)
+    if key is not None:
+        messages = _by_key(
+            asker, topic, key, since or 0, EVER_MS if until is None else max(0, until - 1), limit
+        )
+        return await page_of(MessagesFound([each for each in messages if chosen.takes(each)], None))
+    queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
+    if last is not None:
+        return await page_of(MessagesFound(await _newest(asker, topic, queue_ids, last), None))
+    place = place_after(after)
+    spans = spans_of(asker, topic, queue_ids, place, offset, since, until)
+    return await page_of(await read_some(asker, topic, spans, limit, chosen))
+
+
+@router.get("/{topic}/messages/{messageId}")
+async def one_message(topic: TopicName, messageId: str, asker: AskerNow) -> MessageView:
+    """The message with this id: the broker's, or a producer's unique id."""
+    asker.authorize(topic_named(topic), Action.GET, Action.SUB)
+    found_topic(asker, topic)
+    for message in (
+        *_by_offset_id(asker, messageId),
+        *_by_key(asker, topic, messageId, 0, EVER_MS, MAX_BY_KEY),
+    ):
+        if message.topic == topic and messageId in (message.message_id, message.offset_message_id):
+            return (await views([message]))[0]
+    raise Problem(404, f"topic {topic} has no message {messageId[:100]!r}")
+
+
+def found_topic(asker: Asker, topic: str) -> Topic:
+    """Raises Problem."""
+    found = asker.state.topics.get(topic)
+    if found is None:
+        raise Problem(404, f"no topic {topic!r}")
+    return found
+
+
+def place_after(after: str | None) -> Place | None:
+    """The place of a cursor. Raises Problem for one that is none."""
+    if after is None:
+        return None
+    queue_id, colon, offset = decoded(after).partition(":")
+    if not (
+        colon
+        and all(each.isascii() and each.isdecimal() for each in (queue_id, offset))
+        and len(queue_id) + len(offset) <= _MAX_NUMBER_LENGTH
+    ):
+        raise Problem(400, "the cursor is none of this broker's: leave `after` out for the first page")
+    return Place(int(queue_id), int(offset))
+
+
+def spans_of(
+    asker: Asker,
+    topic: str,
+    queue_ids: range,
+    place: Place | None,
+    offset: int | None = None,
+    since: int | None = None,
+    until: int | None = None,
+) -> Iterator[tuple[int, int, int]]:
+    """What is to be read, from ``place`` on: queue id, first offset, end."""
+    store = asker.state.store
+    for queue_id in queue_ids:
+        if place is not None and queue_id < place.queue_id:
+            continue
+        if not store.has_queue(topic, queue_id):
+            continue
+        end = store.max_offset(topic, queue_id)
+        if until is not None:
+            end = min(end, store.offset_by_timestamp(topic, queue_id, until))
+        first = offset or 0
+        if since is not None:
+            first = store.offset_by_timestamp(topic, queue_id, since)
+        if place is not None and queue_id == place.queue_id:
+            first = max(first, place.offset)
+        yield queue_id, first, end
+
+
+async def page_of(found: MessagesFound) -> MessagePage:
+    shown = await views(found.messages)
+    following = found.next
+    if len(shown) < len(found.messages):
+        left = found.messages[len(shown)]
+        following = Place(left.queue_id, left.queue_offset)
+    return MessagePage(
+        items=shown,
+        next=None if following is None else cursor(f"{following.queue_id}:{following.offset}"),
+    )
+
+
+async def _newest(asker: Asker, topic: str, queue_ids: range, count: int) -> list[MessageExt]:
+    """By the time of storing, the newest first."""
+    store = asker.state.store
+
+    def chosen() -> Work[dict[int, tuple[int, int]]]:
+        """Queue id to the offsets from the first to the last, by going back through all queues at once."""
+        waiting = []
+        for number, queue_id in enumerate(queue_ids):
+            end = store.max_offset(topic, queue_id)
+            if end > store.min_offset(topic, queue_id):
+                waiting.append((-store.store_timestamp_at(topic, queue_id, end - 1), queue_id, end - 1))
+            if number % 64 == 0:
+                yield
+        heapq.heapify(waiting)
+        taken: dict[int, tuple[int, int]] = {}
+        for _ in range(count):
+            if not waiting:
+                break
+            _, queue_id, offset = heapq.heappop(waiting)
+            taken[queue_id] = offset, taken.get(queue_id, (0, offset + 1))[1]
+            if offset > store.min_offset(topic, queue_id):
+                earlier = store.store_timestamp_at(topic, queue_id, offset - 1)
+                heapq.heappush(waiting, (-earlier, queue_id, offset - 1))
+            yield
+        return taken
+
+    spans = [(queue_id, first, end) for queue_id, (first, end) in (await between_turns(chosen())).items()]
+    found = await read_some(asker, topic, spans, count, Chosen(), max_steps=2 * MAX_MESSAGES)
+    return sorted(
+        found.messages, key=lambda each: (each.store_timestamp_ms, each.physical_offset), reverse=True
+    )
+
+
+def _by_key(asker: Asker, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[MessageExt]:
+    try:
+        records = asker.state.store.query_message(topic, key, min(limit, MAX_BY_KEY), begin_ms, end_ms)
+    except StoreUnreadable as error:
+        raise Problem(503, str(error)) from None
+    return [
+        message
+        for message in read_records(asker, records)
+        if key in (message.keys or "").split() or key == message.unique_id  # the index compares hashes
+    ]
+
+
+def _by_offset_id(asker: Asker, message_id: str) -> list[MessageExt]:
+    try:
+        _, _, position = decode_offset_id(message_id)
+    except InvalidMessage:
+        return []
+    try:
+        record = asker.state.store.record_at(position)
+    except StoreUnreadable as error:
+        raise Problem(503, str(error)) from None
+    return [] if record is None else read_records(asker, [record])

@@ -1,0 +1,220 @@
+"""Stored messages for /api/v1: chosen by a filter, read in bounded steps, shown as JSON.
+
+A step reads the store on the loop, within the limits of a pull; bodies are inflated and made text in another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from pydantic import BaseModel, Field
+
+from mqspark.broker.pull.pull import check_expression_type
+from mqspark.broker.state.selection import Wanted, get_wanted
+from mqspark.errors import InvalidFilter, InvalidMessage, StoreUnreadable
+from mqspark.filter.sql import SQL92, compile_sql
+from mqspark.filter.tags import tag_codes
+from mqspark.message import MessageExt, split_tags
+from mqspark.protocol.dispatch import Refusal
+from mqspark.record import decode_pull, decode_records
+from mqspark.store.store import GetStatus, MessageStore
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.v1.asking import Asker
+
+__all__ = [
+    "Chosen",
+    "MessagesFound",
+    "MessageView",
+    "Place",
+    "choose",
+    "read_records",
+    "read_some",
+    "view_of",
+    "views",
+]
+
+PAGE_BYTES = 4 << 20
+"""Of the bodies of one page, but at least one message."""
+STEP_MESSAGES = 256
+STEP_BYTES = 1 << 20
+MAX_STEPS = 64
+"""Reads of the store for one page; a page with a filter may end before it is full."""
+
+
+class MessageView(BaseModel):
+    """A stored message. Its body is text in ``body``, or other bytes in ``bodyBase64``."""
+
+    topic: str
+    queueId: int
+    queueOffset: int
+    msgId: str = Field(description="the producer's unique id; the broker's where there is none")
+    offsetMsgId: str = Field(description="the broker's id: where the message is")
+    tags: str | None
+    keys: list[str]
+    properties: dict[str, str]
+    bornTime: int = Field(description="ms since 1970, by the producer's clock")
+    storeTime: int
+    bornHost: str
+    storeHost: str
+    reconsumeTimes: int
+    size: int = Field(description="of the body, in bytes")
+    body: str | None = None
+    bodyBase64: str | None = None
+    bodyProblem: str | None = Field(default=None, description="why the body cannot be shown")
+
+
+class Place(NamedTuple):
+    """Where a read goes on."""
+
+    queue_id: int
+    offset: int
+
+
+class Chosen(NamedTuple):
+    """A filter. ``tags``: their texts, where the store compares hashes; ``accepts``: what no index knows."""
+
+    wanted: Wanted = None
+    tags: frozenset[str] = frozenset()
+    accepts: Callable[[MessageExt], bool] = lambda message: True
+
+    def takes(self, message: MessageExt) -> bool:
+        return (not self.tags or message.tags in self.tags) and self.accepts(message)
+
+
+class MessagesFound(NamedTuple):
+    messages: list[MessageExt]
+    next: Place | None
+    """None: there is no more."""
+
+
+def choose(
+    asker: Asker,
+    tags: str | None,
+    sql: str | None,
+    accepts: Callable[[MessageExt], bool] = lambda message: True,
+) -> Chosen:
+    """Raises Problem for an expression that is none."""
+    if tags and sql:
+        raise Problem(422, "tags and sql exclude each other")
+    if not sql:
+        try:
+            return Chosen(tag_codes[tags or "*"], frozenset(split_tags(tags)), accepts)
+        except InvalidMessage as error:
+            raise Problem(400, f"tags: {error}") from None
+    try:
+        check_expression_type(asker.app.config, SQL92)
+        return Chosen(compile_sql(sql), accepts=accepts)
+    except InvalidFilter as error:
+        raise Problem(400, f"sql: {error}") from None
+    except Refusal as refusal:
+        raise Problem(501, refusal.remark) from None
+
+
+async def read_some(
+    asker: Asker,
+    topic: str,
+    spans: Iterable[tuple[int, int, int]],
+    limit: int,
+    chosen: Chosen,
+    max_steps: int = MAX_STEPS,
+) -> MessagesFound:
+    """At most ``limit`` messages of spans (queue id, first offset, end), one span after another. Raises Problem."""
+    store, found, steps, stored_bytes = asker.state.store, list[MessageExt](), 0, 0
+    for queue_id, first, end in spans:
+        offset = max(first, store.min_offset(topic, queue_id))
+        while offset < end:
+            if len(found) >= limit or steps >= max_steps or stored_bytes >= PAGE_BYTES:
+                return MessagesFound(found, Place(queue_id, offset))
+            steps += 1
+            wanted = min(STEP_MESSAGES, limit - len(found), end - offset)
+            messages, following = _step(asker, store, topic, Place(queue_id, offset), wanted, chosen)
+            for message in messages:
+                if message.queue_offset >= end:
+                    following = end
+                    break
+                if chosen.takes(message):
+                    found.append(message)
+                    stored_bytes += message.store_size_bytes
+                    if len(found) >= limit:
+                        following = message.queue_offset + 1
+                        break
+            offset = following
+            await asyncio.sleep(0)
+    return MessagesFound(found, None)
+
+
+def _step(
+    asker: Asker, store: MessageStore, topic: str, place: Place, count: int, chosen: Chosen
+) -> tuple[list[MessageExt], int]:
+    """Messages and the offset behind those that were looked at."""
+    queue_id, offset = place
+    try:
+        result = get_wanted(store, topic, queue_id, offset, count, STEP_BYTES, chosen.wanted)
+        if result.status is not GetStatus.FOUND:
+            return [], result.next_offset if result.next_offset > offset else result.max_offset
+        messages, rest = decode_pull(b"".join(result.buffers), broker_name=asker.app.config.broker_name)
+    except StoreUnreadable as error:
+        raise Problem(503, str(error)) from None
+    except InvalidMessage as error:
+        raise Problem(500, f"queue {queue_id} cannot be read at {offset}: {error}") from None
+    following = result.next_offset if rest is None else rest
+    return [message for message in messages if message.queue_offset >= offset], max(following, offset + 1)
+
+
+def read_records(asker: Asker, records: Sequence[memoryview]) -> list[MessageExt]:
+    """The messages of single records of the log. Raises Problem."""
+    try:
+        return decode_records(b"".join(records), broker_name=asker.app.config.broker_name)
+    except InvalidMessage as error:
+        raise Problem(500, f"the message cannot be read: {error}") from None
+
+
+async def views(messages: Sequence[MessageExt]) -> list[MessageView]:
+    """As many of them as fit into a page; the first always does."""
+
+    def shown() -> list[MessageView]:
+        made: list[MessageView] = []
+        size = 0
+        for message in messages:
+            view = view_of(message)
+            size += view.size
+            if made and size > PAGE_BYTES:
+                break
+            made.append(view)
+        return made
+
+    return await asyncio.to_thread(shown)
+
+
+def view_of(message: MessageExt) -> MessageView:
+    """May inflate the body, so that a large one takes its time."""
+    view = MessageView(
+        topic=message.topic,
+        queueId=message.queue_id,
+        queueOffset=message.queue_offset,
+        msgId=message.message_id,
+        offsetMsgId=message.offset_message_id,
+        tags=message.tags,
+        keys=(message.keys or "").split(),
+        properties=dict(message.properties),
+        bornTime=message.born_timestamp_ms,
+        storeTime=message.store_timestamp_ms,
+        bornHost=message.born_host,
+        storeHost=message.store_host,
+        reconsumeTimes=message.reconsume_times,
+        size=message.stored_body_bytes,
+    )
+    try:
+        body = message.body
+    except InvalidMessage as error:
+        view.bodyProblem = str(error)
+        return view
+    view.size = len(body)
+    try:
+        view.body = body.decode()
+    except UnicodeDecodeError:
+        view.bodyBase64 = base64.b64encode(body).decode()
+    return view

@@ -1,0 +1,94 @@
+"""/api/v1/topics/{topic}/tail: messages as they arrive, as server-sent events.
+
+A tail holds a place in each queue and no message: what its client has not taken is read when it does. One that falls
+behind skips what it would show too late, and says so. It ends with its client, with its rights, and with the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from mqspark.auth.policies import Action
+from mqspark_server.web.callers import topic as topic_named
+from mqspark_server.web.events import EVENTS, EventStream, event
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
+from mqspark_server.web.v1.messageapi import Filtering, found_topic
+from mqspark_server.web.v1.storedmessages import Chosen, choose, read_some, views
+
+__all__ = ["router"]
+
+MAX_TAILS = 16
+"""At once; each asks its queues ten times a second."""
+MAX_BEHIND = 1_000
+"""Messages of a queue. What is further behind is skipped."""
+AT_ONCE = 64
+PAUSE_S = 0.1
+CHECK_S = 5.0
+"""How often the rights of its client are looked at again, and a sign of life is sent."""
+
+router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
+
+
+@router.get("/{topic}/tail", response_class=Response, responses={200: {"content": {EVENTS: {}}}})
+async def tail(
+    topic: TopicName,
+    request: Request,
+    asker: AskerNow,
+    queueId: Annotated[int | None, Query(ge=0, le=0x7FFF)] = None,
+    tags: Filtering = None,
+    sql: Filtering = None,
+) -> Response:
+    """Messages as they arrive, from now on: events `message` with the JSON of a message, `skipped` with the number of
+    messages that a slow client did not get, and `problem` at the end of a tail that cannot go on. At most ten minutes:
+    browsers then connect again by themselves."""
+    asker.authorize(topic_named(topic), Action.GET, Action.SUB)
+    found = found_topic(asker, topic)
+    chosen = choose(asker, tags, sql)
+    queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
+    state = request.app.state
+    if state.tails >= MAX_TAILS:
+        raise Problem(503, f"{MAX_TAILS} tails are open already", headers={"Retry-After": "10"})
+    state.tails += 1
+
+    def ended() -> None:
+        state.tails -= 1
+
+    return EventStream(_arrivals(asker, topic, queue_ids, chosen), ended)
+
+
+async def _arrivals(
+    asker: Asker, topic: str, queue_ids: range, chosen: Chosen
+) -> AsyncGenerator[bytes, None]:
+    store, loop = asker.state.store, asyncio.get_running_loop()
+    places = {queue_id: store.max_offset(topic, queue_id) for queue_id in queue_ids}
+    yield b": the newest comes first\n\n"
+    checked = loop.time()
+    while asker.app.lifecycle.ready:
+        grown = [queue_id for queue_id in places if store.max_offset(topic, queue_id) != places[queue_id]]
+        for queue_id in grown:
+            end = store.max_offset(topic, queue_id)
+            place = min(places[queue_id], end)  # a topic that was deleted and made again
+            if end - place > MAX_BEHIND:
+                yield event("skipped", str(end - AT_ONCE - place))
+                place = end - AT_ONCE
+            found = await read_some(asker, topic, [(queue_id, place, end)], AT_ONCE, chosen)
+            shown = await views(found.messages)
+            for view in shown:
+                yield event("message", view.model_dump_json())
+            if len(shown) < len(found.messages):
+                places[queue_id] = found.messages[len(shown)].queue_offset
+            else:
+                places[queue_id] = end if found.next is None else found.next.offset
+        if loop.time() - checked >= CHECK_S:
+            checked = loop.time()
+            asker.authorize(topic_named(topic), Action.GET, Action.SUB)
+            found_topic(asker, topic)
+            yield b": still here\n\n"
+        if not grown:
+            await asyncio.sleep(PAUSE_S)
