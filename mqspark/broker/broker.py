@@ -61,6 +61,8 @@ from mqspark.broker.state.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.state.subscriptions import SubscriptionGroups
 from mqspark.broker.state.topics import Topics
 from mqspark.broker.state.writer import Writer
+from mqspark.broker.statictopic.mappings import Mappings
+from mqspark.broker.statictopic.peers import Peers
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.recall import RecallProcessor
 from mqspark.broker.timer.timers import TimerService
@@ -91,6 +93,19 @@ __all__ = ["BrokerCore"]
 CLIENT_SCAN_INTERVAL_MS = 10_000
 TICK_MS = 200
 """The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
+
+
+class _Settled:
+    """A session that gets an answer when the messages that are stored by then are acknowledged."""
+
+    def __init__(self, acks: Acks, store: MessageStore, session: Session) -> None:
+        self._acks = acks
+        self._store = store
+        self._session = session
+
+    def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
+        frame = b"".join((buffer, *more))
+        self._acks.waiting.append((self._store.max_physical_offset, self._session, frame))
 
 
 class BrokerCore:
@@ -132,6 +147,7 @@ class BrokerCore:
             cluster=config.broker_cluster_name,
             max_bytes=lambda: config.max_statistics_bytes,
         )
+        mappings = Mappings(config, clock)
         groups, filters = SubscriptionGroups(config, clock), ConsumerFilters(config, clock)
         self.state = state = BrokerState(
             config=config,
@@ -141,6 +157,8 @@ class BrokerCore:
             random=random,
             new_unique_id=new_unique_id,
             topics=topics,
+            mappings=mappings,
+            peers=Peers(config, clock),
             subscriptions=groups,
             offsets=ConsumerOffsets(
                 clock,
@@ -158,7 +176,7 @@ class BrokerCore:
         )
         if config_file is None:
             config_file = store.config_file
-        self.publication = Publication(config, topics, lambda: self._changes.answer_due())
+        self.publication = Publication(config, topics, mappings, lambda: self._changes.answer_due())
         self._changes = PendingChanges(
             config,
             clock,
@@ -256,6 +274,7 @@ class BrokerCore:
             self.runtime_info,
             self._settings_changed,
             self._change,
+            self._remapped,
             self._keep_settings,
             foreign_keys,
             shell_settings or {},
@@ -298,6 +317,8 @@ class BrokerCore:
             state.clients.ledger,
             state.filters.ledger,
             state.topics.ledger,
+            state.mappings.ledger,
+            state.peers.ledger,
             state.subscriptions.ledger,
             state.offsets.ledger,
             state.locks.ledger,
@@ -402,6 +423,7 @@ class BrokerCore:
             state.slow_readers.tick()
         self.pulls.expire()
         self.routes.expire()
+        state.peers.expire()
         state.calls.expire()
         if self.acks:
             self._expire_sends()
@@ -445,6 +467,14 @@ class BrokerCore:
         saved = self._saved.topics if topics else self._saved.groups
         published = topics and bool(self.config.namesrv_addr)
         self._changes.answer_when_safe(session, command, saved, published=published)
+
+    def _remapped(self, session: Session, command: Command, topic: str) -> None:
+        """Answer a change of a static topic like any other, but not before every message that is stored is readable:
+        the requester asks where the old queues end, and what readers find there is final."""
+        self.pulls.remapped(topic)
+        published = bool(self.config.namesrv_addr)
+        settled = _Settled(self.acks, self.store, session)
+        self._changes.answer_when_safe(settled, command, self._saved.topics, published=published)
 
     def _keep_settings(self, session: Session, command: Command, values: Mapping[str, Any]) -> bytes | None:
         if self._saved.settings is None or not values:

@@ -147,7 +147,10 @@ class BrokerConfig:
     max_statistics_bytes: int = 512 << 20
     """Rates by topic and group; rows beyond the limit count only in the totals."""
     max_waiting_bytes: int = 32 << 20
-    """Answers that wait for a name server or for a table to be saved."""
+    """Answers that wait for a name server, for another broker or for a table to be saved; a limit for each."""
+    forward_timeout: int = 3_000
+    """The longest time in ms that a request about a static topic waits for another broker, which has an earlier part of
+    the queue."""
 
     max_tables_bytes: int = 0
     """All tables above together; a table may also not be larger than what is left of it. 0: a quarter of the
@@ -293,6 +296,7 @@ class BrokerConfig:
             "max_pop_table_bytes",
             "max_statistics_bytes",
             "max_waiting_bytes",
+            "forward_timeout",
             "sync_flush_timeout",
             "slave_timeout",
             "min_in_sync_replicas",

@@ -21,6 +21,7 @@ import msgspec
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.topics import Topics, copy_config
+from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.message import PERM_READ, PERM_WRITE, crc32
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import (
@@ -44,6 +45,7 @@ MAX_PIECE_BYTES = 8 * 1024 * 1024
 TOPICS_A_SLICE = 250
 _PERM_READ_WRITE = PERM_READ | PERM_WRITE
 _NO_TOPICS = b'"topicConfigTable":{}'
+_NO_MAPPINGS = b'"topicQueueMappingInfoMap":{}'
 
 _encode = msgspec.json.encode
 
@@ -63,11 +65,12 @@ class Registration(NamedTuple):
         return self.generation >= 0
 
 
-def registrations(config: BrokerConfig, topics: Topics) -> Iterator[Registration | None]:
+def registrations(config: BrokerConfig, topics: Topics, mappings: Mappings) -> Iterator[Registration | None]:
     """All registrations, in sending order. Yields None after each millisecond or two of work, so that other work
     can run."""
     version, generation = topics.data_version, topics.generation
     parts: list[bytes] = []
+    mapped: list[bytes] = []
     size = piece = 0
     # A name server without this broker would take a first piece of one topic for an addition.
     most = max(2, config.split_registration_size) if config.enable_split_registration else 1 << 60
@@ -75,15 +78,21 @@ def registrations(config: BrokerConfig, topics: Topics) -> Iterator[Registration
         if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
             yield None
         part = b"%b:%b" % (_encode(topic.topic_name), encode_body(_permitted(topic, config)))
-        if parts and (size + len(part) > MAX_PIECE_BYTES or len(parts) >= most):
+        static = mappings.table.get(topic.topic_name) if mappings.table else None
+        mapping = b""
+        if static is not None and static.is_own:
+            mapping = b"%b:%b" % (_encode(topic.topic_name), encode_body(static.info))
+        if parts and (size + len(part) + len(mapping) > MAX_PIECE_BYTES or len(parts) >= most):
             # Each piece has a version of its own: a name server skips known topics of a registration whose
             # version it already has.
             own = DataVersion(version.state_version, -1 - piece, version.counter)
-            yield _registration(config, parts, own, -1, piece)
-            parts, size, piece = [], 0, piece + 1
+            yield _registration(config, parts, mapped, own, -1, piece)
+            parts, mapped, size, piece = [], [], 0, piece + 1
         parts.append(part)
-        size += len(part) + 1
-    yield _registration(config, parts, version, generation, piece)
+        if mapping:
+            mapped.append(mapping)
+        size += len(part) + len(mapping) + 2
+    yield _registration(config, parts, mapped, version, generation, piece)
 
 
 def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
@@ -95,10 +104,17 @@ def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
 
 
 def _registration(
-    config: BrokerConfig, parts: list[bytes], version: DataVersion, generation: int, piece: int
+    config: BrokerConfig,
+    parts: list[bytes],
+    mapped: list[bytes],
+    version: DataVersion,
+    generation: int,
+    piece: int,
 ) -> Registration:
     wrapper = TopicConfigAndMappingSerializeWrapper(data_version=version)
     head, _, tail = encode_body(RegisterBrokerBody(wrapper)).partition(_NO_TOPICS)
+    if mapped:
+        tail = tail.replace(_NO_MAPPINGS, b"%b%b}" % (_NO_MAPPINGS[:-1], b",".join(mapped)), 1)
     body = b"".join((head, _NO_TOPICS[:-1], b",".join(parts), b"}", tail))
     header = RegisterBrokerRequestHeader(
         broker_name=config.broker_name,
@@ -116,10 +132,13 @@ class Publication:
     """What name servers are told of this broker, and which generation of its topics one of them knows. The shell sends
     ``requests`` when they are ``due``, to every name server in order, and reports success with ``accepted``."""
 
-    def __init__(self, config: BrokerConfig, topics: Topics, on_known: Callable[[], None]) -> None:
+    def __init__(
+        self, config: BrokerConfig, topics: Topics, mappings: Mappings, on_known: Callable[[], None]
+    ) -> None:
         """``on_known`` is called when a name server may know more topics than before."""
         self._config = config
         self._topics = topics
+        self._mappings = mappings
         self._on_known = on_known
         self._pieces = 1
         self._due_generation = topics.generation
@@ -134,7 +153,7 @@ class Publication:
 
     def requests(self) -> Iterator[Registration | None]:
         """All topics, in as many registrations as needed. None marks a point where other work may run."""
-        for registration in registrations(self._config, self._topics):
+        for registration in registrations(self._config, self._topics, self._mappings):
             if registration is not None and registration.is_last:
                 self._pieces = registration.piece + 1
             yield registration

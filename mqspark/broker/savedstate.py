@@ -47,6 +47,7 @@ class SavedState:
         self._began_ms = self._rest_until_ms = 0
         """When the last saves began, and when the next ones may."""
         self.topics = SavedTable(state.topics, config_file("topics.json"), self._saved)
+        self._mappings = SavedTable(state.mappings, config_file("topicQueueMapping.json"), self._saved)
         self.groups = SavedTable(state.subscriptions, config_file("subscriptionGroup.json"), self._saved)
         self.modes = SavedTable(modes, config_file("messageRequestMode.json"), self._saved)
         self._changed_settings = ChangedSettings()
@@ -60,7 +61,7 @@ class SavedState:
             SavedTable(state.offsets, offsets_file).load()
             offsets_file = config_file("lmqConsumerOffset.json")
         self._offsets = SavedTable(state.offsets, offsets_file)
-        for table in (self.topics, self.groups, self.modes, self._offsets):
+        for table in (self._mappings, self.topics, self.groups, self.modes, self._offsets):
             table.load()
         filters = SavedTable(state.filters, config_file("consumerFilter.json"))
         filters.load()
@@ -75,7 +76,7 @@ class SavedState:
     @property
     def _urgent(self) -> tuple[SavedTable, ...]:
         settings = () if self.settings is None else (self.settings,)
-        return self.topics, self.groups, self.modes, *settings
+        return self._mappings, self.topics, self.groups, self.modes, *settings
 
     def note_settings(self, values: Mapping[str, Any]) -> None:
         """Settings have been changed."""
@@ -103,7 +104,7 @@ class SavedState:
         """Whether an operator changed something."""
         if self.settings is not None and self.settings.behind:
             return True
-        is_behind = self.topics.behind or self.groups.behind or self.modes.behind
+        is_behind = any(table.behind for table in (self._mappings, self.topics, self.groups, self.modes))
         return is_behind and self._state.clock.monotonic_ms() >= self._rest_until_ms
 
     def _saved(self) -> None:
@@ -116,6 +117,10 @@ class SavedState:
     def jobs(self) -> Iterator[Job]:
         """Saves of what has changed, in order."""
         now_ms = self._began_ms = self._state.clock.monotonic_ms()
+        if self._mappings.behind:
+            # Before the topics: without its mapping a static topic would be served as an ordinary one.
+            yield self._mappings.job()
+            return
         yield from (table.job() for table in self._urgent if table.behind)
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + self._state.config.flush_consumer_offset_interval

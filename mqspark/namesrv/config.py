@@ -48,6 +48,8 @@ class NamesrvConfig:
     """Whether the process is also a controller, on the port of controllerDLegerPeers."""
     max_kv_table_bytes: int = 32 << 20
     """Limit of the key-value table; a full table refuses new keys. Like the next one not in RocketMQ."""
+    max_mapping_table_bytes: int = 64 << 20
+    """Limit of the mappings of static topics; further ones are dropped from the registration."""
     max_route_cache_bytes: int = 64 << 20
     """Limit of the cached route answers."""
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
@@ -58,6 +60,7 @@ class NamesrvConfig:
             "scan_not_active_broker_interval",
             "broker_expiry_timeout",
             "max_kv_table_bytes",
+            "max_mapping_table_bytes",
             "max_route_cache_bytes",
             "max_brokers",
             "max_brokers_per_connection",
@@ -86,6 +89,7 @@ UPDATABLE_KEYS = frozenset(
         "maxRegisterBodySize",
         "brokerTakeoverSilence",
         "maxKvTableBytes",
+        "maxMappingTableBytes",
     }
 )
 """Settings that UPDATE_NAMESRV_CONFIG (318) may change; others are refused."""

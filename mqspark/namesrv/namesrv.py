@@ -130,6 +130,7 @@ class NameServer:
         )
         self.tables = Tables(
             self.kv.ledger,
+            self.routes.ledger,
             self._saves.ledger,
             self._route_cache,
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
@@ -284,6 +285,7 @@ class NameServer:
             BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
             wrapper.topic_config_table,
             wrapper.data_version,
+            mappings=wrapper.topic_queue_mapping_info_map,
             ha_address=header.ha_server_addr,
             session=session,
             timeout_ms=header.heartbeat_timeout_millis,

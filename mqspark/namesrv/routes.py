@@ -2,6 +2,7 @@
 
     brokers   broker name → cluster, addresses by broker id (0 is the master)
     topics    topic → broker name → queues and permission
+    mappings  static topic → broker name → the logic queues that it leads
     clusters  cluster → broker names
     live      (cluster, address) → last sign of life, data version, connection
 
@@ -20,7 +21,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.clock import Clock
 from mqspark.logs import printable, sparing
 from mqspark.message import PERM_READ, PERM_WRITE
@@ -32,6 +35,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     QueueData,
     TopicConfig,
+    TopicQueueMappingInfo,
     TopicRouteData,
 )
 from mqspark.protocol.codes import ResponseCode
@@ -115,6 +119,13 @@ class RouteTable:
         self._clock = clock
         self._brokers: dict[str, BrokerSet] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        self.ledger = Ledger(
+            "topicQueueMappings",
+            lambda: config.max_mapping_table_bytes,
+            "RouteTable._mappings",
+            setting="maxMappingTableBytes",
+        )
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}
         self._keys_by_session: dict[int, set[tuple[str, str]]] = {}
@@ -133,6 +144,7 @@ class RouteTable:
         topics: Mapping[str, TopicConfig],
         data_version: DataVersion,
         *,
+        mappings: Mapping[str, TopicQueueMappingInfo] = MappingProxyType({}),
         ha_address: str,
         session: Session | None,
         timeout_ms: int | None = None,
@@ -193,6 +205,7 @@ class RouteTable:
                 brokers,
                 live,
                 topics,
+                mappings,
                 complete=self._config.delete_topic_with_broker_registration and len(topics) > 1,
                 overwrite=first or previous is None or previous.data_version != data_version,
                 read_only=prime_slave and brokers.acting_master,
@@ -247,6 +260,7 @@ class RouteTable:
         brokers: BrokerSet,
         live: LiveBroker,
         topics: Mapping[str, TopicConfig],
+        mappings: Mapping[str, TopicQueueMappingInfo],
         *,
         complete: bool,
         overwrite: bool,
@@ -277,6 +291,8 @@ class RouteTable:
                 _log.warning("topic %s of broker %s is ignored: %s", printable(topic, 80), name, data)
             elif not self._put_queues(topic, brokers, data):
                 surplus += 1
+            elif mappings or self._mappings:
+                self._put_mapping(topic, name, mappings.get(topic))
         if surplus:
             _log.error(
                 "%d topics of broker %s are left out: it has %d, and there are %d routes",
@@ -285,6 +301,48 @@ class RouteTable:
                 len(brokers.topics),
                 self.route_count,
             )
+
+    def _put_mapping(self, topic: str, broker_name: str, info: TopicQueueMappingInfo | None) -> None:
+        """None: the topic is not a static one on this broker, or no longer."""
+        self._drop_mapping(topic, broker_name)
+        if info is None:
+            return
+        size_bytes = _mapping_bytes(topic, info)
+        if not self._is_sound_mapping(broker_name, info):
+            _log.warning(
+                "the mapping of topic %s of broker %s is ignored: %s",
+                printable(topic, 80),
+                broker_name,
+                printable(repr(info), 400),
+            )
+        elif not self.ledger.has_room(size_bytes):
+            _log.error(
+                "the mapping of topic %s of broker %s is left out (maxMappingTableBytes)",
+                printable(topic, 80),
+                broker_name,
+            )
+        else:
+            self.ledger.note(size_bytes)
+            self._mappings.setdefault(topic, {})[broker_name] = info
+
+    def _is_sound_mapping(self, broker_name: str, info: TopicQueueMappingInfo) -> bool:
+        """A broker registers its own mapping only. (RocketMQ's name server files it under any name in it.)"""
+        most = self._config.max_queues_per_topic
+        return (
+            info.bname == broker_name
+            and 0 <= info.total_queues <= most
+            and all(
+                0 <= number < info.total_queues and 0 <= queue_id < most
+                for number, queue_id in info.curr_id_map.items()
+            )
+        )
+
+    def _drop_mapping(self, topic: str, broker_name: str) -> None:
+        infos = self._mappings.get(topic)
+        if infos is not None and (info := infos.pop(broker_name, None)) is not None:
+            self.ledger.free(_mapping_bytes(topic, info))
+            if not infos:
+                del self._mappings[topic]
 
     def _is_sound(self, data: QueueData) -> bool:
         most = self._config.max_queues_per_topic
@@ -428,6 +486,7 @@ class RouteTable:
                 queues = self._topics.get(topic)
                 if queues is not None and (again is None or topic not in again.topics):
                     queues.pop(name, None)
+                    self._drop_mapping(topic, name)
                     if not queues:
                         del self._topics[topic]
             if self._removed_brokers and self._removed_brokers[0][1] is topics:
@@ -437,6 +496,7 @@ class RouteTable:
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics.get(topic)
         if queues is not None and queues.pop(broker_name, None) is not None:
+            self._drop_mapping(topic, broker_name)
             if not queues:
                 del self._topics[topic]
             brokers = self._brokers.get(broker_name)
@@ -458,7 +518,13 @@ class RouteTable:
         if not brokers:
             return None
         queue_datas = [data for name, data in queues.items() if name in self._brokers]
-        return TopicRouteData(broker_datas=brokers, queue_datas=queue_datas, filter_server_table={})
+        mappings = self._mappings.get(topic)
+        return TopicRouteData(
+            broker_datas=brokers,
+            queue_datas=queue_datas,
+            filter_server_table={},
+            topic_queue_mapping_by_broker=None if mappings is None else dict(mappings),
+        )
 
     def _routed(self, topic: str, brokers: BrokerSet, queue_data: QueueData) -> BrokerData:
         """The replicas as a route shows them: an acting master has the master's id
@@ -517,6 +583,10 @@ class RouteTable:
             if unit in (None, bool(flag & UNIT)) and unit_sub in (None, bool(flag & UNIT_SUB)):
                 found.append(topic)
         return found
+
+
+def _mapping_bytes(topic: str, info: TopicQueueMappingInfo) -> int:
+    return 2 * ENTRY_BYTES + text_bytes(topic) + weigh(info)
 
 
 def _host(session: Session | None) -> str | None:

@@ -30,7 +30,16 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 
-__all__ = ["Handler", "Refusal", "dispatch", "merged", "ok", "parse_properties", "settings_to_change"]
+__all__ = [
+    "Handler",
+    "Refusal",
+    "dispatch",
+    "failure",
+    "merged",
+    "ok",
+    "parse_properties",
+    "settings_to_change",
+]
 
 Handler = Callable[[Session, Command], bytes | Slices | None]
 
@@ -131,7 +140,7 @@ def dispatch(
         try:
             frame = _unserved(command) if handler is None else handler(session, command)
         except Exception as error:
-            frame = _failed(session, command, error)
+            frame = failure(session, command, error)
         if frame is None:  # as for most sends and pulls, which are answered later
             continue
         if isinstance(frame, bytes):
@@ -163,12 +172,13 @@ def _answer_later(session: Session, command: Command, slices: Slices) -> Work[No
     try:
         frame = yield from slices
     except Exception as error:
-        frame = _failed(session, command, error)
+        frame = failure(session, command, error)
     if frame is not None and not command.flag & 2:
         session.send(frame)
 
 
-def _failed(session: Session, command: Command, error: Exception) -> bytes:
+def failure(session: Session, command: Command, error: Exception) -> bytes:
+    """The answer to a request whose handler has failed."""
     if isinstance(error, Refusal):
         return encode_response(command.opaque, error.code, error.header, remark=error.remark)
     if isinstance(error, IllegalName):

@@ -3,7 +3,7 @@
 
 It is the longest request that a server accepts, so it is read in slices. Anybody can send one: the inflated
 size, the number of topics and their cost are limited before objects are created. What the name server does
-not need (mappings of static topics, filter servers) is skipped.
+not need (filter servers, the parts of static topics) is skipped.
 
 Must not know which numbers are valid for a topic.
 
@@ -69,7 +69,8 @@ def decode_register_body(
 def read_registration(
     body: bytes | memoryview, version: int, max_bytes: int = MAX_REGISTER_BYTES
 ) -> Work[RegisterBrokerBody]:
-    """The data version and the topics, from a sender of this version. An empty body means no topics. Raises
+    """The data version, the topics and the mappings of static ones, from a sender of this version. An empty body means
+    no topics. Raises
     ProtocolError, IllegalName.
 
     Compressed bodies are recognised by their first byte, because brokers deflate them and still send
@@ -87,6 +88,7 @@ def read_registration(
 class _Wrapper(Body):
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = msgspec.field(default_factory=dict)
 
 
 class _Registration(Body):
@@ -107,7 +109,10 @@ def _read_json(body: bytes | memoryview, max_bytes: int) -> Work[RegisterBrokerB
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # fastjson's dialect, used by the mappings of static topics.
         return decode_body(RegisterBrokerBody, text)
-    wrapper = TopicConfigAndMappingSerializeWrapper(data_version=found.data_version)
+    wrapper = TopicConfigAndMappingSerializeWrapper(
+        data_version=found.data_version, topic_queue_mapping_info_map=found.topic_queue_mapping_info_map
+    )
+    check_names(wrapper)
     for number, (name, raw) in enumerate(found.topic_config_table.items()):
         if number % TOPICS_A_SLICE == 0:
             yield

@@ -30,6 +30,7 @@ from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.servertls import Certificates, client_context
 from mqspark_server.net.slaveport import ReplicationServer
 from mqspark_server.node import BrokerParts
+from mqspark_server.peerlink import PeerLink
 from mqspark_server.phases import Phase
 from mqspark_server.registrar import Registrar
 from mqspark_server.routefinder import RouteFinder
@@ -265,13 +266,15 @@ class BrokerApp(ProcessApp):
             following = Following(
                 core.follower, core.metadata, registrar, server.schedule, admission, self.term
             )
+        route_finder = RouteFinder(core, server.write_outbox, tls, signer)
         parts = BrokerParts(
             core=core,
             server=server,
             flusher=Flusher(core, store, flush_worker, self._flushed, open_kernel_sync()),
             housekeeper=Housekeeper(core, worker, server.write_outbox),
             registrar=registrar,
-            route_finder=RouteFinder(core, server.write_outbox, tls, signer),
+            route_finder=route_finder,
+            peers=PeerLink(core, route_finder, server.write_outbox, tls, signer),
             slaves=ReplicationServer(core.replicas, self._replicated, admission, server.tls),
             following=following,
         )
@@ -301,6 +304,7 @@ class BrokerApp(ProcessApp):
         ends.on_stop(registrar.stop)
         ends.on_kill(registrar.abandon)
         ends.always(parts.route_finder.stop)
+        ends.always(parts.peers.stop)
         ends.on_stop(server.stop_accepting)
         ends.on_kill(cut_off)
         if parts.following is not None:
@@ -343,6 +347,7 @@ class BrokerApp(ProcessApp):
             parts.registrar.after_turn()
             parts.housekeeper.after_turn()
             parts.route_finder.after_turn()
+            parts.peers.after_turn()
 
     async def tick(self, ahead_ms: int) -> int:
         """For callers that move the clock: do what is due and sync what that stored, until nothing is due.

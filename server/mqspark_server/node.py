@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mqspark_server.following import Following
     from mqspark_server.net.slaveport import ReplicationServer
     from mqspark_server.net.tcp import RemotingServer
+    from mqspark_server.peerlink import PeerLink
     from mqspark_server.phases import ProcessLifecycle
     from mqspark_server.registrar import Registrar
     from mqspark_server.routefinder import RouteFinder
@@ -34,6 +35,7 @@ class BrokerParts:
     housekeeper: Housekeeper
     registrar: Registrar
     route_finder: RouteFinder
+    peers: PeerLink
     slaves: ReplicationServer
     following: Following | None
     """None on a master."""

@@ -1,4 +1,5 @@
-"""Fetches topic routes from the name servers, for consumers that leave the assignment of queues to the broker.
+"""Fetches topic routes from the name servers, for consumers that leave the assignment of queues to the broker, and
+addresses of brokers.
 
 It asks one name server at a time, over a connection of its own, and the next one after a failure. A failed
 look-up is repeated when the broker says that it is due. Must not know what a route is used for.
@@ -15,8 +16,9 @@ from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.bodies.body import decode_body
-from mqspark.protocol.bodies.topic_bodies import TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 
@@ -25,6 +27,7 @@ __all__ = ["RouteFinder"]
 log = sparing("mqspark.routes")
 
 TIMEOUT_S = 1.0
+MASTER_ID = 0
 
 
 class RouteFinder:
@@ -42,6 +45,7 @@ class RouteFinder:
         self._progressed = progressed
         self._addresses = parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
         self._connection: Outbound | None = None
+        self._connecting = asyncio.Lock()
         self._wanted: asyncio.Queue[str] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
@@ -68,25 +72,39 @@ class RouteFinder:
                 log.exception("answering requests that waited for the route of %s failed", topic)
 
     async def _ask(self, topic: str) -> TopicRouteData | None:
-        connection = self._connection
-        if connection is None or not connection.alive:
-            address = self._addresses[0]
-            self._addresses = [*self._addresses[1:], address]  # if this one fails, the next one is asked
-            connection = self._connection = await Outbound.connect(
-                address, self._connection_lost, TIMEOUT_S, tls=self._tls, signer=self._signer
-            )
-        try:
-            answer = await connection.request(
-                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=TIMEOUT_S
-            )
-        except ClientError:
-            connection.close()
-            raise
+        answer = await self._request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise ProtocolError(f"response code {answer.code}: {answer.remark}")
         return decode_body(TopicRouteData, answer.body)
+
+    async def master_of(self, broker_name: str) -> str | None:
+        """The address of a broker's master; None when no name server has one. Raises OSError, ValueError, ClientError,
+        ProtocolError."""
+        if not self._addresses:
+            return None
+        ext = {"clusterName": self._broker.config.broker_cluster_name, "brokerName": broker_name}
+        answer = await self._request(RequestCode.GET_BROKER_MEMBER_GROUP, ext)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ProtocolError(f"response code {answer.code}: {answer.remark}")
+        group = decode_body(GetBrokerMemberGroupResponseBody, answer.body).broker_member_group
+        return None if group is None else group.broker_addrs.get(MASTER_ID)
+
+    async def _request(self, code: int, ext: dict[str, str]) -> Command:
+        async with self._connecting:
+            connection = self._connection
+            if connection is None or not connection.alive:
+                address = self._addresses[0]
+                self._addresses = [*self._addresses[1:], address]  # if this one fails, the next one is asked
+                connection = self._connection = await Outbound.connect(
+                    address, self._connection_lost, TIMEOUT_S, tls=self._tls, signer=self._signer
+                )
+        try:
+            return await connection.request(code, ext, timeout_s=TIMEOUT_S)
+        except ClientError:
+            connection.close()
+            raise
 
     def _connection_lost(self) -> None:
         self._connection = None

@@ -14,6 +14,7 @@ from mqspark.broker import registration as broker_registration
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.registration import MAX_PIECE_BYTES, Registration, registrations
 from mqspark.broker.state.topics import Topics
+from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import PERM_WRITE
 from mqspark.protocol.bodies.body import encode_body
@@ -187,7 +188,7 @@ def complete(pieces: Iterator[Registration | None]) -> list[Registration]:
 
 def test_a_table_longer_than_a_frame_is_registered_in_pieces() -> None:
     config, topics = many(60_000)
-    pieces = complete(registrations(config, topics))
+    pieces = complete(registrations(config, topics, Mappings(config, ManualClock())))
     assert len(pieces) >= 3
     assert all(len(piece.body) < MAX_PIECE_BYTES + 1_000 < MAX_FRAME_BYTES for piece in pieces)
     assert [piece.is_last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
@@ -200,7 +201,7 @@ def test_a_table_longer_than_a_frame_is_registered_in_pieces() -> None:
 
 def test_registrations_are_made_in_slices() -> None:
     config, topics = many(5_000)
-    pieces = list(registrations(config, topics))
+    pieces = list(registrations(config, topics, Mappings(config, ManualClock())))
     assert len(pieces) > 20
     assert [piece for piece in pieces if piece is not None] == pieces[-1:]
 
@@ -210,7 +211,7 @@ def test_split_registration_as_rocketmq_does_it() -> None:
     config.enable_split_registration, config.split_registration_size = True, 30
     config.broker_permission &= ~PERM_WRITE
     sizes = []
-    for piece in complete(registrations(config, topics)):
+    for piece in complete(registrations(config, topics, Mappings(config, ManualClock()))):
         table = decode_register_body(piece.body, 479).topic_config_serialize_wrapper.topic_config_table
         assert all(topic.perm & PERM_WRITE == 0 for topic in table.values())
         sizes.append(len(table))
@@ -226,7 +227,7 @@ def test_a_name_server_has_all_topics_of_all_pieces_and_their_changes(
     core, _, peer = namesrv_peer()
 
     def register() -> None:
-        pieces = complete(registrations(config, topics))
+        pieces = complete(registrations(config, topics, Mappings(config, ManualClock())))
         assert len(pieces) > 5
         for piece in pieces:
             tell(peer, piece)

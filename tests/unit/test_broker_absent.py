@@ -34,7 +34,6 @@ def shown(peer: Peer, code: int, ext: dict[str, str] | None = None) -> Any:
         (RequestCode.AUTH_CREATE_USER, 1, "no users yet"),
         (RequestCode.AUTH_LIST_ACL, 1, "no access control yet"),
         (RequestCode.GET_BROKER_EPOCH_CACHE, 1, "this request only for controllerMode"),
-        (RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, 3, "static topics are not available yet"),
         (RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 3, " request type 2001 not supported: "),
         (RequestCode.SET_COMMITLOG_READ_MODE, 3, " request type 2004 not supported: "),
         (RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, 3, "RocksDB"),

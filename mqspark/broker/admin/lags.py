@@ -116,7 +116,9 @@ class LagProcessor:
         stats = ConsumeStats(consume_tps=state.stats.per_second("GROUP_GET_NUMS", f"{topic_name}@{group}"))
         store = state.store
         for queue_id in range(topic.read_queue_nums):
-            consumed = max(0, state.offsets.query(group, topic_name, queue_id))
+            consumed = state.offsets.query(group, topic_name, queue_id)
+            if topic_name not in state.mappings.table:  # a part without a progress does not count as 0
+                consumed = max(0, consumed)
             timestamp = store.store_timestamp_at(topic_name, queue_id, consumed - 1) if consumed > 0 else 0
             stats.offset_table[queue_key(MessageQueue(topic_name, state.config.broker_name, queue_id))] = (
                 OffsetWrapper(

@@ -16,7 +16,9 @@ from mqspark.broker.admin.topicadmin import TopicAdminProcessor
 from mqspark.broker.admin.unsupported import UnsupportedProcessor
 from mqspark.broker.state.state import BrokerState
 from mqspark.config import ForeignKeys
+from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, merged
+from mqspark.protocol.session import Session
 
 __all__ = ["admin_handlers"]
 
@@ -26,12 +28,13 @@ def admin_handlers(
     runtime_info: Callable[[], dict[str, str]],
     settings_changed: Callable[[], None],
     change: AnswerWhenSafe,
+    remapped: Callable[[Session, Command, str], None],
     keep_settings: KeepSettings,
     foreign_keys: ForeignKeys,
     shell_settings: Mapping[str, str],
 ) -> dict[int, Handler]:
     return merged(
-        TopicAdminProcessor(state, change).handlers,
+        TopicAdminProcessor(state, change, remapped).handlers,
         GroupAdminProcessor(state, change).handlers,
         SettingsProcessor(state, settings_changed, keep_settings, foreign_keys, shell_settings).handlers,
         InspectionProcessor(state, runtime_info).handlers,

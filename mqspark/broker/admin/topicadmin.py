@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from msgspec.structs import asdict
+
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
 from mqspark.broker.state.attributes import attribute_changes, changed_attributes
@@ -14,14 +18,16 @@ from mqspark.broker.state.topics import (
     check_kept_topic,
     copy_config,
 )
-from mqspark.errors import InvalidMessage
+from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import check_topic
 from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices
 from mqspark.protocol.bodies.topic_bodies import (
     CreateTopicListRequestBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
+    TopicConfigAndQueueMapping,
     TopicList,
+    TopicQueueMappingDetail,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -68,13 +74,38 @@ def existing_topic(state: BrokerState, name: str) -> Topic:
     return topic
 
 
+def _asked_topic(header: CreateTopicRequestHeader) -> TopicConfig:
+    """Raises Refusal."""
+    if header.topic_filter_type not in (SINGLE_TAG, MULTI_TAG):
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid"
+        )
+    return TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=header.topic_filter_type,
+        topic_sys_flag=header.topic_sys_flag or 0,
+        order=header.order,
+    )
+
+
 class TopicAdminProcessor:
-    def __init__(self, state: BrokerState, change: AnswerWhenSafe) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        change: AnswerWhenSafe,
+        remapped: Callable[[Session, Command, str], None],
+    ) -> None:
+        """``remapped`` answers a change of a static topic once it is safe and every message before it is."""
         self._state = state
         self._change = change
+        self._remapped = remapped
         self.handlers: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
+            RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: self.update_static_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_TOPIC_CONFIG: self.topic_config,
@@ -83,23 +114,44 @@ class TopicAdminProcessor:
 
     def update_topic(self, session: Session, command: Command) -> None:
         header = command.header(CreateTopicRequestHeader)
-        if header.topic_filter_type not in (SINGLE_TAG, MULTI_TAG):
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid"
-            )
-        self._put_topic(
-            TopicConfig(
-                topic_name=header.topic,
-                read_queue_nums=header.read_queue_nums,
-                write_queue_nums=header.write_queue_nums,
-                perm=header.perm,
-                topic_filter_type=header.topic_filter_type,
-                topic_sys_flag=header.topic_sys_flag or 0,
-                order=header.order,
-            ),
-            attribute_changes(header.attributes),
-        )
+        topic = self._checked(_asked_topic(header), attribute_changes(header.attributes))
+        self._state.topics.put(topic)
         self._change(session, command, topics=True)
+
+    def update_static_topic(self, session: Session, command: Command) -> None:
+        """Create a static topic, or map its queues anew. Raises Refusal, TableFull; then nothing has changed."""
+        header = command.header(CreateTopicRequestHeader)
+        detail = decode_body(TopicQueueMappingDetail, command.body)
+        topics, mappings = self._state.topics, self._state.mappings
+        topic = self._checked(_asked_topic(header), {})
+        if detail.topic != topic.topic_name:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"The topic name is inconsistent in broker  {self._state.config.broker_name}",
+            )
+        detail = mappings.check(detail, force=header.force)
+        self._check_physical_queues(topic, detail)
+        before = mappings.table.get(topic.topic_name)
+        mappings.update(detail, force=header.force)
+        try:
+            topics.put(topic)
+        except MQError:
+            mappings.put_back(topic.topic_name, before)
+            raise
+        topics.touch()
+        self._remapped(session, command, topic.topic_name)
+
+    def _check_physical_queues(self, topic: TopicConfig, detail: TopicQueueMappingDetail) -> None:
+        """Whether the topic has the physical queues that its mapping names (checkPhysicalQueueConsistence). Raises
+        Refusal."""
+        if topic.read_queue_nums < topic.write_queue_nums:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "Read queues is smaller than write queues")
+        for parts in detail.hosted_queues.values():
+            for part in parts:
+                if part.bname == detail.bname and part.queue_id >= topic.write_queue_nums:
+                    raise Refusal(
+                        ResponseCode.SYSTEM_ERROR, "The physical queue id is overflow the write queues"
+                    )
 
     def update_topics(self, session: Session, command: Command) -> Slices:
         check_list_size(command)
@@ -110,15 +162,15 @@ class TopicAdminProcessor:
             }
             plain = copy_config(config)
             plain.attributes = {}
-            self._put_topic(plain, changes)
+            self._state.topics.put(self._checked(plain, changes))
             if number % CHANGED_AT_ONCE == 0:
                 yield ESSENTIAL
         self._change(session, command, topics=True)
         return None
 
-    def _put_topic(self, config: TopicConfig, changes: dict[str, str | None]) -> None:
-        """``changes`` maps ``+name`` to a value or ``-name`` to None; they are applied to the topic's present
-        attributes."""
+    def _checked(self, config: TopicConfig, changes: dict[str, str | None]) -> TopicConfig:
+        """The configuration of a topic that an operator may have. ``changes`` maps ``+name`` to a value or ``-name`` to
+        None; they are applied to the topic's present attributes. Raises Refusal."""
         topics = self._state.topics
         name = config.topic_name
         try:
@@ -142,7 +194,7 @@ class TopicAdminProcessor:
         if not 0 <= config.perm < 8:
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"perm={config.perm} is not a permission")
         config.attributes = changed_attributes(dict(old.config.attributes) if old else None, changes)
-        topics.put(config)
+        return config
 
     def delete_topic(self, session: Session, command: Command) -> Slices:
         name = command.header(DeleteTopicRequestHeader).topic
@@ -167,6 +219,7 @@ class TopicAdminProcessor:
                 state.store.deletions.admit(topic)
             for topic in some:
                 state.topics.remove(topic)
+                state.mappings.remove(topic)
             state.store.delete_topics(some)
             if len(some) == CHANGED_AT_ONCE:
                 yield ESSENTIAL
@@ -175,8 +228,12 @@ class TopicAdminProcessor:
         return None
 
     def topic_config(self, session: Session, command: Command) -> bytes:
-        topic = existing_topic(self._state, command.header(GetTopicConfigRequestHeader).topic)
-        return ok(command, None, encode_body(topic.config))
+        header = command.header(GetTopicConfigRequestHeader)
+        config = existing_topic(self._state, header.topic).config
+        static = self._state.mappings.table.get(header.topic)
+        if header.lo and static is not None:
+            config = TopicConfigAndQueueMapping(**asdict(config), mapping_detail=static.detail)
+        return ok(command, None, encode_body(config))
 
     def all_topics(self, session: Session, command: Command) -> Slices:
         topics = self._state.topics
@@ -194,7 +251,13 @@ class TopicAdminProcessor:
             table[topic.name] = topic.config
             if number % LISTED_AT_ONCE == 0:
                 yield
-        body = TopicConfigAndMappingSerializeWrapper(topic_config_table=table, data_version=version)
+        mappings = self._state.mappings
+        body = TopicConfigAndMappingSerializeWrapper(
+            topic_config_table=table,
+            data_version=version,
+            mapping_data_version=mappings.data_version,
+            topic_queue_mapping_detail_map=mappings.details(table),
+        )
         return ok(command, {"totalTopicNum": str(count)}, (yield from encode_in_slices(body)))
 
     def system_topics(self, session: Session, command: Command) -> Slices:

@@ -42,7 +42,6 @@ _NOT_CONFIGURED = {
 """Refused with SYSTEM_ERROR, as by a RocketMQ broker that is not configured for them."""
 
 _NOT_SUPPORTED = {
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics are not available yet",
     RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_CONTROL,
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_CONTROL,
     RequestCode.SET_COMMITLOG_READ_MODE: "how the log is read ahead is left to the kernel",

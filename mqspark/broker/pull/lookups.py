@@ -6,8 +6,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from mqspark.broker.pull.logiclookups import LogicLookups
 from mqspark.broker.state.consumer_offsets import NOT_FOUND, is_brokers_own
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.statictopic.logicqueues import physical_offset
 from mqspark.message import PhysicalOffset
 from mqspark.protocol.bodies.admin_bodies import MAX_QUEUES_ASKED, OffsetsOfQueues, QueuesOfTopics
 from mqspark.protocol.bodies.body import decode_body, encode_body
@@ -48,6 +50,7 @@ class LookupProcessor:
     def __init__(self, state: BrokerState, memory_bytes: int) -> None:
         self._state = state
         self._memory_bytes = memory_bytes
+        self._logic = LogicLookups(state)
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_MESSAGE: self.query_message,
             RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
@@ -59,8 +62,15 @@ class LookupProcessor:
             RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
         }
 
-    def query_offset(self, session: Session, command: Command) -> bytes:
+    def query_offset(self, session: Session, command: Command) -> bytes | None:
         header = command.header(QueryConsumerOffsetRequestHeader)
+        if (static := self._state.mappings.find(header.topic, header.lo)) is not None:
+            queue = static.leading(header.queue_id)
+            if not queue.is_one:
+                return self._state.peers.talk(
+                    session, command, self._logic.query(command, header, static, queue)
+                )
+            header.queue_id = queue.leader.queue_id
         offset = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset == NOT_FOUND:
             if header.set_zero_if_not_found is False:
@@ -83,9 +93,15 @@ class LookupProcessor:
         window_bytes = self._memory_bytes * self._state.store_config.access_message_in_memory_max_ratio // 100
         return bool(store.max_physical_offset - physical_offset <= window_bytes)
 
-    def update_offset(self, session: Session, command: Command) -> bytes:
+    def update_offset(self, session: Session, command: Command) -> bytes | None:
         header = command.header(UpdateConsumerOffsetRequestHeader)
         state = self._state
+        if (static := state.mappings.find(header.topic, header.lo)) is not None and header.commit_offset >= 0:
+            part = static.leading(header.queue_id).part_at(header.commit_offset)
+            header.queue_id = part.queue_id
+            header.commit_offset = physical_offset(part, header.commit_offset)
+            if not static.is_local(part):
+                return state.peers.talk(session, command, self._logic.update(command, header, part))
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if group not in state.subscriptions:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!", {})
@@ -108,23 +124,37 @@ class LookupProcessor:
             state.offsets.commit(group, topic, queue_id, header.commit_offset)
         return ok(command, {})
 
-    def search_offset(self, session: Session, command: Command) -> bytes:
+    def search_offset(self, session: Session, command: Command) -> bytes | None:
         header = command.header(SearchOffsetRequestHeader)
         upper = (header.boundary_type or "").upper() == "UPPER"
+        if (static := self._state.mappings.find(header.topic, header.lo)) is not None:
+            queue = static.leading(header.queue_id)
+            talk = self._logic.search(command, header, static, queue, upper=upper)
+            return self._state.peers.talk(session, command, talk)
         offset = self._state.store.offset_by_timestamp(header.topic, header.queue_id, header.timestamp, upper)
         return ok(command, {"offset": str(offset)})
 
-    def max_offset(self, session: Session, command: Command) -> bytes:
+    def max_offset(self, session: Session, command: Command) -> bytes | None:
         header = command.header(GetMaxOffsetRequestHeader)
         if header.mqspark_queues:
             return self._offset_of_each(command, self._state.store.max_offset)
+        if (static := self._state.mappings.find(header.topic, header.lo)) is not None:
+            talk = self._logic.max_offset(command, header, static, static.leading(header.queue_id))
+            return self._state.peers.talk(session, command, talk)
         return ok(command, {"offset": str(self._state.store.max_offset(header.topic, header.queue_id))})
 
-    def min_offset(self, session: Session, command: Command) -> bytes:
+    def min_offset(self, session: Session, command: Command) -> bytes | None:
         """-1 for a BatchCQ queue that never had a message (BatchConsumeQueue), 0 for any other."""
         header = command.header(GetMinOffsetRequestHeader)
         if header.mqspark_queues:
             return self._offset_of_each(command, self._min_offset)
+        if (static := self._state.mappings.find(header.topic, header.lo)) is not None:
+            queue = static.leading(
+                header.queue_id, f"is not leader for request code {command.code} in broker"
+            )
+            return self._state.peers.talk(
+                session, command, self._logic.min_offset(command, header, static, queue)
+            )
         return ok(command, {"offset": str(self._min_offset(header.topic, header.queue_id))})
 
     def _min_offset(self, topic: str, queue_id: int) -> int:
@@ -133,10 +163,12 @@ class LookupProcessor:
             return -1
         return max(0, store.min_offset(topic, queue_id))
 
-    @staticmethod
-    def _offset_of_each(command: Command, offset_of: Callable[[str, int], int]) -> bytes:
+    def _offset_of_each(self, command: Command, offset_of: Callable[[str, int], int]) -> bytes:
         """The answer for the queues in the body; its header has the offset of the first."""
         asked = decode_body(QueuesOfTopics, command.body).topics
+        if not self._state.mappings.table.keys().isdisjoint(each.topic for each in asked):
+            remark = "queues of static topics are asked for one by one"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark, {})
         count = sum(len(each.queue_ids) for each in asked)
         if not 0 < count <= MAX_QUEUES_ASKED:
             remark = f"{count} queues are asked for, between 1 and {MAX_QUEUES_ASKED} are allowed"
@@ -144,9 +176,14 @@ class LookupProcessor:
         offsets = [offset_of(each.topic, queue_id) for each in asked for queue_id in each.queue_ids]
         return ok(command, {"offset": str(offsets[0])}, encode_body(OffsetsOfQueues(offsets)))
 
-    def earliest_store_time(self, session: Session, command: Command) -> bytes:
+    def earliest_store_time(self, session: Session, command: Command) -> bytes | None:
         """Store time of the queue's first message; -1 if there is none."""
         header = command.header(GetEarliestMsgStoretimeRequestHeader)
+        if (static := self._state.mappings.find(header.topic, header.lo)) is not None:
+            part = static.leading(header.queue_id).earliest
+            header.queue_id = part.queue_id
+            if not static.is_local(part):
+                return self._state.peers.talk(session, command, self._logic.store_time(command, header, part))
         store = self._state.store
         first = store.min_offset(header.topic, header.queue_id)
         timestamp = store.store_timestamp_at(header.topic, header.queue_id, first)

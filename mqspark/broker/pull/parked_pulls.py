@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from mqspark.bounded import Ledger, require
 from mqspark.broker.state.selection import HeldFilters, Wanted
+from mqspark.broker.statictopic.logicreads import LogicRead
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
 
@@ -32,6 +33,7 @@ class Pull:
         "first_offset",
         "group",
         "group_sys_flag",
+        "logic",
         "max_messages",
         "offset",
         "opaque",
@@ -55,7 +57,9 @@ class Pull:
         topic_sys_flag: int,
         group_sys_flag: int,
         bulk: bool = False,
+        logic: LogicRead | None = None,
     ) -> None:
+        """``queue_id`` and ``offset`` are of the physical queue; ``logic``: the pull is of a logic queue."""
         self.session = session
         self.opaque = opaque
         self.group = group
@@ -65,6 +69,7 @@ class Pull:
         self.offset = offset
         self.max_messages = max_messages
         self.bulk = bulk
+        self.logic = logic
         self.wanted = wanted
         self.topic_sys_flag = topic_sys_flag
         self.group_sys_flag = group_sys_flag
@@ -136,15 +141,15 @@ class ParkedPulls:
         self._left(due)
         return due
 
-    def take(self, group: str, topic: str) -> list[Pull]:
-        """Remove and return the group's pulls of any queue of the topic."""
+    def take(self, group: str | None, topic: str) -> list[Pull]:
+        """Remove and return the group's pulls of any queue of the topic; None: those of all groups."""
         taken: list[Pull] = []
         for key in [key for key in self._waiting if key[0] == topic]:
             waiting = self._waiting[key]
-            mine = [pull for pull in waiting if pull.group == group]
+            mine = [pull for pull in waiting if group in (None, pull.group)]
             if mine:
                 taken += mine
-                kept = [pull for pull in waiting if pull.group != group]
+                kept = [pull for pull in waiting if group not in (None, pull.group)]
                 if kept:
                     self._waiting[key] = kept
                 else:

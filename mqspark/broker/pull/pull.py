@@ -13,10 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.pull.elsewhere import ReadsElsewhere
 from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
 from mqspark.broker.state.groups import TAG
 from mqspark.broker.state.selection import Wanted, get_selected
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.statictopic.logicreads import LogicRead, Place
 from mqspark.errors import InvalidFilter, InvalidMessage, NotNow
 from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import tag_codes
@@ -104,6 +106,7 @@ class PullProcessor:
         ``why_unsure``: why parked pulls are not answered now, or ''."""
         self._state = state
         self._memory_bytes = memory_bytes
+        self._elsewhere = ReadsElsewhere(state)
         self._has_master = has_master
         self._why_unsure = why_unsure
         self._get = state.store.get
@@ -138,18 +141,26 @@ class PullProcessor:
         if command.flag & 2:
             return
         pull = self._check(session, command, header)
+        logic = pull.logic
         if self._given.get(session.id, 0) > config.pull_bytes_per_turn:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD] this connection asks for more than it takes; retry later",
             )
+        if logic is not None and not logic.is_local:
+            self._elsewhere.pull(session, command, header, pull, logic)
+            return
         reset = state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:  # the client's commit offset is from before the reset
             self._answer_reset(pull, reset)
             return
         if header.sys_flag & PullFlag.COMMIT and header.commit_offset >= 0:
-            state.offsets.admit(pull.group, pull.topic, pull.queue_id)
-            state.offsets.commit(pull.group, pull.topic, pull.queue_id, header.commit_offset)
+            queue_id, commit_offset = pull.queue_id, header.commit_offset
+            if logic is not None:
+                queue_id, commit_offset = logic.committed(commit_offset)
+            if commit_offset >= 0:
+                state.offsets.admit(pull.group, pull.topic, queue_id)
+                state.offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
         suspend = header.sys_flag & PullFlag.SUSPEND != 0
         if not self._serve(pull, may_wait=suspend):
             if self.parked.count + len(self._woken) >= config.pull_thread_pool_queue_capacity:
@@ -182,6 +193,12 @@ class PullProcessor:
             self._wake(pull, self._answer_woken_reset)
         self._serve_rest()
 
+    def remapped(self, topic: str) -> None:
+        """The queues of a static topic have moved: its parked pulls ask again."""
+        for pull in self.parked.take(None, topic):
+            self._wake(pull, self._put_off)
+        self._serve_rest()
+
     def _answer_woken_reset(self, pull: Pull) -> None:
         reset = self._state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is None:
@@ -190,6 +207,7 @@ class PullProcessor:
             self._answer_reset(pull, reset)
 
     def expire(self) -> None:
+        self._elsewhere.expire()
         for pull in self.parked.expired():
             self._wake(pull, self._serve_expired)
         self._serve_rest()
@@ -266,7 +284,13 @@ class PullProcessor:
             )
         if not topic.readable:
             raise _forbidden(f"the topic[{topic.name}] pulling message is forbidden", FORBIDDEN_TOPIC)
-        if not 0 <= header.queue_id < topic.read_queue_nums:
+        logic: LogicRead | None = None
+        if (static := state.mappings.find(topic.name, header.lo)) is not None:
+            logic = LogicRead(static, header.queue_id, header.queue_offset, header.commit_offset)
+            header.queue_id, header.queue_offset = logic.queue_id, logic.offset
+            header.max_msg_nums = logic.limited(header.max_msg_nums)
+        is_local = logic is None or logic.is_local
+        if is_local and not 0 <= header.queue_id < topic.read_queue_nums:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}]"
@@ -286,6 +310,7 @@ class PullProcessor:
             topic.sys_flag,
             group.group_sys_flag,
             header.mqspark_bulk is True,
+            logic,
         )
 
     def _expression(self, header: PullMessageRequestHeader) -> Wanted:
@@ -401,6 +426,8 @@ class PullProcessor:
         next_offset = result.next_offset
         if self._has_master is not None:
             code, next_offset = self._on_a_slave(pull, code, next_offset, self._has_master())
+        if pull.logic is not None and pull.logic.is_read(pull.offset, result.max_offset):
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY  # goes on with the next part of the logic queue
         if may_wait and code is ResponseCode.PULL_NOT_FOUND:
             return False
         if woken and status == "NO_MATCHED_MESSAGE" and next_offset >= result.max_offset:
@@ -440,45 +467,42 @@ class PullProcessor:
 
     def _put_off(self, pull: Pull) -> None:
         """The client has not read its earlier answers. It asks again when it has."""
-        store = self._state.store
-        ext = self._ext(
-            pull,
-            pull.offset,
-            store.min_offset(pull.topic, pull.queue_id),
-            store.max_offset(pull.topic, pull.queue_id),
-        )
-        pull.session.send(
-            encode_response_head(
-                pull.opaque, ResponseCode.PULL_RETRY_IMMEDIATELY, ext, 0, "NO_MATCHED_MESSAGE"
-            )
-        )
+        self._send_to(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset, "NO_MATCHED_MESSAGE")
 
     def _answer_reset(self, pull: Pull, offset: int) -> None:
-        state = self._state
-        ext = self._ext(
-            pull,
-            offset,
-            state.store.min_offset(pull.topic, pull.queue_id),
-            state.store.max_offset(pull.topic, pull.queue_id),
-        )
-        pull.session.send(
-            encode_response_head(pull.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, 0, "OFFSET_RESET")
-        )
+        self._send_to(pull, ResponseCode.PULL_OFFSET_MOVED, offset, "OFFSET_RESET")
+
+    def _send_to(self, pull: Pull, code: int, offset: int, status: str) -> None:
+        """Send the client to an offset of its queue."""
+        store = self._state.store
+        min_offset = max(0, store.min_offset(pull.topic, pull.queue_id))
+        max_offset = store.max_offset(pull.topic, pull.queue_id)
+        if pull.logic is not None:
+            offset, min_offset, max_offset = pull.logic.offsets(offset, min_offset, max_offset)
+        ext = self._ext(pull, offset, min_offset, max_offset)
+        pull.session.send(encode_response_head(pull.opaque, code, ext, 0, status))
 
     def _head(
         self, pull: Pull, code: int, status: str, next_offset: int, result: GetResult, size_bytes: int
     ) -> bytes:
-        ext = self._ext(pull, next_offset, result.min_offset, result.max_offset)
+        min_offset, max_offset = max(0, result.min_offset), result.max_offset
+        if pull.logic is not None:
+            found = Place(code, next_offset, min_offset, max_offset)
+            code, next_offset, min_offset, max_offset = pull.logic.shown(pull.offset, found)
+        ext = self._ext(pull, next_offset, min_offset, max_offset)
         if self._state.config.slave_read_enable:
             ext["suggestWhichBrokerId"] = str(self._suggested(pull, result))
         return encode_response_head(pull.opaque, code, ext, size_bytes, status)
 
     def _ext(self, pull: Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
-        return {
+        ext = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(next_offset),
-            "minOffset": str(max(0, min_offset)),
+            "minOffset": str(min_offset),
             "maxOffset": str(max_offset),
             "topicSysFlag": str(pull.topic_sys_flag),
             "groupSysFlag": str(pull.group_sys_flag),
         }
+        if pull.logic is not None:
+            ext["offsetDelta"] = str(pull.logic.delta)
+        return ext

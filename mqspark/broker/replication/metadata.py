@@ -33,7 +33,8 @@ from mqspark.protocol.bodies.topic_bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
-    TopicConfigSerializeWrapper,
+    TopicConfigAndMappingSerializeWrapper,
+    TopicQueueMappingDetail,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -58,6 +59,13 @@ R = TypeVar("R")
 class Request(NamedTuple):
     code: int
     ext: dict[str, str]
+
+
+class _Topics(NamedTuple):
+    version: DataVersion
+    table: dict[str, TopicConfig]
+    mapping_version: DataVersion
+    mappings: dict[str, TopicQueueMappingDetail]
 
 
 Round = Generator[Request, Command, R]
@@ -175,9 +183,15 @@ class Metadata:
 
     # --- tables in pages --------------------------------------------------------------------------------------
 
-    def _topics(self) -> Round[tuple[DataVersion, dict[str, TopicConfig]] | None]:
+    def _topics(self) -> Round[_Topics | None]:
+        mapping_version = DataVersion()
+        mappings: dict[str, TopicQueueMappingDetail] = {}
+
         def rows(body: bytes) -> tuple[DataVersion | None, dict[str, TopicConfig]]:
-            page = decode_table(TopicConfigSerializeWrapper, body)
+            nonlocal mapping_version
+            page = decode_table(TopicConfigAndMappingSerializeWrapper, body)
+            mapping_version = page.mapping_data_version
+            mappings.update(page.topic_queue_mapping_detail_map)
             return page.data_version, page.topic_config_table
 
         found = yield from self._pages(
@@ -188,7 +202,12 @@ class Metadata:
             self._topic_version,
             rows,
         )
-        return None if found is None else (found[0], found[1])
+        if found is None:
+            return None
+        version, table = found
+        return _Topics(
+            version, table, mapping_version, {name: mappings[name] for name in mappings.keys() & table.keys()}
+        )
 
     def _groups(
         self,
@@ -249,8 +268,15 @@ class Metadata:
                 first = 0
         raise ProtocolError("a table of the master changes faster than it can be read")
 
-    def _copy_topics(self, version: DataVersion, table: dict[str, TopicConfig]) -> None:
+    def _copy_topics(
+        self,
+        version: DataVersion,
+        table: dict[str, TopicConfig],
+        mapping_version: DataVersion,
+        mappings: dict[str, TopicQueueMappingDetail],
+    ) -> None:
         topics, store = self._state.topics, self._state.store
+        self._state.mappings.follow(mapping_version, mappings)
         topics.follow(version, table)
         for name, config in table.items():
             if config.attributes.get(BATCH_QUEUE[0]) == BATCH_QUEUE[1]:

@@ -20,6 +20,8 @@ from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.topics import Topic
 from mqspark.broker.state.writer import Draft, StoredPosition
+from mqspark.broker.statictopic.logicqueues import LogicQueue, sent_offset
+from mqspark.broker.statictopic.mappings import StaticTopic
 from mqspark.broker.timer.delays import delay_level
 from mqspark.broker.transaction.halfmessages import divert_prepared
 from mqspark.errors import InvalidMessage, MessageTooLarge, NoResources, NotNow, StoreReadOnly, TooFewReplicas
@@ -121,6 +123,7 @@ class SendProcessor:
         self._all_wait = all_wait
         self._id_prefix = store_host.hex().upper()
         self._topic = state.topics.get
+        self._static_topics, self._mapping = state.mappings.table, state.mappings.find
         self._put = state.store.put
         self.refresh_settings()
         self.handlers: dict[int, Handler] = {
@@ -163,6 +166,10 @@ class SendProcessor:
         if not topic.plain or self._start_ms:
             topic = self._admit(session, header, topic)
         queue_id = header.queue_id
+        logic = None
+        if self._static_topics and (static := self._mapping(header.topic, header.lo)) is not None:
+            logic = self._logic_queue(static, queue_id)
+            queue_id = logic.leader.queue_id
         if queue_id >= topic.queue_limit:
             raise self._wrong_queue(session, queue_id, topic)
         if queue_id < 0:
@@ -179,7 +186,7 @@ class SendProcessor:
         if topic.multi_tag:
             sys_flag |= MULTI_TAGS
         if header.batch:
-            self._send_batch(session, command, header, topic, queue_id, sys_flag)
+            self._send_batch(session, command, header, topic, queue_id, sys_flag, logic)
             return
 
         text = header.properties or ""
@@ -196,7 +203,7 @@ class SendProcessor:
             or sys_flag & TRANSACTION_MASK
             or (self._multi_dispatch and "INNER_MULTI" in text)
         ):
-            self._send_draft(session, command, header, topic, queue_id, sys_flag, text[1:])
+            self._send_draft(session, command, header, topic, queue_id, sys_flag, text[1:], logic)
             return
         unique_id = text[start : text.index("\x02", start)] if start > 9 else ""
         if not unique_id:
@@ -230,6 +237,8 @@ class SendProcessor:
         topic.put_bytes += len(body)
         if not command.flag & 2:
             message_id = f"{self._id_prefix}{physical_offset:016X}"
+            if logic is not None:
+                queue_id, queue_offset = logic.number, sent_offset(logic.leader, queue_offset)
             answer = send_response_frame if self._plain_answer else self._answer
             frame = answer(command.opaque, message_id, queue_id, queue_offset, unique_id, self._region)
             if "\x02WAIT\x01true" in text or self._waits(text):
@@ -262,6 +271,13 @@ class SendProcessor:
             raise self._wrong_queue(session, queue_id, topic)
         return topic, queue_id if queue_id >= 0 else self._any_queue(topic)
 
+    def _logic_queue(self, static: StaticTopic, number: int) -> LogicQueue:
+        """The logic queue that a message is for; any that this broker leads if its sender leaves it to the broker.
+        Raises Refusal."""
+        if number < 0 and static.led:
+            number = static.led[self._state.random.randrange(len(static.led))]
+        return static.leading(number)
+
     def _any_queue(self, topic: Topic) -> int:
         return self._state.random.randrange(max(1, topic.write_queue_nums))
 
@@ -280,6 +296,7 @@ class SendProcessor:
         queue_id: int,
         sys_flag: int,
         text: str,
+        logic: LogicQueue | None,
     ) -> None:
         """A message with a property that concerns the broker."""
         properties = self._own(text)
@@ -314,11 +331,16 @@ class SendProcessor:
             self._state.stats.became_dead(topic.name, topic.retry_of)
         if not command.is_oneway:
             message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
+            queue_offset = stored.queue_offset
+            if logic is not None:
+                queue_id = logic.number
+                if draft.topic == topic.name:  # elsewhere an offset is no one of the logic queue
+                    queue_offset = sent_offset(logic.leader, queue_offset)
             frame = self._answer(
                 command.opaque,
                 message_id,
                 queue_id,
-                stored.queue_offset,
+                queue_offset,
                 unique_id,
                 self._region,
                 self._recall_handle(draft, unique_id),
@@ -372,6 +394,7 @@ class SendProcessor:
         topic: Topic,
         queue_id: int,
         sys_flag: int,
+        logic: LogicQueue | None,
     ) -> None:
         if sys_flag & TRANSACTION_MASK:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be transactional")
@@ -415,7 +438,7 @@ class SendProcessor:
                     if b"TRAN_MSG" in properties:
                         self._check_member(properties.decode())
                 if topic.inner_batch:
-                    self._send_inner_batch(session, command, record, topic, shared, count)
+                    self._send_inner_batch(session, command, record, topic, shared, count, logic)
                     return
                 first_offset, places, end_offset = self._state.store.put_batch(record, members)
                 physical_offsets = struct.pack(f">{count}q", *places)
@@ -433,6 +456,8 @@ class SendProcessor:
             prefix = self._id_prefix
             ids = physical_offsets.hex(",", 8).upper()
             ids = prefix + ids.replace(",", f",{prefix}")
+            if logic is not None:
+                queue_id, first_offset = logic.number, sent_offset(logic.leader, first_offset)
             frame = self._answer(command.opaque, ids, queue_id, first_offset, unique_id, self._region)
             (self._waiting if self._waits(f"\x02{shared}") else self._unsafe).append(
                 (end_offset, session, frame)
@@ -454,6 +479,7 @@ class SendProcessor:
         topic: Topic,
         shared: str,
         count: int,
+        logic: LogicQueue | None,
     ) -> None:
         """A batch that stays one record. Raises what ``MessageStore.put`` raises."""
         unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
@@ -472,10 +498,13 @@ class SendProcessor:
         topic.put_count += count
         topic.put_bytes += len(command.body)
         if not command.is_oneway:
+            queue_id, queue_offset = record.queue_id, stored.queue_offset
+            if logic is not None:
+                queue_id, queue_offset = logic.number, sent_offset(logic.leader, queue_offset)
             ext = {
                 "msgId": f"{self._id_prefix}{stored.physical_offset:016X}",
-                "queueId": str(record.queue_id),
-                "queueOffset": str(stored.queue_offset),
+                "queueId": str(queue_id),
+                "queueOffset": str(queue_offset),
                 "batchUniqId": unique_id,
                 "transactionId": unique_id,
                 **self._trace,

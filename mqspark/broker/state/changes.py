@@ -36,7 +36,7 @@ ANSWERED_AT_ONCE = 256
 class _Change(NamedTuple):
     """An unanswered change."""
 
-    session: Session
+    session: Receiver
     done: bytes
     unsaved: bytes
     """The answer if saving takes too long."""
@@ -95,7 +95,7 @@ class PendingChanges:
         )
 
     def answer_when_safe(
-        self, session: Session, command: Command, saved: SavedTable, *, published: bool = False
+        self, session: Receiver, command: Command, saved: SavedTable, *, published: bool = False
     ) -> None:
         """Answer once the table is on disk as it is now and, if ``published``, a name server knows the topics."""
         if command.is_oneway:

@@ -18,6 +18,8 @@ from mqspark.broker.state.stats import Stats
 from mqspark.broker.state.subscriptions import SubscriptionGroups
 from mqspark.broker.state.topics import Topics
 from mqspark.broker.state.writer import Writer
+from mqspark.broker.statictopic.mappings import Mappings
+from mqspark.broker.statictopic.peers import Peers
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
@@ -48,6 +50,8 @@ class BrokerState:
     random: Random
     new_unique_id: Callable[[], str]
     topics: Topics
+    mappings: Mappings
+    peers: Peers
     subscriptions: SubscriptionGroups
     offsets: ConsumerOffsets
     filters: ConsumerFilters

@@ -55,6 +55,19 @@ class TopicQueueMappingDetail(TopicQueueMappingInfo):
     hosted_queues: dict[int, list[LogicQueueMappingItem]] = {}
 
 
+class TopicQueueMappingSerializeWrapper(Body):
+    """The file ``topicQueueMapping.json``."""
+
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingDetail] = {}
+    data_version: DataVersion | None = None
+
+
+class TopicConfigAndQueueMapping(TopicConfig):
+    """A topic and, when the request says ``lo``, its mapping."""
+
+    mapping_detail: TopicQueueMappingDetail | None = None
+
+
 class TopicConfigSerializeWrapper(Body):
     topic_config_table: dict[str, TopicConfig] = {}
     data_version: DataVersion = DataVersion()

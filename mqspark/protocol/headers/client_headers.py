@@ -267,6 +267,10 @@ class GetEarliestMsgStoretimeRequestHeader(TopicHeader):
     queue_id: I32
 
 
+class GetEarliestMsgStoretimeResponseHeader(Header):
+    timestamp: I64
+
+
 class ResetOffsetRequestHeader(TopicHeader):
     """Requests 220 and 222."""
 

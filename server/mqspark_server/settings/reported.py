@@ -59,7 +59,7 @@ _OF_BROKERS = """
     filterSupportRetry=false flushCommitLogLeastPages=4
     flushCommitLogThoroughInterval=10000 flushCommitLogTimed=true flushConsumeQueueLeastPages=2
     flushConsumeQueueThoroughInterval=60000 flushConsumerOffsetHistoryInterval=60000 flushDelayOffsetInterval=10000
-    flushLeastPagesWhenWarmMapedFile=4096 forwardTimeout=3000 globalColdReadThreshold=104857600
+    flushLeastPagesWhenWarmMapedFile=4096 globalColdReadThreshold=104857600
     haFlowControlEnable=false heartbeatThreadPoolNums=1 heartbeatThreadPoolQueueCapacity=50000 highSpeedMode=false
     indexFileReadEnable=true indexFileWriteEnable=true indexRocksDBEnable=false initPopOffsetByCheckMsgInMem=true
     isBrokerContainer=false isInBrokerContainer=false isScanAvailableNameSrv=true isolateLogEnable=false

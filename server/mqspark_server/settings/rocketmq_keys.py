@@ -17,6 +17,7 @@ from dataclasses import dataclass
 __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
 _HONOURED = """
+    forwardTimeout
     consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly
     expectConsumerNumUseFilter filterDataCleanTimeSpan maxErrorRateOfBloomFilter
     authConfigPath authenticationEnabled authenticationWhitelist authorizationEnabled authorizationWhitelist
@@ -142,7 +143,7 @@ _WITHOUT_EFFECT = {
     "Netty: sockets belong to asyncio or uvloop": """
         clientAsyncSemaphoreValue clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout
         clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize
-        clientSocketSndBufSize connectTimeoutMillis forwardTimeout maxReconnectIntervalTimeSeconds
+        clientSocketSndBufSize connectTimeoutMillis maxReconnectIntervalTimeSeconds
         serverAsyncSemaphoreValue serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
         serverPooledByteBufAllocatorEnable serverSocketRcvBufSize serverSocketSndBufSize sharedByteBufferNum
         transferMsgByHeap useEpollNativeSelector writeBufferLowWaterMark

@@ -1,0 +1,278 @@
+"""The mappings of static topics on this broker, and their file ``topicQueueMapping.json`` (TopicQueueMappingManager).
+
+A mapping whose broker name is another one (the store directory of a broker that was renamed) is kept, but leads no
+queue: requests for the topic are refused as NOT_LEADER_FOR_QUEUE.
+
+Facts: docs/rocketmq/statictopics.md#mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.statictopic.logicqueues import LogicQueue, check_parts, check_succession
+from mqspark.clock import Clock
+from mqspark.errors import IllegalName
+from mqspark.logs import sparing
+from mqspark.names import check, sound_only
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies.body import decode_table, to_document
+from mqspark.protocol.bodies.topic_bodies import (
+    DataVersion,
+    LogicQueueMappingItem,
+    TopicQueueMappingDetail,
+    TopicQueueMappingInfo,
+    TopicQueueMappingSerializeWrapper,
+)
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.dispatch import Refusal
+
+__all__ = ["MAX_LOGIC_QUEUES", "MAX_PARTS", "Mappings", "StaticTopic"]
+
+MAX_LOGIC_QUEUES = 65_536
+"""Limit for one topic, that of its physical queues on one broker. RocketMQ has none."""
+MAX_PARTS = 1_024
+"""Limit of the parts of one logic queue: each remapping adds one, and cleaning removes those without messages."""
+
+_QUEUE_BYTES = 4 * ENTRY_BYTES + 300
+
+_log = sparing(__name__, lines=20)
+
+
+class StaticTopic:
+    """The mapping of one topic, as requests need it. Never modified: a change makes a new one."""
+
+    __slots__ = ("_broker_name", "detail", "led", "queues")
+
+    def __init__(self, detail: TopicQueueMappingDetail, broker_name: str) -> None:
+        self.detail = detail
+        self._broker_name = broker_name
+        self.queues = {
+            number: LogicQueue(number, parts) for number, parts in detail.hosted_queues.items() if parts
+        }
+        self.led = [number for number in sorted(self.queues) if self.is_led(self.queues[number])]
+        """The logic queues that this broker leads."""
+
+    def is_led(self, queue: LogicQueue) -> bool:
+        return queue.leader.bname == self._broker_name == self.detail.bname
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the mapping is one of this broker."""
+        return self.detail.bname == self._broker_name
+
+    def is_local(self, part: LogicQueueMappingItem) -> bool:
+        return part.bname == self._broker_name
+
+    def leading(
+        self, number: int, what: str = "does not exit in request process of current broker"
+    ) -> LogicQueue:
+        """A logic queue that this broker leads. Raises Refusal (NOT_LEADER_FOR_QUEUE), with RocketMQ's words."""
+        queue = self.queues.get(number)
+        if queue is None or not self.is_led(queue):
+            raise Refusal(
+                ResponseCode.NOT_LEADER_FOR_QUEUE,
+                f"{self.detail.topic}-{number} {what} {self._broker_name}",
+                {},
+            )
+        return queue
+
+    @property
+    def info(self) -> TopicQueueMappingInfo:
+        """What name servers are told (cloneAsMappingInfo)."""
+        detail = self.detail
+        return TopicQueueMappingInfo(
+            topic=detail.topic,
+            scope=detail.scope,
+            total_queues=detail.total_queues,
+            bname=detail.bname,
+            epoch=detail.epoch,
+            curr_id_map={number: self.queues[number].leader.queue_id for number in self.led},
+        )
+
+
+class Mappings:
+    """``generation`` counts changes. A Table of ``SavedTable``."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self.ledger = Ledger(
+            "topicQueueMappings",
+            lambda: config.max_topic_table_bytes,
+            "Mappings.table",
+            "StaticTopic.queues",
+            "StaticTopic.led",
+            "LogicQueue.readable",
+            setting="maxTopicTableBytes",
+        )
+        self.table: dict[str, StaticTopic] = {}
+        """By topic; empty on a broker without static topics, so that hot paths only test its truth."""
+        self.data_version = DataVersion(timestamp=clock.now_ms())
+        self.generation = 0
+
+    def find(self, topic: str, lo: bool | None) -> StaticTopic | None:
+        """The mapping that a request means. ``lo`` of its header is False when it is for a physical queue: another
+        broker asks (buildTopicQueueMappingContext)."""
+        return None if lo is False or not self.table else self.table.get(topic)
+
+    def check(self, new: TopicQueueMappingDetail, *, force: bool) -> TopicQueueMappingDetail:
+        """The mapping that ``update`` would put. Raises Refusal."""
+        self._check_own(new)
+        for parts in new.hosted_queues.values():
+            check_parts(parts)
+        old = self.table.get(new.topic or "")
+        if old is None:
+            return new
+        before = old.detail
+        hosted = dict(new.hosted_queues)
+        if not force:
+            if new.epoch < before.epoch:
+                raise _refusal(f"Can't accept data with small epoch {new.epoch} < {before.epoch}")
+            if new.scope != before.scope:
+                raise _refusal(f"Can't accept data with unmatched scope {new.scope} != {before.scope}")
+            self._check_queues(before, hosted, epoch_equal=new.epoch == before.epoch)
+        for number, parts in before.hosted_queues.items():
+            hosted.setdefault(number, parts)
+        return replace(new, hosted_queues=hosted)
+
+    @staticmethod
+    def _check_queues(
+        before: TopicQueueMappingDetail,
+        hosted: Mapping[int, Sequence[LogicQueueMappingItem]],
+        *,
+        epoch_equal: bool,
+    ) -> None:
+        for number, parts in before.hosted_queues.items():
+            if number in hosted:
+                if parts:
+                    check_succession(parts, hosted[number], epoch_equal=epoch_equal)
+            elif epoch_equal:
+                raise _refusal("Cannot accept equal epoch with null data")
+
+    def _check_own(self, new: TopicQueueMappingDetail) -> None:
+        """What RocketMQ takes for granted: a mapping is of this broker, and its numbers are possible. Raises
+        Refusal."""
+        own = self._config.broker_name
+        if new.bname != own:
+            raise _refusal(f"The broker name is not equal {own} != {new.bname} ")
+        if new.dirty:
+            raise _refusal(f"The mapping info is dirty in broker  {own}")
+        if not 0 <= new.total_queues <= MAX_LOGIC_QUEUES:
+            raise _refusal(
+                f"The total queue number {new.total_queues} is not between 0 and {MAX_LOGIC_QUEUES}"
+            )
+        for number, parts in new.hosted_queues.items():
+            if not 0 <= number < new.total_queues:
+                raise _refusal(f"The queue number {number} is not below the total of {new.total_queues}")
+            if not 0 < len(parts) <= MAX_PARTS:
+                raise _refusal(f"The queue number {number} has {len(parts)} items, not 1 to {MAX_PARTS}")
+            for part in parts:
+                if not part.bname:
+                    raise _refusal(f"An item of the queue number {number} has no broker")
+                try:
+                    check("broker", part.bname)
+                except IllegalName as error:
+                    raise _refusal(str(error)) from None
+
+    def update(self, new: TopicQueueMappingDetail, *, force: bool = False) -> None:
+        """Take over a mapping from a tool, or an old one with fewer parts. Raises Refusal, TableFull; then nothing
+        has changed."""
+        detail = self.check(new, force=force)
+        topic = detail.topic or ""
+        old = self.table.get(topic)
+        if old is None:
+            self.ledger.charge(_bytes_of(detail))
+        else:
+            self.ledger.resize(_bytes_of(old.detail), _bytes_of(detail))
+        self.table[topic] = StaticTopic(detail, self._config.broker_name)
+        self._changed()
+
+    def put_back(self, topic: str, before: StaticTopic | None) -> None:
+        """Undo an update."""
+        self.remove(topic)
+        if before is not None:
+            self.ledger.note(_bytes_of(before.detail))
+            self.table[topic] = before
+            self._changed()
+
+    def remove(self, topic: str) -> None:
+        old = self.table.pop(topic, None)
+        if old is not None:
+            self.ledger.free(_bytes_of(old.detail))
+            self._changed()
+
+    def _changed(self) -> None:
+        version = self.data_version
+        self.data_version = DataVersion(version.state_version, self._clock.now_ms(), version.counter + 1)
+        self.generation += 1
+
+    def follow(self, version: DataVersion, details: Mapping[str, TopicQueueMappingDetail]) -> None:
+        """Become a copy of a master's table."""
+        if version != self.data_version:
+            self._replace(details)
+            self.data_version = version
+            self.generation += 1
+
+    # --- file ---
+
+    def details(self, topics: Iterable[str] | None = None) -> dict[str, TopicQueueMappingDetail]:
+        """The mappings of these topics, or of all."""
+        names = self.table if topics is None else self.table.keys() & set(topics)
+        return {name: self.table[name].detail for name in sorted(names)}
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        """Returns the encoder of the file. Mappings are replaced, never modified."""
+        wrapper = TopicQueueMappingSerializeWrapper(
+            topic_queue_mapping_info_map=self.details(), data_version=self.data_version
+        )
+        return lambda: [fastjson.dumps_pretty(to_document(wrapper)).encode()]
+
+    def load(self, data: bytes) -> None:
+        """Raises ProtocolError."""
+        wrapper = decode_table(TopicQueueMappingSerializeWrapper, data)
+        self._replace(wrapper.topic_queue_mapping_info_map)
+        if wrapper.data_version is not None:
+            self.data_version = wrapper.data_version
+
+    def _replace(self, details: Mapping[str, TopicQueueMappingDetail]) -> None:
+        self.table.clear()
+        self.ledger.clear()
+        own = self._config.broker_name
+        for topic, detail in sound_only("mappings of static topics", details).items():
+            sound = replace(detail, topic=topic, hosted_queues=_sound(topic, detail))
+            if sound.bname != own:
+                _log.error(
+                    "the mapping of static topic %s is of broker %s: this one leads no queue of it",
+                    topic,
+                    sound.bname,
+                )
+            self.ledger.note(_bytes_of(sound))
+            self.table[topic] = StaticTopic(sound, own)
+
+
+def _sound(topic: str, detail: TopicQueueMappingDetail) -> dict[int, list[LogicQueueMappingItem]]:
+    """The logic queues of a file that can be right. Requests for the others are refused."""
+    sound = {}
+    for number, parts in detail.hosted_queues.items():
+        try:
+            check_parts(parts)
+        except Refusal as refusal:
+            _log.error("logic queue %d of static topic %s is left out: %s", number, topic, refusal)
+        else:
+            sound[number] = parts
+    return sound
+
+
+def _bytes_of(detail: TopicQueueMappingDetail) -> int:
+    return (
+        3 * ENTRY_BYTES + text_bytes(detail.topic) + _QUEUE_BYTES * len(detail.hosted_queues) + weigh(detail)
+    )
+
+
+def _refusal(remark: str) -> Refusal:
+    return Refusal(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,0 +1,102 @@
+"""Asks other brokers what this broker needs to know for its clients (BrokerOuterAPI's RpcClient).
+
+One connection to each of a bounded number of brokers, kept while it works. Must not know what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from mqspark.broker.broker import BrokerCore
+from mqspark.broker.statictopic.peers import Question
+from mqspark.errors import ClientError, ProtocolError
+from mqspark.logs import sparing
+from mqspark.protocol.signature import Signer
+from mqspark_server.net.outbound import Outbound
+from mqspark_server.routefinder import RouteFinder
+
+__all__ = ["PeerLink"]
+
+log = sparing("mqspark.peers")
+
+MAX_PEERS = 64
+"""Connections that are kept."""
+
+
+class PeerLink:
+    """``progressed`` is called when an answer has arrived: the broker may have answers to write."""
+
+    def __init__(
+        self,
+        broker: BrokerCore,
+        routes: RouteFinder,
+        progressed: Callable[[], None],
+        tls: ssl.SSLContext | None = None,
+        signer: Signer | None = None,
+    ) -> None:
+        self._peers = broker.state.peers
+        self._config = broker.config
+        self._routes = routes
+        self._progressed = progressed
+        self._tls, self._signer = tls, signer
+        self._connections: dict[str, asyncio.Task[Outbound]] = {}
+        """By broker name, in the order of their making."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def after_turn(self) -> None:
+        for number, question in self._peers.due():
+            task = asyncio.get_running_loop().create_task(self._ask(number, question))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, number: int, question: Question) -> None:
+        name = question.broker_name
+        try:
+            connection = await self._connection(name)
+            answer = await connection.request(
+                question.code, question.ext, timeout_s=self._config.forward_timeout / 1000
+            )
+        except (OSError, ValueError, ClientError, ProtocolError) as error:
+            log.warning("broker %s does not answer request %d: %s", name, question.code, error)
+            self._peers.failed(number, f"broker {name} does not answer: {error}")
+        else:
+            self._peers.answered(number, answer)
+        self.after_turn()  # the answer may have led to another question
+        self._progressed()
+
+    async def _connection(self, broker_name: str) -> Outbound:
+        """Raises OSError, ValueError, ClientError, ProtocolError."""
+        task = self._connections.get(broker_name)
+        if task is not None and task.done() and (task.exception() is not None or not task.result().alive):
+            del self._connections[broker_name]
+            task = None
+        if task is None:
+            if len(self._connections) >= MAX_PEERS:
+                self._close(self._connections.pop(next(iter(self._connections))))
+            task = asyncio.get_running_loop().create_task(self._connect(broker_name))
+            self._connections[broker_name] = task
+        return await asyncio.shield(task)
+
+    async def _connect(self, broker_name: str) -> Outbound:
+        address = await self._routes.master_of(broker_name)
+        if address is None:
+            raise OSError(f"no name server knows a master of broker {broker_name}")
+        return await Outbound.connect(address, lambda: None, tls=self._tls, signer=self._signer)
+
+    @staticmethod
+    def _close(task: asyncio.Task[Outbound]) -> None:
+        if not task.done():
+            task.cancel()
+        elif not task.cancelled() and task.exception() is None:
+            task.result().close()
+
+    async def stop(self) -> None:
+        tasks = [*self._tasks, *self._connections.values()]
+        for task in self._connections.values():
+            self._close(task)
+        self._connections.clear()
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

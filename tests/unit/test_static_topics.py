@@ -1,0 +1,428 @@
+"""Static topics on two brokers: create, send, read, remap, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from tests.unit.broker_kit import last_registration, namesrv_peer, pull_ext, send_ext
+from tests.unit.static_kit import TOPIC, Pair, mapping, part
+
+NOT_LEADER = ResponseCode.NOT_LEADER_FOR_QUEUE
+ERROR = ResponseCode.SYSTEM_ERROR
+
+QUEUE = {"topic": TOPIC, "queueId": "0"}
+PROGRESS = {**QUEUE, "consumerGroup": "CG"}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path)
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def remapped(pair: Pair) -> Pair:
+    """Three messages on b-a, then two on b-b, which leads the queue from logic offset 10,000 on."""
+    pair.create()
+    for number in range(3):
+        pair.send("b-a", b"%d" % number)
+    pair.remap()
+    for number in range(3, 5):
+        pair.send("b-b", b"%d" % number)
+    return pair
+
+
+# --- creating ----------------------------------------------------------------------------------------------
+
+
+def test_a_static_topic_is_created_and_shown(pair: Pair) -> None:
+    pair.create()
+    ext = {"topic": TOPIC}
+    plain = pair.ask("b-a", RequestCode.GET_TOPIC_CONFIG, ext)
+    assert "mappingDetail" not in json.loads(plain.body)
+    shown = decode_body(
+        TopicConfigAndQueueMapping, pair.ask("b-a", RequestCode.GET_TOPIC_CONFIG, {**ext, "lo": "true"}).body
+    )
+    assert shown.mapping_detail == mapping("b-a", {0: [part("b-a", 0)]})
+    table = json.loads(pair.ask("b-a", RequestCode.GET_ALL_TOPIC_CONFIG, {}).body)
+    assert list(table["topicQueueMappingDetailMap"]) == [TOPIC]
+    assert table["mappingDataVersion"]["counter"] == 1
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_mapping_survives(pair: Pair, *, crash: bool) -> None:
+    pair.create()
+    pair.send("b-a", b"x")
+    pair.sides["b-a"].bench.flush()
+    pair.reopen("b-a", crash=crash)
+    assert pair.read_all("b-a") == [(0, b"x")]
+    assert pair.send("b-a", b"y", 1).code == NOT_LEADER
+    bench = pair.sides["b-a"].bench
+    document = fastjson.loads((bench.directory / "config" / "topicQueueMapping.json").read_bytes())
+    detail = document["topicQueueMappingInfoMap"][TOPIC]
+    assert list(detail) == [
+        "bname", "currIdMap", "dirty", "epoch", "hostedQueues", "scope", "topic", "totalQueues",
+    ]  # fmt: skip
+    assert detail["hostedQueues"]["0"] == [
+        {"bname": "b-a", "endOffset": -1, "gen": 0, "logicOffset": 0, "queueId": 0, "startOffset": 0,
+         "timeOfEnd": -1, "timeOfStart": -1}
+    ]  # fmt: skip
+
+
+def test_the_mapping_is_saved_before_the_topic(pair: Pair) -> None:
+    """Otherwise a static topic would be served as an ordinary one after a crash between the two."""
+    bench = pair.sides["b-a"].bench
+    pair.sides["b-a"].peer.give(
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+        {"topic": TOPIC, "defaultTopic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+         "topicFilterType": "SINGLE_TAG"},
+        json.dumps({"topic": TOPIC, "bname": "b-a", "totalQueues": 1, "epoch": 1,
+                    "hostedQueues": {0: [{"bname": "b-a"}]}}).encode(),
+    )  # fmt: skip
+    bench.broker.turn()
+    assert bench.broker.jobs_due
+    for job in bench.broker.jobs():
+        job.run()
+    assert TOPIC in (bench.directory / "config" / "topicQueueMapping.json").read_text()
+    topics = bench.directory / "config" / "topics.json"
+    assert not topics.exists() or f'"{TOPIC}"' not in topics.read_text()
+
+
+def test_a_deleted_topic_has_no_mapping(pair: Pair) -> None:
+    pair.create()
+    assert pair.ask("b-a", RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}).code == 0
+    bench = pair.sides["b-a"].bench
+    assert not bench.broker.state.mappings.table
+    bench.broker.state.mappings.ledger.validate([])
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+GOOD = {0: [part("b-a", 0)]}
+
+
+@pytest.mark.parametrize(
+    ("detail", "remark"),
+    [
+        (mapping("b-b", GOOD), "The broker name is not equal b-a != b-b "),
+        (mapping("b-a", GOOD, dirty=True), "The mapping info is dirty in broker  b-a"),
+        (mapping("b-a", GOOD, total=-1), "The total queue number -1 is not between 0 and 65536"),
+        (mapping("b-a", GOOD, total=70_000), "The total queue number 70000 is not between 0 and 65536"),
+        (mapping("b-a", {1: GOOD[0]}), "The queue number 1 is not below the total of 1"),
+        (mapping("b-a", {0: []}), "The queue number 0 has 0 items, not 1 to 1024"),
+        (mapping("b-a", {0: [part("b-a", 0, gen=-1)]}), "The field is illegal, should not be negative"),
+        (mapping("b-a", {0: [part("b-a", 1 << 62)]}), f"The field is illegal, should not be over {1 << 61}"),
+        (
+            mapping("b-a", {0: [part("b-a", -1), part("b-a", 5, gen=1)]}),
+            "The non-latest item has negative logic offset",
+        ),
+        (mapping("b-a", {0: [part("b-a", 0), part("b-a", 5)]}), "The gen does not increase monotonically"),
+        (
+            mapping("b-a", {0: [part("b-a", 9), part("b-a", 5, gen=1)]}),
+            "The base logic offset does not increase monotonically",
+        ),
+        (
+            mapping("b-a", {0: [part("b-a", 0, end_offset=9), part("b-a", 5, gen=1)]}),
+            "The max logic offset does not increase monotonically",
+        ),
+        (
+            mapping("b-a", {0: [part("b-a", 0, start_offset=3, end_offset=2)]}),
+            "The endOffset is smaller than the start offset",
+        ),
+        (mapping("b-a", {0: [part("b-a", 0, queue_id=1)]}), "The physical queue id is overflow the write queues"),
+        (mapping("b-a", {0: [part("b/a", 0)]}), None),
+        (mapping("b-a", {0: [part("", 0)]}), "An item of the queue number 0 has no broker"),
+    ],
+)  # fmt: skip
+def test_a_wrong_mapping_is_refused(pair: Pair, detail: object, remark: str | None) -> None:
+    answer = pair.put("b-a", detail)  # type: ignore[arg-type]
+    assert answer.code == ERROR
+    if remark is not None:
+        assert answer.remark == remark
+    state = pair.sides["b-a"].bench.broker.state
+    assert TOPIC not in state.topics
+    assert not state.mappings.table
+
+
+@pytest.mark.parametrize(
+    ("detail", "remark"),
+    [
+        (mapping("b-a", GOOD, epoch=999), "Can't accept data with small epoch 999 < 1000"),
+        (mapping("b-a", GOOD, scope="x"), "Can't accept data with unmatched scope x != __global__"),
+        (mapping("b-a", {}), "Cannot accept equal epoch with null data"),
+        (mapping("b-a", {0: [part("b-a", 0), part("b-b", -1, gen=1)]}), "The new leader is different but epoch equal"),
+        (
+            mapping("b-a", {0: [part("b-a", 7)]}, epoch=1001),
+            "The item of gen 0 is immutable, and it is not the same",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mapping_that_does_not_follow_is_refused(pair: Pair, detail: object, remark: str) -> None:
+    pair.create()
+    answer = pair.put("b-a", detail)  # type: ignore[arg-type]
+    assert (answer.code, answer.remark) == (ERROR, remark)
+    assert pair.send("b-a", b"x").code == 0
+
+
+def test_force_takes_an_older_epoch_and_keeps_the_other_queues(pair: Pair) -> None:
+    pair.create()
+    answer = pair.put(
+        "b-a", mapping("b-a", {1: [part("b-a", 0, queue_id=1)]}, epoch=1, total=2), 2, force="true"
+    )
+    assert answer.code == 0
+    assert pair.send("b-a", b"x", 0).code == pair.send("b-a", b"y", 1).code == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"), [("a b", ResponseCode.INVALID_PARAMETER), ("TBW102", ResponseCode.INVALID_PARAMETER)]
+)
+def test_names_are_checked_as_for_any_topic(pair: Pair, topic: str, code: int) -> None:
+    assert pair.put("b-a", mapping("b-a", GOOD), topic=topic).code == code
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"topic":"S"', b'{"topic":"S","hostedQueues":{"x":[]}}'])
+def test_a_body_that_is_no_mapping_is_refused(pair: Pair, body: bytes) -> None:
+    answer = pair.put("b-a", mapping("b-a", GOOD), body=body)
+    assert answer.code == ERROR
+    assert TOPIC not in pair.sides["b-a"].bench.broker.state.topics
+
+
+# --- requests -----------------------------------------------------------------------------------------------
+
+
+def test_a_send_is_answered_in_the_logic_queue(remapped: Pair) -> None:
+    answer = remapped.send("b-b", b"5")
+    assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("0", "10002")
+    anywhere = remapped.send("b-b", b"6", -1)
+    assert (anywhere.code, anywhere.ext["queueOffset"]) == (0, "10003")
+    for queue_id in (0, 1):
+        refused = remapped.send("b-a", b"7", queue_id)
+        assert refused.code == NOT_LEADER
+        assert refused.remark == f"S-{queue_id} does not exit in request process of current broker b-a"
+
+
+def test_a_message_of_a_queue_without_a_logic_offset_yet_has_none(pair: Pair) -> None:
+    pair.create()
+    undecided = [part("b-a", 0), part("b-b", -1, gen=1)]
+    assert pair.put("b-b", mapping("b-b", {0: undecided}, epoch=2000)).code == 0
+    answer = pair.send("b-b", b"early")
+    assert (answer.code, answer.ext["queueOffset"]) == (0, "-1")
+    # Nobody reads it yet: the end of the earlier part is not final.
+    assert pair.pull("b-b", 0).code == ResponseCode.PULL_NOT_FOUND
+    assert pair.put("b-a", mapping("b-a", {0: undecided}, epoch=2000)).code == 0
+    decided = [part("b-a", 0), part("b-b", 5000, gen=1)]
+    assert pair.put("b-b", mapping("b-b", {0: decided}, epoch=2000)).code == 0
+    assert pair.read_all("b-b") == [(5000, b"early")]
+
+
+def test_a_reader_goes_from_one_part_to_the_next(remapped: Pair) -> None:
+    expected = [(0, b"0"), (1, b"1"), (2, b"2"), (10_000, b"3"), (10_001, b"4")]
+    assert remapped.read_all("b-b") == expected
+    assert remapped.read_all("b-b", 2) == expected[2:]
+    assert remapped.read_all("b-b", 7_000) == expected[3:]
+    answer = remapped.pull("b-a", 0)
+    assert answer.code == NOT_LEADER
+    assert answer.remark == "S-0 cannot find mapping item in request process of current broker b-a"
+
+
+def test_a_reader_of_another_brokers_part_gets_its_offsets(remapped: Pair) -> None:
+    answer = remapped.pull("b-b", 1)
+    assert answer.code == 0
+    ext = answer.ext
+    assert (ext["nextBeginOffset"], ext["minOffset"], ext["maxOffset"], ext["offsetDelta"]) == (
+        "3", "0", "10000", "0",
+    )  # fmt: skip
+    at_end = remapped.pull("b-b", 3)
+    assert (at_end.code, at_end.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "10000")
+
+
+def test_a_queue_that_comes_back_has_two_parts_here(remapped: Pair) -> None:
+    parts = [part("b-a", 0), part("b-b", 10_000, gen=1), part("b-a", 20_000, gen=2, queue_id=1)]
+    assert remapped.put("b-a", mapping("b-a", {0: parts}, epoch=3000), 2).code == 0
+    assert remapped.put("b-b", mapping("b-b", {0: parts}, epoch=3000)).code == 0
+    assert remapped.send("b-a", b"5").ext["queueOffset"] == "20000"
+    assert [body for _, body in remapped.read_all("b-a")] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    # The end of an earlier part of its own does not park the reader.
+    suspended = remapped.pull("b-a", 3, sysFlag="6")
+    assert (suspended.code, suspended.ext["nextBeginOffset"]) == (
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        "10000",
+    )
+
+
+def test_a_parked_pull_is_woken_and_one_whose_queue_moves_asks_again(pair: Pair) -> None:
+    pair.create()
+    assert pair.asked_for("b-a", RequestCode.PULL_MESSAGE, parked()) == []
+    pair.sides["b-a"].bench.peer().ask(RequestCode.SEND_MESSAGE_V2, sent(), b"x")
+    (woken,) = pair.sides["b-a"].peer.heard()
+    assert (woken.code, woken.ext["nextBeginOffset"], woken.ext["offsetDelta"]) == (0, "1", "0")
+    assert pair.asked_for("b-a", RequestCode.PULL_MESSAGE, parked("1")) == []
+    undecided = [part("b-a", 0), part("b-b", -1, gen=1)]
+    other = pair.sides["b-a"].bench.peer()
+    pair.sides["b-a"].peer, waiting = other, pair.sides["b-a"].peer
+    assert pair.put("b-a", mapping("b-a", {0: undecided}, epoch=2000)).code == 0
+    (moved,) = waiting.heard()
+    assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "1")
+
+
+def parked(offset: str = "0") -> dict[str, str]:
+    return pull_ext(TOPIC, 0, int(offset), sysFlag="6")
+
+
+def sent() -> dict[str, str]:
+    return send_ext(TOPIC, 0)
+
+
+def test_bounds_of_a_logic_queue(remapped: Pair) -> None:
+    assert remapped.ask("b-b", RequestCode.GET_MAX_OFFSET, QUEUE).ext["offset"] == "10002"
+    assert remapped.ask("b-b", RequestCode.GET_MIN_OFFSET, QUEUE).ext["offset"] == "0"
+    born = remapped.sides["b-a"].bench.clock.now_ms()
+    assert remapped.ask("b-b", RequestCode.GET_EARLIEST_MSG_STORETIME, QUEUE).ext["timestamp"] == str(born)
+    for code in (
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+    ):
+        assert remapped.ask("b-a", code, QUEUE).code == NOT_LEADER
+        assert remapped.ask("b-a", code, {**QUEUE, "lo": "false"}).code == 0, "the physical queue is there"
+
+
+def test_searching_by_time_finds_the_first_part_that_reaches_it(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    clocks = [side.bench.clock for side in pair.sides.values()]
+
+    def wait(ms: int) -> None:
+        for clock in clocks:
+            clock.advance(ms)
+
+    try:
+        begin = clocks[0].now_ms()
+        pair.create()
+        for _ in range(3):
+            pair.send("b-a", b"x")
+            wait(1000)
+        pair.remap()
+        for _ in range(2):
+            pair.send("b-b", b"y")
+            wait(1000)
+
+        def search(ms: int) -> str:
+            ext = {**QUEUE, "timestamp": str(begin + ms)}
+            return pair.ask("b-b", RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext["offset"]
+
+        assert [search(ms) for ms in (-5, 1000, 1500, 2500, 3500, 9999)] == [
+            "0", "1", "2", "10000", "10001", "10002",
+        ]  # fmt: skip
+    finally:
+        pair.close()
+
+
+def test_a_groups_progress_is_kept_where_its_part_is(remapped: Pair) -> None:
+    remapped.pull("b-b", 0)  # makes the group
+    remapped.pull("b-a", 0, lo="false")
+    assert (
+        remapped.ask("b-b", RequestCode.QUERY_CONSUMER_OFFSET, PROGRESS).code == ResponseCode.QUERY_NOT_FOUND
+    )
+
+    def commit(offset: int) -> int:
+        ext = {**PROGRESS, "commitOffset": str(offset)}
+        return remapped.ask("b-b", RequestCode.UPDATE_CONSUMER_OFFSET, ext).code
+
+    def progress() -> str:
+        return remapped.ask("b-b", RequestCode.QUERY_CONSUMER_OFFSET, PROGRESS).ext["offset"]
+
+    offsets = {name: side.bench.broker.state.offsets for name, side in remapped.sides.items()}
+    assert commit(2) == 0
+    assert progress() == "2"
+    assert offsets["b-a"].query("CG", TOPIC, 0) == 2
+    assert offsets["b-b"].query("CG", TOPIC, 0) == -1
+    assert commit(10_001) == 0
+    assert progress() == "10001"
+    assert offsets["b-b"].query("CG", TOPIC, 0) == 1
+    answer = remapped.ask("b-a", RequestCode.QUERY_CONSUMER_OFFSET, PROGRESS)
+    assert (answer.code, answer.remark) == (
+        NOT_LEADER,
+        "S-0 does not exit in request process of current broker b-a",
+    )
+
+
+def test_the_offset_that_a_pull_commits_is_one_of_the_logic_queue(remapped: Pair) -> None:
+    remapped.pull("b-b", 10_001, sysFlag="5", commitOffset="10001")
+    offsets = remapped.sides["b-b"].bench.broker.state.offsets
+    assert offsets.query("CG", TOPIC, 0) == 1
+
+
+def test_requests_fail_while_the_broker_of_a_part_is_away(remapped: Pair) -> None:
+    remapped.is_cut = True
+    for answer in (
+        remapped.pull("b-b", 0),
+        remapped.ask("b-b", RequestCode.GET_MIN_OFFSET, QUEUE),
+        remapped.ask("b-b", RequestCode.QUERY_CONSUMER_OFFSET, PROGRESS),
+    ):
+        assert (answer.code, answer.remark) == (ERROR, "broker b-a is cut off")
+    assert remapped.pull("b-b", 10_000).code == 0
+    assert remapped.ask("b-b", RequestCode.GET_MAX_OFFSET, QUEUE).ext["offset"] == "10002"
+
+
+def test_a_broker_that_does_not_answer_is_waited_for_and_no_longer(remapped: Pair) -> None:
+    side = remapped.sides["b-b"]
+    side.peer.give(RequestCode.GET_MIN_OFFSET, QUEUE)
+    side.bench.broker.turn()
+    ((number, question),) = side.bench.broker.state.peers.due()
+    assert question.broker_name == "b-a"
+    side.bench.run_for(2_900)
+    assert side.peer.heard() == []
+    side.bench.run_for(200)
+    (answer,) = side.peer.heard()
+    assert (answer.code, answer.remark) == (ERROR, "the other broker did not answer in 3000 ms")
+    side.bench.broker.state.peers.failed(number, "late")
+    side.bench.broker.state.peers.ledger.validate([])
+
+
+def test_a_broker_without_static_topics_asks_nobody(pair: Pair) -> None:
+    pair.create()
+    for number in range(5):
+        pair.send("b-a", b"%d" % number)
+    pair.read_all("b-a")
+    pair.ask("b-a", RequestCode.GET_MAX_OFFSET, QUEUE)
+    assert pair.asked == 0
+
+
+def test_a_mapping_of_a_renamed_broker_leads_nothing(pair: Pair) -> None:
+    pair.create()
+    bench = pair.sides["b-a"].bench
+    bench.settings = {**bench.settings, "broker_name": "b-c"}
+    pair.reopen("b-a")
+    assert pair.send("b-a", b"x").code == NOT_LEADER
+    assert b'"topicQueueMappingInfoMap":{}' in last_registration(bench.broker).body
+
+
+# --- the name server ----------------------------------------------------------------------------------------
+
+
+def test_a_route_names_the_leaders(remapped: Pair) -> None:
+    core, _, peer = namesrv_peer()
+    for side in remapped.sides.values():
+        registration = last_registration(side.bench.broker)
+        header = registration.header
+        header.broker_addr = f"10.0.0.{len(side.name)}:{10_000 + ord(side.name[-1])}"
+        assert peer.ask(RequestCode.REGISTER_BROKER, header, registration.body).code == 0
+    route = json.loads(peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}).body)
+    assert route["topicQueueMappingByBroker"] == {
+        name: {"bname": name, "currIdMap": ids, "dirty": False, "epoch": 2000, "scope": "__global__",
+               "topic": TOPIC, "totalQueues": 1}
+        for name, ids in (("b-a", {}), ("b-b", {"0": 0}))
+    }  # fmt: skip
+    ordinary = json.loads(peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).body)
+    assert "topicQueueMappingByBroker" not in ordinary
+    core.routes.delete_topic(TOPIC)
+    core.routes.ledger.validate([])
