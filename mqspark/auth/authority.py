@@ -13,7 +13,7 @@ from mqspark.auth.policies import Action, Kind
 from mqspark.auth.usercopy import UserCopy, UserSource
 from mqspark.auth.users import Cipher, Users, UserStatus, UserType
 from mqspark.bounded import Ledger
-from mqspark.clock import Clock
+from mqspark.clock import Clock, SystemClock
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError, StoreCorrupt
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -52,7 +52,7 @@ class Authority:
         """``accounts``: of RocketMQ 4; those that are no users yet become some."""
         self.config = config
         self._cipher = cipher
-        self._clock = clock
+        self._clock = clock or SystemClock()
         self._audit = audit
         self.users = Users(cipher, lambda: config.max_auth_table_bytes)
         self._saved = SavedTable(self.users, file, self._answer_saved)
@@ -133,6 +133,18 @@ class Authority:
         inner = self.config.inner_credentials
         name = "" if inner is None else inner[0]
         self._audit(Audited(name, "", 0, (), True, "the master's users are taken over", True, "COPY_USERS"))
+
+    def must_wait(self, address: str) -> bool:
+        """Whether nobody new is let in from this address for a while, after too many failures."""
+        return self.gate is not None and self.gate.attempts.wait_ms(address, self._now_ms()) > 0
+
+    def failed(self, address: str) -> None:
+        """Somebody at this address has proved nothing."""
+        if self.gate is not None:
+            self.gate.attempts.failed(address, self._now_ms())
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()
 
     def judged_replica(self, user: str, peer: str, problem: str) -> None:
         """Audit that a slave may copy the log, or that ``problem`` keeps it from that."""

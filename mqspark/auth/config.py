@@ -25,6 +25,9 @@ class AuthConfig:
     """Whether users who are not super need a policy for what they do."""
     auth_config_path: str = ""
     """Directory of the users and their key; by default in the store of a broker or controller. Name servers need it."""
+    authenticate_by_certificate: bool = False
+    """Whether an unsigned request is that of the user whom the connection's trusted client certificate names
+    (the common name of its subject). Needs tls.server.need.client.auth."""
     init_authentication_user: str = field(default="", repr=False)
     """``{"username":…,"password":…}``: made as super user at the start, unless the user is there."""
     inner_client_authentication_credentials: str = field(default="", repr=False)
@@ -55,6 +58,10 @@ class AuthConfig:
             raise ConfigError(
                 "authorizationEnabled needs authenticationEnabled: a name that nobody proves gives no rights",
                 key="authorizationEnabled",
+            )
+        if self.authenticate_by_certificate and not self.authentication_enabled:
+            raise ConfigError(
+                "authenticateByCertificate needs authenticationEnabled", key="authenticateByCertificate"
             )
         if self.migrate_auth_from_v1_enabled and not (self.authentication_enabled and self.plain_acl_path):
             raise ConfigError(

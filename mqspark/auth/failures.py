@@ -7,34 +7,68 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["Failures"]
+__all__ = ["Attempts", "Failures"]
 
 MAX_KEYS = 4_096
 MAX_USER_LENGTH = 64
 FAILURES = 10
 """So many failures are allowed at once, and then one in each REGAIN_MS."""
 REGAIN_MS = 6_000
+ADDRESS_FAILURES = 100
+ADDRESS_REGAIN_MS = 100
+"""Of all users at one address together: somebody who tries one password on many names."""
 
 
 class Failures:
     """By address, and by user where one is given; IPv6 addresses count by the 64 bits of a network. Some 1 MB at
     most."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: int = FAILURES, regain_ms: int = REGAIN_MS) -> None:
+        self._first_wait_ms = (failures - 1) * regain_ms
+        self._regain_ms = regain_ms
         self._free_ms: dict[tuple[str, str], int] = {}
         """The time at which all failures are forgotten."""
 
     def wait_ms(self, address: str, now_ms: int, user: str = "") -> int:
         """How long to wait before the next attempt; 0: none."""
         free_ms = self._free_ms.get(_key(address, user), now_ms)
-        return max(0, free_ms - (FAILURES - 1) * REGAIN_MS - now_ms)
+        return max(0, free_ms - self._first_wait_ms - now_ms)
 
     def note(self, address: str, now_ms: int, user: str = "") -> None:
         key = _key(address, user)
-        free_ms = max(now_ms, self._free_ms.pop(key, now_ms)) + REGAIN_MS
+        free_ms = max(now_ms, self._free_ms.pop(key, now_ms)) + self._regain_ms
         if len(self._free_ms) >= MAX_KEYS:
             del self._free_ms[min(self._free_ms, key=self._free_ms.__getitem__)]
         self._free_ms[key] = free_ms
+
+
+class Attempts:
+    """Attempts to be let in: a user waits at an address after FAILURES, and everybody at it after ADDRESS_FAILURES, but
+    for users who were let in from there: a stranger who shares their address keeps none of them out."""
+
+    def __init__(self) -> None:
+        self._of_users = Failures()
+        self._of_addresses = Failures(ADDRESS_FAILURES, ADDRESS_REGAIN_MS)
+        self._known: dict[tuple[str, str], None] = {}
+        """Who was let in from where, the latest last."""
+
+    def wait_ms(self, address: str, now_ms: int, user: str = "") -> int:
+        wait_ms = self._of_users.wait_ms(address, now_ms, user) if user else 0
+        if not wait_ms and _key(address, user) not in self._known:
+            wait_ms = self._of_addresses.wait_ms(address, now_ms)
+        return wait_ms
+
+    def failed(self, address: str, now_ms: int, user: str = "") -> None:
+        if user:
+            self._of_users.note(address, now_ms, user)
+        self._of_addresses.note(address, now_ms)
+
+    def let_in(self, address: str, user: str) -> None:
+        key = _key(address, user)
+        self._known.pop(key, None)
+        if len(self._known) >= MAX_KEYS:
+            del self._known[next(iter(self._known))]
+        self._known[key] = None
 
 
 def _key(address: str, user: str) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 (``mqspark.auth.access``) and the user's policies, before its handler sees it (AuthenticationPipeline,
 AuthorizationPipeline).
 
+With authenticateByCertificate an unsigned request is that of the user whom the connection's client certificate names.
+
 A server without authentication has no gate, and its handlers are called as they are. A connection's last user and the
 decisions for it are kept, until users or policies change.
 
@@ -21,7 +23,7 @@ from typing import NamedTuple
 
 from mqspark.auth.access import TABLE, AskedFor, Facts, Row, accesses
 from mqspark.auth.config import AuthConfig
-from mqspark.auth.failures import Failures
+from mqspark.auth.failures import Attempts
 from mqspark.auth.policies import Access, Action, Kind, Ruling
 from mqspark.auth.users import User, Users, UserStatus
 from mqspark.clock import Clock, SystemClock
@@ -29,7 +31,7 @@ from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal
-from mqspark.protocol.session import Session
+from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import ACCESS_KEY, SIGNATURE, Signer, content_of
 from mqspark.protocol.slices import Slices
 
@@ -104,13 +106,14 @@ class Gate:
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._failures = Failures()
+        self.attempts = Attempts()
         self._users = users
         self._facts = facts
         self._audit = audit
         self._unsigned = config.unsigned_codes
         self._unchecked = config.unchecked_codes
         self._authorizes = config.authorization_enabled
+        self._believes_certificates = config.authenticate_by_certificate
         self.decisions: Counter[str] = Counter(allowed=0, unauthenticated=0, forbidden=0, limited=0)
         """By their outcome: ``allowed``, ``unauthenticated``, ``forbidden``; ``limited`` after too many failures."""
 
@@ -143,12 +146,16 @@ class Gate:
             return None
         ext = command.ext
         name, given = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
+        certified = session.attributes.get(CERTIFICATE_NAME) if self._believes_certificates else None
+        if isinstance(certified, str) and not name and not given:
+            return self._certified(session, certified, command.code)
         if not name or not given:
             raise self._refused(
                 session, command.code, "unauthenticated", "username cannot be null.", name or ""
             )
         known = session.attributes.get(_KNOWN)
-        if not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known):
+        is_new = not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known)
+        if not isinstance(known, KnownUser) or is_new:
             self._check_failures(session, command.code, name)
             user = self._users.find(name)
             known = None if user is None else KnownUser(user, _address(session), self._users.generation)
@@ -163,15 +170,28 @@ class Gate:
             expected.encode(), given[:MAX_SIGNATURE_LENGTH].encode("utf-8", "replace")
         )
         if known is None or not is_right or known.user.status is UserStatus.DISABLE:
-            self._failures.note(_address(session), self._clock.monotonic_ms(), name)
+            self.attempts.failed(_address(session), self._clock.monotonic_ms(), name)
             raise self._refused(session, command.code, "unauthenticated", _FAILED, name)
+        if is_new:
+            self.attempts.let_in(_address(session), name)
         session.attributes[_KNOWN] = known
         return known
 
+    def _certified(self, session: Session, name: str, code: int) -> KnownUser:
+        """The user that the connection's certificate names. Raises Refusal."""
+        known = session.attributes.get(_KNOWN)
+        if isinstance(known, KnownUser) and known.user.name == name and not self._is_stale(known):
+            return known
+        user = self._users.find(name)
+        if user is None or user.status is UserStatus.DISABLE:
+            raise self._refused(session, code, "unauthenticated", "the certificate names no user.", name)
+        known = session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
+        return known
+
     def _check_failures(self, session: Session, code: int, name: str) -> None:
-        """A user that failed too often from an address waits there, whether the next signature is right or not; who is
-        in stays in. Raises Refusal."""
-        wait_ms = self._failures.wait_ms(_address(session), self._clock.monotonic_ms(), name)
+        """A user that failed too often from an address waits there, whether the next signature is right or not, and so
+        does every stranger at an address of too many failures; who is in stays in. Raises Refusal."""
+        wait_ms = self.attempts.wait_ms(_address(session), self._clock.monotonic_ms(), name)
         if wait_ms:
             remark = (
                 f"too many wrong signatures of this user from this address, wait {-(-wait_ms // 1000)} s."

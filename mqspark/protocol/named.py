@@ -232,7 +232,8 @@ def _checker_of(body_type: type[msgspec.Struct]) -> Check | None:
 
 
 def _of_struct(info: inspect.Type, known: dict[type, Check | None]) -> Check | None:
-    assert isinstance(info, inspect.StructType)  # noqa: S101 - narrows the type
+    if not isinstance(info, inspect.StructType):
+        raise TypeError(f"{info} is no body")
     if info.cls in known:
         return known[info.cls]
     known[info.cls] = None

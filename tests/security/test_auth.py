@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from mqspark.auth.access import TABLE
-from mqspark.auth.failures import FAILURES, REGAIN_MS
+from mqspark.auth.failures import ADDRESS_FAILURES, ADDRESS_REGAIN_MS, FAILURES, REGAIN_MS
 from mqspark.auth.gate import Audited
 from mqspark.message import TRANSACTION_COMMIT_TYPE, decode_offset_id
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.session import Session
+from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import Signer
 from tests.unit.auth_kit import ROOT, SECRET, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, ManualClock, Peer, pull_ext, send_ext
@@ -125,6 +125,70 @@ def test_guesses_are_slowed_down_for_one_user_at_one_address(guarded: Guarded) -
     guarded.clock.advance(REGAIN_MS)
     assert send("alice", SECRET) == ""
     assert guarded.one.gate.decisions["limited"] == 5
+
+
+def test_one_address_guesses_for_many_users_no_faster(guarded: Guarded) -> None:
+    """One password for each of many names, which no limit of a user meets."""
+    guarded.topic("T")
+    alice, bob = guarded.user("alice", "Topic:T Pub"), guarded.user("bob", "Topic:T Pub", address="10.0.0.9")
+    send = (R.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    assert alice.ask(*send).code == 0
+
+    def remark(name: str, secret: str, address: str = "127.0.0.1") -> str:
+        return SignedPeer(guarded.bench.peer(address=address), name, secret).ask(*send).remark or ""
+
+    for number in range(ADDRESS_FAILURES):
+        assert remark(f"user{number}", "Spring2026") == "check signature failed."
+    for name, secret in (("another", "Spring2026"), ("bob", SECRET)):
+        assert "from this address, wait 1 s" in remark(name, secret)
+    assert remark("alice", SECRET) == "", "who was let in from here before is"
+    assert "check signature failed." in remark("alice", "wrong"), "and has ten failures of her own"
+    assert bob.ask(*send).code == 0, "and so is everybody elsewhere"
+    guarded.clock.advance(2 * ADDRESS_REGAIN_MS)
+    assert remark("another", "Spring2026") == "check signature failed.", "ten a second"
+    assert "from this address" in remark("another", "Spring2026")
+
+
+def test_a_trusted_certificate_is_its_names_user_if_that_is_wanted(tmp_path: Path) -> None:
+    audited: list[Audited] = []
+    for is_wanted in (False, True):
+        folder = tmp_path / str(is_wanted)
+        bench = Bench(
+            folder,
+            new_authority=lambda folder=folder, is_wanted=is_wanted: authority(  # type: ignore[misc]
+                folder / "auth", audited, authenticate_by_certificate=is_wanted
+            ),
+        )
+        try:
+            guarded = Guarded(bench, SignedPeer(bench.peer(), *ROOT), audited, bench.clock)
+            guarded.topic("T", "U")
+            guarded.user("alice", "Topic:T Pub")
+            peer = bench.peer()
+
+            def send(peer: Peer, topic: str = "T") -> int:
+                return peer.ask(R.SEND_MESSAGE_V2, send_ext(topic), b"x").code
+
+            assert send(peer) == DENIED
+            peer.session.attributes[CERTIFICATE_NAME] = "alice"
+            assert send(peer) == (0 if is_wanted else DENIED)
+            assert send(peer, "U") == DENIED, "policies are asked as for a signed request"
+            if not is_wanted:
+                continue
+            assert (
+                peer.ask(R.SEND_MESSAGE_V2, Signer("alice", "wrong").signed(send_ext("T")), b"x").code
+                == DENIED
+            )
+            assert peer.ask(R.SEND_MESSAGE_V2, {**send_ext("T"), "AccessKey": "root"}, b"x").code == DENIED
+            assert SignedPeer(peer, *ROOT).ask(R.SEND_MESSAGE_V2, send_ext("U"), b"x").code == 0
+            assert send(peer, "U") == DENIED, "an unsigned request is the certificate's again"
+            guarded.root.ask(R.AUTH_UPDATE_USER, {"username": "alice"}, b'{"userStatus":"disable"}')
+            assert send(peer) == DENIED
+            stranger = bench.peer()
+            stranger.session.attributes[CERTIFICATE_NAME] = "nobody"
+            assert send(stranger) == DENIED
+            assert (audited[-1].user, audited[-1].allowed) == ("nobody", False)
+        finally:
+            bench.close()
 
 
 def test_what_was_signed_is_what_is_done(guarded: Guarded) -> None:

@@ -143,6 +143,29 @@ def test_cve_2024_23321_no_answer_contains_a_credential(tmp_path: Path) -> None:
     assert not [each for each in told if CANARY.encode() in each]
 
 
+def test_cve_2022_31008_no_page_or_answer_over_http_tells_a_secret_of_replication(tmp_path: Path) -> None:
+    """RabbitMQ's management told the credentials of its shovels and federations, which are those of other servers."""
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    settings = {
+        "authenticationEnabled": True,
+        "initAuthenticationUser": json.dumps({"username": "root", "password": CANARY}),
+        "innerClientAuthenticationCredentials": json.dumps(
+            {"accessKey": "inner", "secretKey": CANARY + "-inner"}
+        ),
+        "tls.server.keyPassword": CANARY + "-tls",
+        "tls.client.keyPassword": CANARY + "-tls",
+        "httpTlsKeyPassword": CANARY + "-tls",
+    }
+    with Broker(store=tmp_path / "store", http=True, settings=settings) as broker:
+        with httpx.Client(base_url=str(broker.apps[0].http_url), auth=("root", CANARY)) as client:
+            paths = [path for path in client.get("/openapi.json").json()["paths"] if "{" not in path]
+            paths += ["/metrics", "/health", "/console", "/console/brokers"]
+            told = [client.get(path) for path in paths if path != "/api/v1/events"]
+        assert sum(answer.status_code == 200 for answer in told) > 5
+    assert not [answer for answer in told if CANARY in answer.text]
+
+
 NAMES_OF_CLASSES = [
     "authenticationProvider=os.system",
     "authorizationProvider=javax.naming.InitialContext",

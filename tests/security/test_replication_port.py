@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -14,6 +15,7 @@ import trustme
 from mqspark import Credentials, Message, Producer
 from mqspark.auth.authority import Authority
 from mqspark.auth.config import AuthConfig
+from mqspark.auth.failures import ADDRESS_FAILURES
 from mqspark.auth.users import UserStatus
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.admission import Admission
@@ -23,6 +25,7 @@ from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.testing import Cluster
 from mqspark_server.authfiles import AesGcm
+from mqspark_server.net import slaveport
 from tests.support.waiting import eventually
 
 ROOT = Credentials("root", "root-secret")
@@ -118,6 +121,53 @@ def test_who_leaves_without_a_proof_is_audited_once(guarded: Cluster) -> None:
     assert [(line["user"], line["decision"], line["reason"]) for line in lines] == [
         ("", "denied", "it ended the connection before its proof")
     ]
+
+
+def test_who_is_refused_or_silent_is_audited_and_counted(
+    guarded: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = guarded.apps[MASTER].parts
+    gate = parts.core.gate
+    assert gate is not None
+
+    def counted() -> tuple[int, int]:
+        return guarded.call(lambda: (parts.slaves.refused_connections, gate.decisions["unauthenticated"]))
+
+    def told(peer: socket.socket) -> list[str]:
+        source = "{}:{}".format(*peer.getsockname()[:2])
+        return [line["reason"] for line in audited(guarded) if line["peer"] == source]
+
+    before = counted()
+    monkeypatch.setattr(slaveport, "MAX_SLAVES", 1)
+    with socket.create_connection(ha_port(guarded), timeout=10) as peer:
+        assert read_on(peer) == b""
+        assert told(peer) == ["1 slaves are connected"]
+    monkeypatch.undo()
+    monkeypatch.setattr(parts.core.config, "ha_housekeeping_interval", 100)
+    with socket.create_connection(ha_port(guarded), timeout=10) as peer:
+        assert read_on(peer) == b""
+        assert told(peer) == ["it is silent"]
+    eventually(lambda: counted() == (before[0] + 2, before[1] + 2), "both to be counted")
+
+
+def test_guesses_at_the_secret_of_servers_are_slowed_down(tmp_path: Path) -> None:
+    with Cluster(store=tmp_path, settings=SETTINGS) as cluster:
+        name = cluster.apps[MASTER].config.broker_name
+
+        def guess() -> str:
+            proof = SlaveProof(name, "inner", Signer("inner", "guessed"))
+            with socket.create_connection(ha_port(cluster), timeout=10) as peer:
+                with contextlib.suppress(ConnectionError):
+                    peer.sendall(proof.hello)
+                    if challenge := peer.recv(len(MAGIC) + 32):
+                        peer.sendall(proof.receive(challenge)[0])
+                    assert read_on(peer) == b""
+            return audited(cluster)[-1]["reason"]
+
+        wrong = "its proof is wrong, or its user is unknown, disabled or not super"
+        reasons = [guess() for _ in range(ADDRESS_FAILURES + 20)]
+        assert reasons[: ADDRESS_FAILURES // 2] == [wrong] * (ADDRESS_FAILURES // 2)
+        assert "too many wrong proofs of its address" in reasons
 
 
 def test_a_slave_whose_user_is_disabled_is_cut_off(tmp_path: Path) -> None:

@@ -35,6 +35,11 @@ What a signature does not do: it covers neither the code of a request, nor the n
 value ends, and nothing makes it valid only once. Who can read a signed request can send it again. Over a network,
 use TLS (`tls.server.mode=enforcing`).
 
+With `authenticateByCertificate=true` a request without a signature is that of the user whom the connection's client
+certificate names: the one common name of its subject. `tls.server.trustCertPath` are the authorities that are trusted,
+`tls.server.need.client.auth` asks for certificates. Policies and source addresses are judged as ever; a certificate
+that got into wrong hands is answered by disabling its user.
+
 A slave copies the users and policies of its master, within seconds of each change, and keeps them when it becomes
 the master. Both need the same `innerClientAuthenticationCredentials`: what is copied is sealed under a key that only
 those who know them have. Without them a slave says in its health that it has no users to copy, and in controller mode

@@ -44,6 +44,15 @@ class Admission:
             return None
         return MasterProof(self._config.broker_name, self._authority.super_signer)
 
+    def must_wait(self, host: str) -> bool:
+        """Whether too many proofs from this address were wrong."""
+        return self._authority is not None and self._authority.must_wait(host)
+
+    def failed(self, host: str) -> None:
+        """A proof from this address was wrong."""
+        if self._authority is not None:
+            self._authority.failed(host)
+
     def is_revoked(self, proof: MasterProof) -> bool:
         """Whether the user of a slave was deleted, disabled or given another password since its proof."""
         signer = None if self._authority is None else self._authority.super_signer(proof.access_key)

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 
 from mqspark.errors import ConfigError, ProtocolError
 from mqspark.logs import sparing
@@ -173,6 +174,14 @@ class TlsStream:
             raise ProtocolError(f"TLS: {_reason(error)}") from None
         self.established = True
         return True
+
+    @property
+    def peer_name(self) -> str | None:
+        """The common name in the subject of the peer's certificate, which is trusted; None without one, or with
+        several."""
+        parts: Any = (self._tls.getpeercert() or {}).get("subject") or ()
+        names = [value for part in parts for key, value in part if key == "commonName"]
+        return names[0] if len(names) == 1 else None
 
     def read(self) -> bytes:
         """What has been decrypted. Raises ProtocolError; EOFError when the peer has ended the TLS stream."""

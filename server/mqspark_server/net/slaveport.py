@@ -58,6 +58,8 @@ class ReplicationServer:
         self.tls = tls
         self.loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
+        self.refused_connections = 0
+        """Refused at once, or closed before they had reported a position."""
         self._connections: dict[_SlaveConnection, None] = {}
         """In the order in which they came."""
         self._scan: asyncio.TimerHandle | None = None
@@ -114,6 +116,7 @@ class ReplicationServer:
     def left(self, connection: _SlaveConnection) -> None:
         if connection in self._connections:  # unless it was refused
             del self._connections[connection]
+            self.refused_connections += connection.replica.acked < 0
             PROCESS.give_back()
             self.replicas.disconnect(connection.replica)
             self.confirmed()
@@ -149,22 +152,26 @@ class _SlaveConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         self.host, self._address = host, f"{host}:{port}"
-        if len(self._server.replicas) >= MAX_SLAVES and not self._server.make_room(host):
-            log.warning("slave %s is refused: %d slaves are connected", self._address, MAX_SLAVES)
-            self._transport.abort()
-            return
+        admission = self._server.admission
+        self._proof = admission.of_slave(host)
+        self._is_admitted = self._proof is None
         sock = transport.get_extra_info("socket")
-        if not PROCESS.take(sock.fileno() if sock is not None else 0):
-            log.warning(
-                "slave %s is refused: the remaining descriptors are reserved for files", self._address
-            )
+        problem = ""
+        if self._proof is not None and admission.must_wait(host):
+            problem = "too many wrong proofs of its address"
+        elif len(self._server.replicas) >= MAX_SLAVES and not self._server.make_room(host):
+            problem = f"{MAX_SLAVES} slaves are connected"
+        elif not PROCESS.take(sock.fileno() if sock is not None else 0):
+            problem = "the remaining descriptors are reserved for files"
+        if problem:
+            log.warning("slave %s is refused: %s", self._address, problem)
+            self._server.refused_connections += 1
+            self._judge(problem)
             self._transport.abort()
             return
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport.set_write_buffer_limits(high=CHUNK_BYTES)
-        self._proof = self._server.admission.of_slave(host)
-        self._is_admitted = self._proof is None
         self.replica = self._server.replicas.connect(self._address)
         self._server.joined(self)
         log.info("slave %s connected", self._address)
@@ -219,7 +226,11 @@ class _SlaveConnection(asyncio.Protocol):
         proof = self._proof
         if proof is None or not data:
             return b""
-        reply, rest = proof.receive(data)
+        try:
+            reply, rest = proof.receive(data)
+        except ProtocolError:
+            self._server.admission.failed(self.host)
+            raise
         self._write([reply])
         if proof.is_complete:
             self._is_admitted = True

@@ -20,7 +20,7 @@ from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.session import Core, Session
+from mqspark.protocol.session import CERTIFICATE_NAME, Core, Session
 from mqspark_server.net.lateness import Lateness
 from mqspark_server.net.memory_budget import MemoryBudget, Pace
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
@@ -297,6 +297,8 @@ class RemotingConnection(asyncio.Protocol):
         transport.write(tls.to_send())
         if is_complete:
             self._server.end_handshake(self)
+            if self._session is not None and (name := tls.peer_name) is not None:
+                self._session.attributes[CERTIFICATE_NAME] = name
             self._decode = self._decrypt
             self.data_received(b"")  # the first request may have come with the end of the handshake
 

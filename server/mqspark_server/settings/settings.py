@@ -238,6 +238,17 @@ class ServerConfig:
             return None
         return dataclasses.replace(shared, trust_cert_path="", client_auth="none", required=True)
 
+    def check_certificates(self, auth: AuthConfig) -> None:
+        """Raises ConfigError when users are to be told by certificates that nobody asks for."""
+        if auth.authenticate_by_certificate and (
+            self.server_tls is None or self.tls_server_need_client_auth == "none"
+        ):
+            raise ConfigError(
+                "authenticateByCertificate needs tls.server.certPath, tls.server.trustCertPath and"
+                " tls.server.need.client.auth=optional or require",
+                key="authenticateByCertificate",
+            )
+
     def check_http(self, auth: AuthConfig) -> None:
         """Raises ConfigError when users' secrets would come in clear from other hosts."""
         is_open = self.http_enable and not _is_loopback(self.http_bind_address) and self.http_tls is None
@@ -354,6 +365,7 @@ def broker_settings(
     )
     with _from(*layers):
         server.check()
+        server.check_certificates(auth)
         server.check_http(auth)
     if broker.broker_id and broker.broker_role is not BrokerRole.SLAVE:
         broker.broker_id = 0  # a master's is always 0, whatever the file says (BrokerStartup)
@@ -378,6 +390,7 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
     (server, namesrv, auth, *more), unused = _resolve(classes, {"listenPort": 9876, **profile}, layers)
     with _from(*layers):
         server.check()
+        server.check_certificates(auth)
     namesrv.kv_config_path = namesrv.kv_config_path and _path(namesrv.kv_config_path)
     settings = NamesrvSettings(server, namesrv, auth, unused, file=_file_of(layers))
     for controller in more:
@@ -404,6 +417,7 @@ def controller_settings(profile: Mapping[str, Any], *layers: Layer) -> Controlle
         server.listen_port = port
     with _from(*layers):
         server.check()
+        server.check_certificates(auth)
     controller.controller_store_path = controller.controller_store_path and _path(
         controller.controller_store_path
     )

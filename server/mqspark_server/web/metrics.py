@@ -145,6 +145,12 @@ class _Collector:
         refused = self._counter("remoting_connections_refused", "connections refused because of a limit")
         refused.add_metric(node, server.rejected_connections)
         yield refused
+        slaves = self._counter(
+            "replication_connections_refused",
+            "connections to haListenPort that were refused, or never had a position",
+        )
+        slaves.add_metric(node, parts.slaves.refused_connections)
+        yield slaves
         dropped = self._counter(
             "remoting_connections_dropped", "connections closed for unread answers or incomplete frames"
         )
