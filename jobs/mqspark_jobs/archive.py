@@ -287,7 +287,20 @@ def check(options: ArchiveOptions) -> list[LogFile]:
 
 
 def run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
-    """Raises ConfigError, StoreCorrupt (the rows in Delta differ from the log), OSError."""
+    """Raises ConfigError, StoreCorrupt (the rows in Delta differ from the log), StoreLocked, OSError."""
+    check(options)
+    if is_remote(options.store):
+        return _run(options, spark, progress)
+    files = OsFiles.like(local_path(options.store))
+    path = local_path(options.store) / "mqspark.archive.lock"
+    lock = files.lock(path, alone=False)
+    try:
+        return _run(options, spark, progress)
+    finally:
+        files.unlock(path, lock)
+
+
+def _run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     started = time.monotonic()
     log = check(options)
     proved = load_manifests(options.archive, options.broker)

@@ -7,6 +7,8 @@ Standard output gets one line of JSON, the summary (with ``ok`` and, when it fai
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import re
@@ -23,7 +25,9 @@ from mqspark_jobs.job import ProgressLine, Summary, write_metrics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DELTA_VERSION", "delta_settings", "main", "relevant_text"]
+__all__ = ["DELTA_VERSION", "JOBS", "check_arguments", "delta_settings", "main", "relevant_text"]
+
+JOBS = ("rebuild-index", "archive", "compact", "redeliver")
 
 DELTA_VERSION = "4.4.0"
 """The version of delta-spark in pyproject.toml; its jars are on Maven Central."""
@@ -68,6 +72,17 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
     sys.stdout.write(json.dumps(summary, sort_keys=True) + "\n")
     sys.stdout.flush()
     return code
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Raises ConfigError unless they are a job with options that it takes. Looks at no file."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            _parser().parse_args(list(arguments))
+    except SystemExit:
+        text = said.getvalue().strip().rpartition("\n")[2]
+        raise ConfigError(f"options: {text.partition('error: ')[2] or text}", key="options") from None
 
 
 class _JvmErrors:

@@ -26,7 +26,12 @@ def analyze(*arguments: str) -> str:
 
 
 def test_there_is_one_for_each_server() -> None:
-    assert [unit.stem for unit in UNITS] == ["mqspark-broker", "mqspark-controller", "mqspark-namesrv"]
+    assert [unit.stem for unit in UNITS] == [
+        "mqspark-broker",
+        "mqspark-controller",
+        "mqspark-jobs",
+        "mqspark-namesrv",
+    ]
 
 
 @needs_systemd

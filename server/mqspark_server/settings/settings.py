@@ -57,6 +57,7 @@ __all__ = [
     "controller_settings",
     "file_layer",
     "foreign_keys",
+    "is_loopback",
     "local_address",
     "namesrv_production",
     "namesrv_settings",
@@ -234,7 +235,7 @@ class ServerConfig:
         if own[0]:
             return ServerTls(*own, trust_cert_path="", client_auth="none", required=True)
         shared = self.server_tls
-        if shared is None or _is_loopback(self.http_bind_address):
+        if shared is None or is_loopback(self.http_bind_address):
             return None
         return dataclasses.replace(shared, trust_cert_path="", client_auth="none", required=True)
 
@@ -251,7 +252,7 @@ class ServerConfig:
 
     def check_http(self, auth: AuthConfig) -> None:
         """Raises ConfigError when users' secrets would come in clear from other hosts."""
-        is_open = self.http_enable and not _is_loopback(self.http_bind_address) and self.http_tls is None
+        is_open = self.http_enable and not is_loopback(self.http_bind_address) and self.http_tls is None
         if is_open and auth.authentication_enabled and not self.http_allow_plaintext:
             raise ConfigError(
                 f"httpBindAddress={self.http_bind_address}: secrets of users would go over HTTP in clear: set"
@@ -441,9 +442,9 @@ def consent_to_anonymous(server: ServerConfig, auth: AuthConfig, *layers: Layer)
     has users. Raises ConfigError unless an operator has consented."""
     if auth.authentication_enabled:
         return None
-    if not _is_loopback(server.bind_address):
+    if not is_loopback(server.bind_address):
         text = f"whoever reaches {server.bind_address}:{server.listen_port} may read, write and delete everything"
-    elif server.http_enable and not _is_loopback(server.http_bind_address):
+    elif server.http_enable and not is_loopback(server.http_bind_address):
         text = f"whoever reaches {server.http_bind_address} over HTTP may read everything, and send"
     else:
         return None
@@ -457,7 +458,8 @@ def consent_to_anonymous(server: ServerConfig, auth: AuthConfig, *layers: Layer)
     return f"NO AUTHENTICATION: {text} (authenticationEnabled=false)"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this host reaches the address or name."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""``mqspark job run NAME ...`` and ``mqspark doctor spark``: the Spark side of the command line.
+"""``mqspark job``: Spark jobs, now or by a schedule; and ``mqspark doctor spark``.
 
 Spark is imported only by these commands: without the extra ``mqspark[spark]`` they report that, and the other
 commands work.
@@ -6,15 +6,29 @@ commands work.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mqspark.errors import ConfigError
+from mqspark_server.commands.output import FORMATS, Column, Output, as_time
+from mqspark_server.commands.refusals import CommandFailed, Missing
 
-__all__ = ["doctor_spark", "job"]
+if TYPE_CHECKING:
+    from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
+
+__all__ = ["doctor_spark", "job", "job_serve"]
+
+_file = click.option(
+    "-c", "--config", "config", metavar="FILE", required=True, type=Path, help="The jobs: conf/jobs.toml."
+)
+_output = click.option("-o", "--output", "output", type=click.Choice(FORMATS), help="Default: table.")
 
 
 @click.group()
@@ -23,15 +37,139 @@ def job() -> None:
 
 
 @job.command(
-    "run", context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False
+    "run",
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": [],
+    },
+    add_help_option=False,
 )
+@click.option("-c", "--config", "config", metavar="FILE", type=Path, help="NAME is a job of this file.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def job_run(arguments: Sequence[str]) -> None:
+def job_run(config: Path | None, arguments: Sequence[str]) -> None:
     """Run the job NAME; `mqspark job run NAME --help` shows its options."""
     _need_spark()
-    from mqspark_jobs.commandline import main
+    if config is None:
+        from mqspark_jobs.commandline import main
 
-    sys.exit(main(arguments))
+        sys.exit(main(arguments))
+    if len(arguments) != 1:
+        raise click.UsageError("with --config, give the NAME of one job of the file, and no options")
+    from mqspark_server.commands.local.servers_cli import log_to_stderr
+    from mqspark_server.scheduler.jobserver import run_now
+
+    file = _read(config)
+    chosen = _find(file, arguments[0])
+    log_to_stderr(file.server.log_level)
+    record = asyncio.run(run_now(file, chosen))
+    if record is None:
+        raise CommandFailed(f"job {chosen.name} runs already")
+    if not record.is_good:
+        raise CommandFailed(f"job {chosen.name}: {record.outcome}: {record.error}")
+
+
+@job.command("serve")
+@_file
+def job_serve(config: Path) -> None:
+    """Run the jobs of a file when they are due, until SIGTERM or SIGINT."""
+    _need_spark()
+    from mqspark_server.commands.local.servers_cli import log_to_stderr, serve
+    from mqspark_server.scheduler.jobserver import JobServerApp
+
+    file = _read(config)
+    log_to_stderr(file.server.log_level)
+    app = JobServerApp(file)
+    serve(app, lambda: f"READY jobs={len(file.jobs)} http={app.url or '-'} state={app.directory.path}")
+
+
+@job.command("list")
+@_file
+@_output
+def job_list(config: Path, output: str | None) -> None:
+    """The jobs of a file: schedules, next and last runs."""
+    from mqspark_server.scheduler.jobrecords import JobDirectory
+    from mqspark_server.scheduler.schedule import next_start
+
+    file = _read(config)
+    directory = JobDirectory(file.server.state_path, file.server.history_max_bytes)
+    rows = []
+    now_ms = time.time_ns() // 1_000_000
+    for each in file.jobs.values():
+        state = directory.load(each.name)
+        times = {"taken_ms": state.taken_ms, "attempt": state.attempt, "retry_ms": state.retry_ms}
+        last = state.last
+        rows.append(
+            {
+                "name": each.name,
+                "run": each.run,
+                "schedule": each.schedule,
+                "timezone": each.timezone,
+                "enabled": each.enabled,
+                "running": directory.is_locked(each.name),
+                "next_ms": next_start(each, now_ms, since_ms=now_ms, **times).at_ms if each.enabled else None,
+                "last_outcome": None if last is None else last.outcome,
+                "last_finished_ms": None if last is None else last.finished_ms,
+                "failures": state.failures,
+                "error": None if last is None or last.is_good else last.error,
+            }
+        )
+    Output(output).rows(
+        [
+            Column("name", "JOB"),
+            Column("run", "RUNS"),
+            Column("schedule", "SCHEDULE"),
+            Column("timezone", "ZONE", wide=True),
+            Column("enabled", "ENABLED", wide=True),
+            Column("running", "RUNNING"),
+            Column("next_ms", "NEXT", text=as_time),
+            Column("last_outcome", "LAST"),
+            Column("last_finished_ms", "ENDED", text=as_time),
+            Column("failures", "FAILURES"),
+            Column("error", "ERROR", wide=True),
+        ],
+        rows,
+        empty="no jobs",
+    )
+
+
+@job.command("history")
+@_file
+@_output
+@click.option("--job", "name", metavar="NAME", help="Only this one.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="Runs.")
+def job_history(config: Path, output: str | None, name: str | None, limit: int) -> None:
+    """Finished runs, the newest first."""
+    import msgspec
+
+    from mqspark_server.scheduler.jobrecords import JobDirectory
+
+    file = _read(config)
+    if name is not None:
+        _find(file, name)
+    directory = JobDirectory(file.server.state_path, file.server.history_max_bytes)
+    rows = [
+        {
+            **msgspec.structs.asdict(record),
+            "seconds": (record.finished_ms - record.started_ms) / 1000,
+            "rows": record.summary.get("rows", record.summary.get("messages")),
+        }
+        for record in directory.history(name, limit)
+    ]
+    Output(output).rows(
+        [
+            Column("job", "JOB"),
+            Column("outcome", "OUTCOME"),
+            Column("attempt", "ATTEMPT"),
+            Column("started_ms", "BEGAN", text=as_time),
+            Column("seconds", "SECONDS"),
+            Column("rows", "ROWS"),
+            Column("error", "ERROR"),
+            Column("by_hand", "BY HAND", wide=True),
+        ],
+        rows,
+        empty="no runs",
+    )
 
 
 @click.command("spark")
@@ -42,6 +180,21 @@ def doctor_spark(nameserver: str | None) -> None:
     from pyspark_pymq.doctor import report
 
     sys.exit(report(nameserver))
+
+
+def _read(path: Path) -> JobsFile:
+    if importlib.util.find_spec("croniter") is None:
+        raise ConfigError("this command needs croniter: pip install 'mqspark[jobs]'", key="croniter")
+    from mqspark_server.scheduler.jobsfile import read_jobs_file
+
+    return read_jobs_file(path)
+
+
+def _find(file: JobsFile, name: str) -> ScheduledJob:
+    found = file.jobs.get(name)
+    if found is None:
+        raise Missing("job", name, file.jobs)
+    return found
 
 
 def _need_spark() -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mqspark_server.broker_app import BrokerApp
     from mqspark_server.controller_app import ControllerApp
 
-__all__ = ["broker_run", "console", "controller_run", "dev", "namesrv_run"]
+__all__ = ["broker_run", "console", "controller_run", "dev", "log_to_stderr", "namesrv_run", "serve"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
@@ -68,9 +68,9 @@ def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
     layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
     settings = namesrv_settings(namesrv_production(), *layers)
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
-    _log_to_stderr(settings.server.log_level, warning)
+    log_to_stderr(settings.server.log_level, warning)
     app = NameServerApp(settings)
-    _serve(app, lambda: f"READY namesrv={app.address}{_of_controller(app.controller)}")
+    serve(app, lambda: f"READY namesrv={app.address}{_of_controller(app.controller)}")
 
 
 def _of_controller(app: ControllerApp | None) -> str:
@@ -93,9 +93,9 @@ def controller_run(config: str | None, assignments: Sequence[str]) -> None:
     layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
     settings = controller_settings({}, *layers)
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
-    _log_to_stderr(settings.server.log_level, warning)
+    log_to_stderr(settings.server.log_level, warning)
     app = ControllerApp(settings)
-    _serve(app, lambda: f"READY controller={app.address} store={app.store}")
+    serve(app, lambda: f"READY controller={app.address} store={app.store}")
 
 
 @click.command("run")
@@ -115,9 +115,9 @@ def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
     settings = broker_settings(production(), *layers)
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
-    _log_to_stderr(settings.server.log_level, warning)
+    log_to_stderr(settings.server.log_level, warning)
     app = broker_app(settings)
-    _serve(
+    serve(
         app,
         lambda: (
             f"READY namesrv={app.config.namesrv_addr or '-'} broker={app.address} http={app.http_url or '-'}"
@@ -179,8 +179,8 @@ def dev(
             assignments=assignments,
             overrides=overrides,
         )
-        _log_to_stderr(cluster.log_level)
-        _serve(
+        log_to_stderr(cluster.log_level)
+        serve(
             cluster,
             lambda: cluster.ready_line,
             lambda: f"{cluster.hint}\n{_to_try(cluster.namesrv_address)}",
@@ -195,8 +195,8 @@ def dev(
         http_port=http_port,
         layers=[*([file] if file is not None else []), overrides],
     )
-    _log_to_stderr(app.log_level)
-    _serve(
+    log_to_stderr(app.log_level)
+    serve(
         app,
         lambda: (
             f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
@@ -219,8 +219,8 @@ def console(port: int, **given: Any) -> None:
         raise click.UsageError("the console shows all clusters of its name servers: leave --cluster away")
     namesrv, options, _, _ = connection_of(given)
     app = ConsoleApp(namesrv, options, port)
-    _log_to_stderr("INFO")
-    _serve(app, lambda: f"READY console={app.url}")
+    log_to_stderr("INFO")
+    serve(app, lambda: f"READY console={app.url}")
 
 
 def _token_of(broker: BrokerApp) -> str:
@@ -238,7 +238,7 @@ def _to_try(namesrv: str) -> str:
     )
 
 
-def _log_to_stderr(level: str, warning: str | None = None) -> None:
+def log_to_stderr(level: str, warning: str | None = None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
@@ -247,7 +247,7 @@ def _log_to_stderr(level: str, warning: str | None = None) -> None:
         logging.getLogger("mqspark.app").warning("%s", warning)
 
 
-def _serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:
+def serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:
     # Raise the limit of open files: each connection and each mapped queue file has a descriptor.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,159 @@
+"""HTTP of the job server: health, metrics, and its jobs with their last and next runs. It only reads, and shows no
+option of a job, which may hold a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import msgspec
+from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from mqspark_server.scheduler.jobrecords import JobState
+from mqspark_server.web.httpguard import ASGIApp, Guarded
+
+if TYPE_CHECKING:
+    from mqspark_server.phases import ProcessLifecycle
+    from mqspark_server.scheduler.jobrecords import JobDirectory
+    from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
+    from mqspark_server.scheduler.schedule import Start
+
+__all__ = ["create_job_api"]
+
+_FIGURE = re.compile(r"[a-z][a-z0-9_]{0,60}")
+_MAX_FIGURES = 64
+
+
+class ServedJobs(Protocol):
+    """The job server as its pages see it."""
+
+    file: JobsFile
+    directory: JobDirectory
+    lifecycle: ProcessLifecycle
+    problem: str | None
+
+    @property
+    def jobs(self) -> list[ScheduledJob]: ...
+
+    def is_running_here(self, name: str) -> bool: ...
+
+    def next_run(self, job: ScheduledJob, state: JobState) -> Start: ...
+
+
+def create_job_api(app: ServedJobs) -> ASGIApp:
+    """/health/live, /health/ready, /metrics, /api/v1/jobs and /api/v1/jobs/{name}/runs."""
+    api = FastAPI(title="mqspark job server", openapi_url="/openapi.json")
+
+    @api.get("/health/live", tags=["health"])
+    async def live() -> dict[str, str]:
+        """The process runs and its event loop turns."""
+        return {"status": "live"}
+
+    @api.get("/health/ready", tags=["health"])
+    async def ready() -> JSONResponse:
+        """Whether jobs are started when they are due. A job that fails does not change that: it is listed."""
+        good = app.lifecycle.ready and app.problem is None
+        failing = {}
+        for job, state in _states(app):
+            if state.failures and state.last is not None:
+                failing[job.name] = state.last.error
+        body = {"status": "ready" if good else "not ready", "problem": app.problem, "failing": failing}
+        return JSONResponse(body, 200 if good else 503)
+
+    @api.get("/metrics", tags=["metrics"], response_class=Response)
+    async def metrics() -> Response:
+        """Prometheus text."""
+        registry = CollectorRegistry()
+        registry.register(_JobMetrics(app))
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    @api.get("/api/v1/jobs", tags=["jobs"])
+    async def jobs() -> list[dict[str, Any]]:
+        """Every job: its schedule, whether it runs, its last and its next run."""
+        return [as_row(app, job, state) for job, state in _states(app)]
+
+    @api.get("/api/v1/jobs/{name}/runs", tags=["jobs"])
+    async def runs(name: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Any:
+        """Finished runs, the newest first."""
+        if name not in app.file.jobs:
+            raise HTTPException(404, "there is no such job")
+        return msgspec.to_builtins(app.directory.history(name, limit))
+
+    return Guarded(api, app.file.server.http_allowed_hosts.split(";"))
+
+
+def _states(app: ServedJobs) -> Iterator[tuple[ScheduledJob, JobState]]:
+    for job in app.jobs:
+        yield job, app.directory.load(job.name)
+
+
+def as_row(app: ServedJobs, job: ScheduledJob, state: JobState) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "run": job.run,
+        "schedule": job.schedule,
+        "timezone": job.timezone,
+        "enabled": job.enabled,
+        "running": app.is_running_here(job.name) or app.directory.is_locked(job.name),
+        "next_ms": app.next_run(job, state).at_ms if job.enabled else None,
+        "failures": state.failures,
+        "last": msgspec.to_builtins(state.last),
+    }
+
+
+class _JobMetrics:
+    def __init__(self, app: ServedJobs) -> None:
+        self._app = app
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        app = self._app
+        up = GaugeMetricFamily("mqspark_jobs_ready", "1 if jobs are started when they are due")
+        up.add_metric([], float(app.lifecycle.ready and app.problem is None))
+        yield up
+        runs = CounterMetricFamily("mqspark_jobs_runs", "finished runs by outcome", labels=["job", "outcome"])
+        gauges = {
+            name: GaugeMetricFamily(f"mqspark_jobs_{name}", text, labels=["job"])
+            for name, text in (
+                ("running", "1 while it runs, here or elsewhere on this host"),
+                ("failures", "finished runs since the last good one"),
+                ("next_run_timestamp_seconds", "when it runs next"),
+                ("last_success_timestamp_seconds", "when its last good run ended; 0: never"),
+                ("last_duration_seconds", "how long its last run took"),
+            )
+        }
+        figures: dict[str, GaugeMetricFamily] = {}
+        for job, state in _states(app):
+            for outcome, count in sorted(state.runs.items()):
+                runs.add_metric([job.name, outcome], count)
+            last = state.last
+            values = {
+                "running": float(app.is_running_here(job.name) or app.directory.is_locked(job.name)),
+                "failures": float(state.failures),
+                "next_run_timestamp_seconds": app.next_run(job, state).at_ms / 1000 if job.enabled else None,
+                "last_success_timestamp_seconds": state.last_good_ms / 1000,
+                "last_duration_seconds": None
+                if last is None
+                else (last.finished_ms - last.started_ms) / 1000,
+            }
+            for name, value in values.items():
+                if value is not None:
+                    gauges[name].add_metric([job.name], value)
+            for name, value in {} if last is None else last.summary.items():
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                if is_number and _FIGURE.fullmatch(name) and (name in figures or len(figures) < _MAX_FIGURES):
+                    family = figures.setdefault(
+                        name,
+                        GaugeMetricFamily(f"mqspark_job_{name}", f"{name} of the last run", labels=["job"]),
+                    )
+                    family.add_metric([job.name], float(value))
+        yield runs
+        yield from gauges.values()
+        yield from figures.values()

@@ -1,0 +1,201 @@
+"""What the job server keeps in its state directory: who runs which job, what is due, and what has been.
+
+    locks/NAME.lock     held (flock) by the server and by the process of the job, as long as one of them lives
+    jobs/NAME.json      the job's state; written under its lock
+    jobs/NAME.out, .err the output of its newest run
+    history.jsonl       one line for each finished run; the oldest leave
+
+Several servers may share a directory. A name has been checked by ``jobsfile``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+__all__ = ["JobDirectory", "JobState", "RunRecord"]
+
+MAX_STATE_BYTES = 1 << 20
+MAX_SUMMARY_BYTES = 64 << 10
+MAX_ERROR = 2_000
+
+
+class RunRecord(msgspec.Struct, omit_defaults=True):
+    """One finished run."""
+
+    job: str
+    run: str
+    outcome: str
+    """ok, failed, refused (its options), timeout, or interrupted (its process ended without a word)."""
+    due_ms: int
+    attempt: int
+    started_ms: int
+    finished_ms: int
+    exit_code: int | None = None
+    error: str = ""
+    summary: dict[str, Any] = {}
+    by_hand: bool = False
+
+    @property
+    def is_good(self) -> bool:
+        return self.outcome == "ok"
+
+
+class JobState(msgspec.Struct, omit_defaults=True):
+    """Of one job."""
+
+    taken_ms: int = 0
+    """The newest time of the schedule that a run was for."""
+    attempt: int = 0
+    retry_ms: int = 0
+    """When that is tried again; 0: it is not."""
+    running_since_ms: int = 0
+    """0: it does not run. Otherwise it does if its lock is held."""
+    pid: int = 0
+    last: RunRecord | None = None
+    last_good_ms: int = 0
+    runs: dict[str, int] = {}
+    """Finished runs by their outcome."""
+    failures: int = 0
+    """Finished runs since the last good one."""
+
+
+class JobDirectory:
+    """Raises OSError for what the disk refuses."""
+
+    def __init__(self, path: Path, history_max_bytes: int) -> None:
+        self.path = path
+        self._history = path / "history.jsonl"
+        self._history_max_bytes = history_max_bytes
+
+    def make(self) -> None:
+        for directory in (self.path, self.path / "locks", self.path / "jobs"):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def output(self, name: str) -> Path:
+        return self.path / "jobs" / f"{name}.out"
+
+    def errors(self, name: str) -> Path:
+        return self.path / "jobs" / f"{name}.err"
+
+    def lock(self, name: str) -> int | None:
+        """An open descriptor that holds the job's lock, to be inherited by its process; None if it is held."""
+        fd = os.open(self.path / "locks" / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def is_locked(self, name: str) -> bool:
+        """Whether the job runs somewhere on this host."""
+        try:
+            fd = os.open(self.path / "locks" / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            # Held for a moment: a server that meets it looks again a second later.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def load(self, name: str) -> JobState:
+        """A state that is missing or cannot be read is a new one."""
+        try:
+            with (self.path / "jobs" / f"{name}.json").open("rb") as file:
+                return msgspec.json.decode(file.read(MAX_STATE_BYTES), type=JobState)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return JobState()
+
+    def save(self, name: str, state: JobState) -> None:
+        _replace(self.path / "jobs" / f"{name}.json", msgspec.json.encode(state))
+
+    def add_to_history(self, record: RunRecord) -> None:
+        with self._history_lock():
+            with self._history.open("ab") as file:
+                file.write(msgspec.json.encode(record) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+                size_bytes = file.tell()
+            if size_bytes > self._history_max_bytes:
+                with self._history.open("rb") as file:
+                    file.seek(size_bytes - self._history_max_bytes // 2)
+                    file.readline()
+                    _replace(self._history, file.read())
+
+    def history(self, name: str | None = None, limit: int = 100) -> list[RunRecord]:
+        """The newest runs first. A line that cannot be read is left out."""
+        try:
+            with self._history.open("rb") as file:
+                size_bytes = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size_bytes - 2 * self._history_max_bytes))
+                lines = file.read().splitlines()
+        except FileNotFoundError:
+            return []
+        found: list[RunRecord] = []
+        for line in reversed(lines):
+            if len(found) >= limit:
+                break
+            with contextlib.suppress(msgspec.MsgspecError):
+                record = msgspec.json.decode(line, type=RunRecord)
+                if name is None or record.job == name:
+                    found.append(record)
+        return found
+
+    def summary(self, name: str) -> dict[str, Any]:
+        """The line of JSON that the newest run has printed last; empty if there is none."""
+        try:
+            with self.output(name).open("rb") as file:
+                size_bytes = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size_bytes - MAX_SUMMARY_BYTES))
+                lines = file.read().splitlines()
+        except FileNotFoundError:
+            return {}
+        try:
+            found = json.loads(lines[-1]) if lines else {}
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def last_error(self, name: str) -> str:
+        """The last line on the newest run's standard error."""
+        try:
+            with self.errors(name).open("rb") as file:
+                size_bytes = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size_bytes - MAX_ERROR))
+                lines = file.read().decode(errors="replace").split("\n")
+        except FileNotFoundError:
+            return ""
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+    @contextlib.contextmanager
+    def _history_lock(self) -> Iterator[None]:
+        fd = os.open(self.path / "locks" / ".history", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # held for one line
+            yield
+        finally:
+            os.close(fd)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,167 @@
+"""The job server as a process: starts jobs when they are due, and answers over HTTP.
+
+Several servers may run with one state directory: the lock of a job decides which of them starts it, and the state
+written under that lock what is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from mqspark.clock import Clock, SystemClock
+from mqspark_server.diskwork import Worker
+from mqspark_server.net.addresses import bind
+from mqspark_server.phases import Phase
+from mqspark_server.scheduler.jobprocess import CommandOf, JobRun, finished, job_command
+from mqspark_server.scheduler.jobrecords import JobDirectory, JobState, RunRecord
+from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
+from mqspark_server.scheduler.schedule import Start, next_start
+from mqspark_server.startup import ProcessApp
+from mqspark_server.web.http import HttpServer
+
+__all__ = ["JobServerApp", "run_now"]
+
+log = logging.getLogger("mqspark.jobs")
+
+POLL_S = 1.0
+"""How often it is looked what is due: cron's finest unit is a minute."""
+
+
+class JobServerApp(ProcessApp):
+    def __init__(
+        self,
+        file: JobsFile,
+        *,
+        clock: Clock | None = None,
+        poll_s: float = POLL_S,
+        command: CommandOf = job_command,
+    ) -> None:
+        super().__init__(clock or SystemClock(), ())
+        self.file = file
+        self.directory = JobDirectory(file.server.state_path, file.server.history_max_bytes)
+        self.http: HttpServer | None = None
+        self.problem: str | None = None
+        """Why no job can be started at the moment."""
+        self._poll_s = poll_s
+        self._command = command
+        self._since_ms = self.clock.now_ms()
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def jobs(self) -> list[ScheduledJob]:
+        return list(self.file.jobs.values())
+
+    @property
+    def url(self) -> str | None:
+        return None if self.http is None else self.http.url
+
+    def is_running_here(self, name: str) -> bool:
+        return name in self._running
+
+    async def _start(self) -> None:
+        self.lifecycle.advance(Phase.BINDING)
+        self.directory.make()
+        server = self.file.server
+        if server.http_enable:
+            from mqspark_server.scheduler.jobhttp import create_job_api
+
+            sock = bind("HTTP", server.http_bind_address, server.http_port)
+            worker = Worker("mqspark-http")
+            self._ends.always(worker.close)
+            self.http = HttpServer(sock, lambda: create_job_api(self), worker, server.http_max_connections)
+            self._ends.always(self.http.stop)
+            self.http.start()
+        looking = asyncio.get_running_loop().create_task(self._look(), name="mqspark-jobs")
+        self._ends.always(lambda: self._stop_all(looking))
+        self.lifecycle.advance(Phase.READY)
+        enabled = sum(job.enabled for job in self.jobs)
+        log.info("%d of %d jobs are enabled, state in %s", enabled, len(self.jobs), self.directory.path)
+
+    async def _stop_all(self, looking: asyncio.Task[None]) -> None:
+        looking.cancel()
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(looking, *self._running.values(), return_exceptions=True)
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                self._start_what_is_due()
+                self.problem = None
+            except OSError as error:
+                problem = f"{error.filename or self.directory.path}: {error.strerror or error}"
+                if problem != self.problem:
+                    log.error("no job can be started: %s", problem)
+                self.problem = problem
+            await asyncio.sleep(self._poll_s)
+
+    def next_run(self, job: ScheduledJob, state: JobState) -> Start:
+        return next_start(
+            job,
+            self.clock.now_ms(),
+            since_ms=self._since_ms,
+            taken_ms=state.taken_ms,
+            attempt=state.attempt,
+            retry_ms=state.retry_ms,
+        )
+
+    def _start_what_is_due(self) -> None:
+        """In the order in which they are due, as many as may run at once."""
+        now_ms = self.clock.now_ms()
+        waiting = []
+        for job in self.jobs:
+            if not job.enabled or job.name in self._running:
+                continue
+            state = self.directory.load(job.name)
+            start = self.next_run(job, state)
+            if state.running_since_ms or start.at_ms <= now_ms:
+                waiting.append((start.at_ms, job))
+        for _, job in sorted(waiting, key=lambda each: each[0]):
+            if len(self._running) >= self.file.server.max_running:
+                break
+            lock = self.directory.lock(job.name)
+            if lock is not None:
+                self._start_under_lock(job, lock)
+
+    def _start_under_lock(self, job: ScheduledJob, lock: int) -> None:
+        """The state may have changed since it was read without the lock."""
+        try:
+            state = self.directory.load(job.name)
+            if state.running_since_ms:  # its process ended without its server
+                finished(job, state, self.directory, self.clock.now_ms(), None)
+            start = self.next_run(job, state)
+            is_due = start.at_ms <= self.clock.now_ms()
+        except BaseException:
+            os.close(lock)
+            raise
+        if not is_due:
+            os.close(lock)
+            return
+        run = JobRun(job, start, self.directory, lock, self.clock, self._command)
+        self._running[job.name] = asyncio.get_running_loop().create_task(
+            self._run(run), name=f"job {job.name}"
+        )
+
+    async def _run(self, run: JobRun) -> None:
+        server = self.file.server
+        try:
+            await run.run(log_max_bytes=server.log_max_bytes, grace_s=server.stop_timeout_seconds)
+        except OSError as error:
+            self.problem = f"job {run.job.name}: {error}"
+            log.error("job %s: %s", run.job.name, error)
+        finally:
+            del self._running[run.job.name]
+
+
+async def run_now(file: JobsFile, job: ScheduledJob, clock: Clock | None = None) -> RunRecord | None:
+    """Run a job of the file now, whatever its schedule says; None if it runs already."""
+    directory = JobDirectory(file.server.state_path, file.server.history_max_bytes)
+    directory.make()
+    lock = directory.lock(job.name)
+    if lock is None:
+        return None
+    now = clock or SystemClock()
+    run = JobRun(job, Start(now.now_ms(), now.now_ms(), 1), directory, lock, now, by_hand=True)
+    return await run.run(log_max_bytes=file.server.log_max_bytes, grace_s=file.server.stop_timeout_seconds)

@@ -1,0 +1,208 @@
+"""The settings file of the job server: which jobs there are, with which options, and when they run.
+
+The top level has the settings of the server, ``[jobs.NAME]`` those of one job, and ``[jobs.NAME.options]`` the options
+of the job's own command line: a list repeats an option, ``true`` is an option without a value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from mqspark.config import check_numbers, did_you_mean, known_keys, parse_settings, rocketmq_key
+from mqspark.errors import ConfigError
+from mqspark_server.scheduler.schedule import check_expression
+from mqspark_server.settings.settings import is_loopback
+
+__all__ = ["JobServerConfig", "JobsFile", "ScheduledJob", "read_jobs_file"]
+
+MAX_JOBS = 1_000
+MAX_FILE_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_OPTION = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_ALIASES = {"@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually"}
+
+
+@dataclass(slots=True)
+class JobServerConfig:
+    """Settings of the server itself."""
+
+    state_directory: str = "~/mqspark-jobs"
+    http_enable: bool = True
+    http_bind_address: str = "127.0.0.1"
+    http_port: int = 8687
+    http_allowed_hosts: str = ""
+    http_max_connections: int = 64
+    allow_anonymous: bool = False
+    max_running: int = 1
+    history_max_bytes: int = 4 << 20
+    log_max_bytes: int = 8 << 20
+    stop_timeout_seconds: int = 20
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            "http_max_connections",
+            "max_running",
+            "history_max_bytes",
+            "log_max_bytes",
+            "stop_timeout_seconds",
+        )
+        check_numbers(self, "http_port", least=0, most=65535)
+        if self.http_enable and not is_loopback(self.http_bind_address) and not self.allow_anonymous:
+            raise ConfigError(
+                f"whoever reaches {self.http_bind_address}:{self.http_port} may read the names and results of all jobs:"
+                " set httpBindAddress=127.0.0.1, or consent with allowAnonymous=true",
+                key="httpBindAddress",
+            )
+
+    @property
+    def state_path(self) -> Path:
+        return Path(self.state_directory).expanduser()
+
+
+@dataclass(slots=True)
+class ScheduledJob:
+    """One job of the file. ``schedule`` is a cron expression of five fields in ``timezone``."""
+
+    run: str = ""
+    schedule: str = ""
+    timezone: str = "UTC"
+    enabled: bool = True
+    catch_up: bool = True
+    """Whether a time that passed while no server ran is made up for, once."""
+    retries: int = 3
+    retry_delay_seconds: int = 60
+    """Before the first retry; it doubles with each further one."""
+    timeout_seconds: int = 6 * 3600
+    name: str = field(default="", metadata={"key": "[name]"})
+    arguments: tuple[str, ...] = field(default=(), metadata={"key": "[arguments]"})
+    """The options as words of a command line."""
+
+    @property
+    def zone(self) -> tzinfo:
+        return UTC if self.timezone == "UTC" else ZoneInfo(self.timezone)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsFile:
+    server: JobServerConfig
+    jobs: Mapping[str, ScheduledJob]
+
+
+def read_jobs_file(path: Path) -> JobsFile:
+    """Raises ConfigError, which names the job."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} has more than {MAX_FILE_BYTES} bytes")
+    try:
+        document = tomllib.loads(raw.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    return parse_jobs(document)
+
+
+def parse_jobs(document: Mapping[str, Any]) -> JobsFile:
+    """Raises ConfigError."""
+    values = dict(document)
+    tables = values.pop("jobs", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise ConfigError("jobs: each job is a table, [jobs.NAME]", key="jobs")
+    if len(tables) > MAX_JOBS:
+        raise ConfigError(f"jobs: {len(tables)} jobs; {MAX_JOBS} at most", key="jobs")
+    server, unknown = parse_settings(JobServerConfig, values)
+    _refuse_unknown("", unknown, JobServerConfig)
+    return JobsFile(server, {name: _job(name, table) for name, table in tables.items()})
+
+
+def _job(name: str, table: Mapping[str, Any]) -> ScheduledJob:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"jobs: {name[:80]!r} is no name of a job: letters, digits, - and _, 64 at most", key="jobs"
+        )
+    values = dict(table)
+    options = values.pop("options", {})
+    try:
+        job, unknown = parse_settings(ScheduledJob, values)
+        _refuse_unknown(f"jobs.{name}.", unknown, ScheduledJob)
+        _check(job)
+        arguments = _words(options)
+        _check_arguments(job.run, arguments)
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(
+            text if text.startswith(f"jobs.{name}.") else f"jobs.{name}: {text}", key=error.key
+        ) from None
+    return dataclasses.replace(job, name=name, arguments=arguments)
+
+
+def _check(job: ScheduledJob) -> None:
+    for key in ("run", "schedule"):
+        if not getattr(job, key):
+            raise ConfigError(f"{key} is missing", key=key)
+    check_numbers(job, "retries", least=0, most=100)
+    check_numbers(job, "retry_delay_seconds", most=86_400)
+    check_numbers(job, "timeout_seconds", most=30 * 86_400)
+    try:
+        zone = job.zone
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ConfigError(
+            f"timezone: {job.timezone[:80]!r} is no time zone, like Europe/Berlin", key="timezone"
+        ) from None
+    if job.schedule not in _ALIASES and len(job.schedule.split()) != 5:
+        raise ConfigError(
+            f"schedule: {job.schedule[:80]!r} is no cron expression of five fields"
+            " (minute hour day month weekday), nor one of " + ", ".join(sorted(_ALIASES)),
+            key="schedule",
+        )
+    check_expression(job.schedule, zone)
+
+
+def _words(options: Any) -> tuple[str, ...]:
+    if not isinstance(options, dict):
+        raise ConfigError("options: is a table, one key for each option of the job", key="options")
+    words = []
+    for name, value in options.items():
+        option = name.replace("_", "-")
+        if not _OPTION.fullmatch(option):
+            raise ConfigError(f"options: {name[:80]!r} is no name of an option", key="options")
+        for each in value if isinstance(value, list) else [value]:
+            if each is False:
+                continue
+            if each is True:
+                words.append(f"--{option}")
+            elif isinstance(each, str | int | float):
+                words.append(f"--{option}={each}")
+            else:
+                raise ConfigError(
+                    f"options: {name}: text, a number, true or false, or a list of them", key="options"
+                )
+    return tuple(words)
+
+
+def _check_arguments(run: str, arguments: tuple[str, ...]) -> None:
+    from mqspark_jobs.commandline import JOBS, check_arguments
+
+    if run not in JOBS:
+        advice = did_you_mean(run, JOBS) or f"; there are {', '.join(JOBS)}"
+        raise ConfigError(f"run: there is no job {run[:80]!r}{advice}", key="run")
+    check_arguments([run, *arguments])
+
+
+def _refuse_unknown(where: str, unknown: Mapping[str, Any], kind: type[Any]) -> None:
+    own = ("name", "arguments", "[name]", "[arguments]")
+    for key in unknown:
+        known = [rocketmq_key(each) for name, each in known_keys(kind).items() if name not in own]
+        raise ConfigError(f"{where}{key[:80]}: there is no such setting{did_you_mean(key, known)}", key=key)
