@@ -23,23 +23,27 @@ class Failures:
     """By address, and by user where one is given; IPv6 addresses count by the 64 bits of a network. Some 1 MB at
     most."""
 
-    def __init__(self, failures: int = FAILURES, regain_ms: int = REGAIN_MS) -> None:
-        self._first_wait_ms = (failures - 1) * regain_ms
-        self._regain_ms = regain_ms
+    most, regain_ms = FAILURES, REGAIN_MS
+
+    def __init__(self) -> None:
         self._free_ms: dict[tuple[str, str], int] = {}
         """The time at which all failures are forgotten."""
 
     def wait_ms(self, address: str, now_ms: int, user: str = "") -> int:
         """How long to wait before the next attempt; 0: none."""
         free_ms = self._free_ms.get(_key(address, user), now_ms)
-        return max(0, free_ms - self._first_wait_ms - now_ms)
+        return max(0, free_ms - (self.most - 1) * self.regain_ms - now_ms)
 
     def note(self, address: str, now_ms: int, user: str = "") -> None:
         key = _key(address, user)
-        free_ms = max(now_ms, self._free_ms.pop(key, now_ms)) + self._regain_ms
+        free_ms = max(now_ms, self._free_ms.pop(key, now_ms)) + self.regain_ms
         if len(self._free_ms) >= MAX_KEYS:
             del self._free_ms[min(self._free_ms, key=self._free_ms.__getitem__)]
         self._free_ms[key] = free_ms
+
+
+class _OfAddresses(Failures):
+    most, regain_ms = ADDRESS_FAILURES, ADDRESS_REGAIN_MS
 
 
 class Attempts:
@@ -48,7 +52,7 @@ class Attempts:
 
     def __init__(self) -> None:
         self._of_users = Failures()
-        self._of_addresses = Failures(ADDRESS_FAILURES, ADDRESS_REGAIN_MS)
+        self._of_addresses = _OfAddresses()
         self._known: dict[tuple[str, str], None] = {}
         """Who was let in from where, the latest last."""
 

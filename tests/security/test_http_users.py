@@ -87,7 +87,7 @@ def http(guarded: Broker) -> Iterator[httpx.Client]:
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test may fail to log in as often as it likes, unless it says otherwise."""
-    monkeypatch.setattr(of_failures, "FAILURES", 10_000)
+    monkeypatch.setattr(Failures, "most", 10_000)
 
 
 def log_in(http: httpx.Client, user: tuple[str, str], **more: Any) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def test_an_address_that_fails_too_often_has_to_wait(
 ) -> None:
     session = log_in(http, ROOT, bearer=True)
     http.get("/health/live")
-    monkeypatch.setattr(of_failures, "FAILURES", FAILURES)
+    monkeypatch.setattr(Failures, "most", FAILURES)
     callers = Failures()
     api = next(c for c in _callers(guarded))
     monkeypatch.setattr(api, "_failures", callers)
@@ -315,26 +315,22 @@ def _callers(broker: Broker) -> list[Any]:
     return [one for one in gc.get_objects() if isinstance(one, Callers) and one._app is broker.apps[0]]
 
 
-def test_failures_are_forgotten_and_bounded() -> None:
+def test_failures_are_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failures, "most", FAILURES)
     failures = Failures()
-    monkey = of_failures.FAILURES
-    of_failures.FAILURES = FAILURES
-    try:
-        for _ in range(FAILURES):
-            assert failures.wait_ms("10.0.0.1", 0) == 0
-            failures.note("10.0.0.1", 0)
-        assert failures.wait_ms("10.0.0.1", 0) == of_failures.REGAIN_MS
-        assert failures.wait_ms("10.0.0.1", of_failures.REGAIN_MS) == 0
-        assert failures.wait_ms("10.0.0.2", 0) == 0
-        for _ in range(FAILURES):
-            failures.note("2001:db8::1", 0)
-        assert failures.wait_ms("2001:db8::ffff", 0) > 0
-        assert failures.wait_ms("2001:db8:0:1::1", 0) == 0
-        for number in range(5_000):
-            failures.note(f"10.1.{number // 250}.{number % 250}", number)
-        assert len(failures._free_ms) == of_failures.MAX_KEYS
-    finally:
-        of_failures.FAILURES = monkey
+    for _ in range(FAILURES):
+        assert failures.wait_ms("10.0.0.1", 0) == 0
+        failures.note("10.0.0.1", 0)
+    assert failures.wait_ms("10.0.0.1", 0) == of_failures.REGAIN_MS
+    assert failures.wait_ms("10.0.0.1", of_failures.REGAIN_MS) == 0
+    assert failures.wait_ms("10.0.0.2", 0) == 0
+    for _ in range(FAILURES):
+        failures.note("2001:db8::1", 0)
+    assert failures.wait_ms("2001:db8::ffff", 0) > 0
+    assert failures.wait_ms("2001:db8:0:1::1", 0) == 0
+    for number in range(5_000):
+        failures.note(f"10.1.{number // 250}.{number % 250}", number)
+    assert len(failures._free_ms) == of_failures.MAX_KEYS
 
 
 # --- what is told ---
