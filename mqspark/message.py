@@ -139,6 +139,7 @@ POP_CK = "POP_CK"
 FIRST_POP_TIME = "1ST_POP_TIME"
 ORIGIN_GROUP = "ORIGIN_GROUP"
 SHARDING_KEY = "__SHARDINGKEY"
+PRIORITY = "_SYS_MSG_PRIORITY_"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
@@ -304,6 +305,7 @@ MAX_GROUP_LENGTH = 120
 MAX_PROPERTIES_BYTES = 32767
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+MAX_PRIORITY = (1 << 31) - 1
 _MAX_DIGITS = 18
 """Any number with this many digits fits into a Java long."""
 
@@ -476,6 +478,19 @@ def decode_recall_handle(handle: str) -> tuple[str, str, int, str]:
     return topic, broker_name, -1 if deliver_ms is None else deliver_ms, unique_id
 
 
+def parse_priority(text: str | None) -> int | None:
+    """The value of PRIORITY. None for what Java's client reads as -1: no priority (Message.getPriority)."""
+    if not text:
+        return None
+    digits = text[1:] if text[0] in "+-" else text
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    value = parse_number(digits.lstrip("0") or "0")
+    if value is None or value > MAX_PRIORITY or (text[0] == "-" and value):
+        return None
+    return value
+
+
 def decode_offset_id(message_id: str) -> tuple[str, int, PhysicalOffset]:
     """(address, port, physical offset); raises InvalidMessage(field="msgId")."""
     try:
@@ -562,12 +577,15 @@ class Message(_Late):
         delay_level: int | None = None,
         delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
+        priority: int | None = None,
     ) -> Message:
         """``keys``: one key or several. A text body is encoded in UTF-8.
 
         At most one of: ``delay_level``, a level of the broker (by default 1 is 1 s, 18 is 2 h); ``delay_ms``
-        after storing; ``deliver_at_ms`` since the epoch. Raises InvalidMessage for more than one, or for a
-        body that is neither bytes nor text.
+        after storing; ``deliver_at_ms`` since the epoch. ``priority``: from 0 on, for a message without a delay;
+        the broker stores it in the queue with this number, or in the last queue. Raises InvalidMessage for more
+        than one delay, for a priority that is negative or beside a delay, or for a body that is neither bytes nor
+        text.
         """
         if isinstance(body, str):
             body = body.encode()
@@ -591,6 +609,19 @@ class Message(_Late):
         if len(given) > 1:
             raise InvalidMessage("give one of delay_level, delay_ms and deliver_at_ms", field="delay")
         message.properties.update(given)
+        if priority is not None:
+            if (
+                isinstance(priority, bool)
+                or not isinstance(priority, int)
+                or not 0 <= priority <= MAX_PRIORITY
+            ):
+                raise InvalidMessage(
+                    f"the priority must be a number from 0 to {MAX_PRIORITY}, not {priority!r:.40}",
+                    field="priority",
+                )
+            if given:
+                raise InvalidMessage("a message with a delay has no priority", field="priority")
+            message.properties[PRIORITY] = str(priority)
         return message
 
     @property
@@ -602,6 +633,11 @@ class Message(_Late):
     def keys(self) -> str | None:
         """The keys, separated by spaces."""
         return self.properties.get(KEYS)
+
+    @property
+    def priority(self) -> int | None:
+        """The message's priority, from 0 on; None: it has none."""
+        return parse_priority(self.properties.get(PRIORITY))
 
     @property
     def unique_id(self) -> str | None:

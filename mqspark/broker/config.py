@@ -170,6 +170,12 @@ class BrokerConfig:
     """Pops that may be parked for one (topic, group, queue)."""
     max_pop_polling_size: int = 100_000
     pop_from_retry_probability: int = 20  # percent of pops that look at the retries first
+    pop_from_retry_probability_for_priority: int = 0
+    """The same for pops that take the highest priority first. 0: retries come last, 100: they come first."""
+    priority_order_asc: bool = True
+    """Whether the highest queue id has the highest priority; otherwise queue 0 has it."""
+    use_separate_retry_queue: bool = False
+    """Whether POP's retry topics have a queue for each queue of the topic, so that a retry keeps its priority."""
     enable_retry_topic_v2: bool = False
     """Retries of POP go to ``%RETRY%group+topic`` instead of ``%RETRY%group_topic``."""
     retrieve_message_from_pop_retry_topic_v1: bool = True
@@ -402,6 +408,9 @@ UPDATABLE_KEYS = frozenset(
         "popPollingSize",
         "maxPopPollingSize",
         "popFromRetryProbability",
+        "popFromRetryProbabilityForPriority",
+        "priorityOrderAsc",
+        "useSeparateRetryQueue",
         "enableRetryTopicV2",
         "retrieveMessageFromPopRetryTopicV1",
         "channelExpiredTimeout",

@@ -63,12 +63,20 @@ CHAINS: dict[str, list[Row]] = {
         Row("deleteTopic -c {cluster} -t NoSuchTopic", "delete topic [NoSuchTopic] from NameServer success."),
     ],
     "new_kinds_of_topics": [
-        # Priority and lite topics came with 5.4 and 5.5.
+        # They came with 5.4 and 5.5.
         Row(
             "updateTopic -b {broker} -t TablePriority -a +message.type=PRIORITY",
-            "CODE: 29 DESC: message.type=PRIORITY is not available yet",
-            "create topic to {broker} success.",
+            "attributes={{+message.type=PRIORITY}}]",
         ),
+        Row(
+            "updateSubGroup -c {cluster} -g TablePriority --attributes +priority.factor=50",
+            "create subscription group to {broker} success.",
+        ),
+        Row(
+            "updateSubGroup -c {cluster} -g TablePriority --attributes +priority.factor=101",
+            "value is not in range(0, 100)",
+        ),
+        Row("getConsumerConfig -g TablePriority", "priority.factor=50"),
         Row(
             "updateTopic -b {broker} -t TableLite -a +message.type=LITE",
             "CODE: 29 DESC: message.type=LITE is not available yet",

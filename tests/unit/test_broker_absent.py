@@ -119,9 +119,9 @@ def test_entries_from_an_index_on(bench: Bench, index: int, count: int, entries:
 
 @pytest.mark.parametrize(
     ("name", "remark"),
-    [("+a", "unsupported key: a"), ("+priority.factor", "attribute priority.factor is not available yet")],
+    [("+a", "unsupported key: a"), ("+lite.bind.topic", "attribute lite.bind.topic is not available yet")],
 )
-def test_groups_take_no_attributes(bench: Bench, name: str, remark: str) -> None:
+def test_groups_take_no_other_attributes(bench: Bench, name: str, remark: str) -> None:
     peer = bench.peer()
     config = SubscriptionGroupConfig(group_name="CG", attributes={name: "1"})
     answer = peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
 from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, check_list_size
+from mqspark.broker.state.attributes import PRIORITY_FACTOR, check_priority_factor
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group
@@ -31,7 +32,6 @@ __all__ = ["GroupAdminProcessor"]
 
 _ABSENT = frozenset(
     {
-        "priority.factor",
         "lite.bind.topic",
         "lite.sub.model",
         "lite.sub.reset.offset.exclusive",
@@ -41,7 +41,7 @@ _ABSENT = frozenset(
         "lite.sub.wildcard",
     }
 )
-"""All group attributes that RocketMQ knows (SubscriptionGroupAttributes): those of priority and lite topics."""
+"""The group attributes of lite topics (SubscriptionGroupAttributes)."""
 
 
 class GroupAdminProcessor:
@@ -77,8 +77,12 @@ class GroupAdminProcessor:
         _check_group(config.group_name)
         old = self._state.subscriptions.configured(config.group_name)
         attributes = dict(old.attributes) if old else {}
-        for signed_name in config.attributes:
+        for signed_name, value in config.attributes.items():
             name = signed_name[1:] if signed_name[:1] in "+-" else signed_name
+            if signed_name == f"+{PRIORITY_FACTOR}":
+                check_priority_factor(value)
+                attributes[name] = value
+                continue
             if not signed_name.startswith("-"):
                 unknown = (
                     f"attribute {name} is not available yet"

@@ -26,6 +26,7 @@ from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
 from mqspark.broker.pop.revivelog import CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets, Step
 from mqspark.broker.state.acks import Deferred
+from mqspark.broker.state.attributes import priority_factor
 from mqspark.broker.state.selection import Wanted, get_wanted
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.topics import Topic
@@ -346,26 +347,34 @@ class PopProcessor:
 
     def _take(self, pop: Pop) -> _Taking:
         """Take messages as RocketMQ does: retries first in one of five pops, otherwise when there is room left.
-        Ordered messages are retried in their own queue."""
+        Ordered messages are retried in their own queue. A pop of a priority topic begins with the queue of the
+        highest priority; how many of a hundred do is an attribute of the group."""
         state = self._state
         config = state.config
         taking = self._new_taking(pop)
         topic = state.topics.get(pop.topic)
         if topic is None:  # deleted while the pop was parked
             return taking
-        luck = state.random.randrange(100)
-        retries_first = luck < config.pop_from_retry_probability
+        luck = first = state.random.randrange(100)
+        probability = config.pop_from_retry_probability
+        if topic.order_by_priority and not pop.order and luck < self._priority_percent(pop.group):
+            first, probability = 0, config.pop_from_retry_probability_for_priority
+        retries_first = luck < probability
         if retries_first and not pop.order:
-            self._take_retries(pop, taking, luck)
+            self._take_retries(pop, taking, luck, first)
         if pop.queue_id != ANY_QUEUE:
             self._take_queue(pop, taking, topic.name, pop.queue_id, NORMAL)
         else:
-            self._take_topic(pop, taking, topic, luck, NORMAL)
+            self._take_topic(pop, taking, topic, first, NORMAL)
         if not retries_first and taking.count < pop.max_messages and not pop.order:
-            self._take_retries(pop, taking, luck)
+            self._take_retries(pop, taking, luck, first)
         return taking
 
-    def _take_retries(self, pop: Pop, taking: _Taking, luck: int) -> None:
+    def _priority_percent(self, group: str) -> int:
+        config = self._state.subscriptions.configured(group)
+        return priority_factor({} if config is None else config.attributes)
+
+    def _take_retries(self, pop: Pop, taking: _Taking, luck: int, first: int) -> None:
         """Take retries of one kind only, as clients expect. When there are two kinds, chance decides which is
         read first."""
         config = self._state.config
@@ -378,12 +387,15 @@ class PopProcessor:
         for name, flag in kinds:
             topic = self._state.topics.get(name)
             if topic is not None and taking.count == before:
-                self._take_topic(pop, taking, topic, luck, flag)
+                self._take_topic(pop, taking, topic, first, flag)
 
-    def _take_topic(self, pop: Pop, taking: _Taking, topic: Topic, luck: int, flag: str) -> None:
+    def _take_topic(self, pop: Pop, taking: _Taking, topic: Topic, first: int, flag: str) -> None:
+        """``first`` 0: the queue of the highest priority comes first; otherwise the order begins that much later."""
         queues = topic.read_queue_nums
+        step = -1 if self._state.config.priority_order_asc else 1
+        start = first + (queues - 1 if step < 0 else 0)
         for number in range(queues):
-            self._take_queue(pop, taking, topic.name, (luck + number) % queues, flag)
+            self._take_queue(pop, taking, topic.name, (start + step * number) % queues, flag)
 
     def _take_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
         try:

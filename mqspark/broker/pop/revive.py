@@ -429,7 +429,7 @@ class PopRevival:
     def _copy(self, check_point: CheckPoint, record: Parts) -> None:
         """Copy the message to the retry topic; its first pop time stays the original one."""
         key = check_point.key
-        topic = self._retry_topic(key)
+        topic, queue_id = self._retry_queue(key, record.queue_id)
         table = decode_properties(record.properties)
         if record.reconsume_times == 0 or FIRST_POP_TIME not in table:
             table[FIRST_POP_TIME] = str(key.pop_time_ms)
@@ -437,21 +437,32 @@ class PopRevival:
         properties = encode_properties(table)
         times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
         copy = record._replace(born_host=self._host, reconsume_times=times)
-        self._last_end = max(self._last_end, self._state.writer.relay(copy, topic, 0, properties).end_offset)
+        stored = self._state.writer.relay(copy, topic, queue_id, properties)
+        self._last_end = max(self._last_end, stored.end_offset)
         self._state.stats.revival(key.topic, key.group).revived += 1
 
-    def _retry_topic(self, key: CheckKey) -> str:
-        """Created when it is first needed; the group starts at its first message."""
+    def _retry_queue(self, key: CheckKey, queue_id: int) -> tuple[str, int]:
+        """Where a message of queue ``queue_id`` is retried. The topic is created when it is first needed, and with a
+        queue of its own for each queue of the topic it grows with that; the group starts at the first message."""
         topic = key.topic
         if not topic.startswith(RETRY_PREFIX):
             name = retry_topic_v2 if self._state.config.enable_retry_topic_v2 else retry_topic_v1
             topic = name(topic, key.group)
         state = self._state
-        if state.topics.get(topic) is None:
+        if state.config.use_separate_retry_queue:
+            of = state.topics.get(normal_topic(topic, key.group))
+            queues = 1 if of is None else max(1, of.write_queue_nums)
+            retries = state.topics.ensure(topic, queues)
+            if min(retries.read_queue_nums, retries.write_queue_nums) < queues:
+                state.topics.adopt(topic, queues)
+            if queue_id >= queues:  # the topic has been made smaller
+                queue_id = 0
+        else:
             state.topics.ensure(topic, 1)
-            if state.offsets.query(key.group, topic, 0) < 0:
-                state.offsets.commit(key.group, topic, 0, 0)
-        return topic
+            queue_id = 0
+        if state.offsets.query(key.group, topic, queue_id) < 0:
+            state.offsets.commit(key.group, topic, queue_id, 0)
+        return topic, queue_id
 
     def _put_back(self, queue: _ReviveQueue, check_point: CheckPoint, offset: int) -> None:
         """Store a check point for one message whose copy could not be stored."""

@@ -36,8 +36,10 @@ from mqspark.message import (
     MULTI_TAGS,
     NEED_UNWRAP,
     PERM_WRITE,
+    PRIORITY,
     REAL_TOPIC,
     RETRY_PREFIX,
+    SHARDING_KEY,
     STORE_HOST_V6,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -56,6 +58,7 @@ from mqspark.message import (
     is_broker_topic,
     java_hashes,
     parse_number,
+    parse_priority,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, send_response_frame
@@ -72,6 +75,8 @@ MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 _SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
 """Comparing with a member of an enumeration takes ten times as long."""
 _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
+_OTHER_TYPES = _TIMED | {DELAY, SHARDING_KEY}
+"""A message with one of these properties is no priority message."""
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
 _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
 
@@ -99,6 +104,19 @@ def _may_name_ours(text: str) -> bool:
         or "TRAN_MSG" in text
         or "POP_CK" in text
     )
+
+
+def _by_priority(text: str, topic: Topic, queue_id: int) -> tuple[str, int]:
+    """The properties and the queue of a message with a priority: the queue of that number, or the last one. A
+    message of another type (TopicMessageType.parseFromMessageProperty) loses its priority."""
+    properties = decode_properties(text)
+    priority = parse_priority(properties.get(PRIORITY))
+    if priority is None:
+        return text, queue_id
+    if properties.get(TRANSACTION_PREPARED) == "true" or not _OTHER_TYPES.isdisjoint(properties):
+        del properties[PRIORITY]
+        return f"\x02{encode_properties(properties).decode()}", queue_id
+    return text, min(priority, max(1, topic.write_queue_nums) - 1)
 
 
 def _is_prepared(text: str) -> bool:
@@ -193,6 +211,8 @@ class SendProcessor:
         if text and text[-1] != "\x02":
             text += "\x02"
         text = f"\x02{text}"
+        if PRIORITY in text and logic is None:  # a logic queue is its sender's choice
+            text, queue_id = _by_priority(text, topic, queue_id)
         # If there are several, the last one counts, as in the map that every reader builds.
         start = text.rfind("\x02UNIQ_KEY\x01") + 10
         # All names that concern the broker have an underscore, but for two; mostly the one of UNIQ_KEY is the only one.
@@ -310,6 +330,7 @@ class SendProcessor:
         if topic.retry_of is not None and self._is_dead(session, header, command.version, topic.retry_of):
             target, target_queue = dead_letter_topic(self._state, topic.retry_of).name, 0
             properties[DELAY] = "-1"
+            properties.pop(PRIORITY, None)
         draft = Draft(
             target,
             target_queue,

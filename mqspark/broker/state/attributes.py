@@ -1,14 +1,27 @@
-"""Changes of topic attributes by tools: ``+key=value`` and ``-key`` (TopicAttributes, AttributeUtil)."""
+"""Attributes of topics and groups, and their changes by tools: ``+key=value`` and ``-key`` (TopicAttributes,
+SubscriptionGroupAttributes, AttributeUtil)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 
-__all__ = ["attribute_changes", "changed_attributes"]
+__all__ = [
+    "PRIORITY_FACTOR",
+    "attribute_changes",
+    "changed_attributes",
+    "check_priority_factor",
+    "priority_factor",
+]
 
-_MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"})
-_ABSENT_TYPES = frozenset({"PRIORITY", "LITE"})
+PRIORITY_FACTOR = "priority.factor"
+"""Attribute of a group: how many of a hundred of its pops take the highest priority of a topic first."""
+ALL_BY_PRIORITY = 100
+
+_MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY"})
+_ABSENT_TYPES = frozenset({"LITE"})
 _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
 """Attributes that only a new topic may be given, with their values; the first is the default."""
 
@@ -54,3 +67,22 @@ def changed_attributes(old: dict[str, str] | None, changes: dict[str, str | None
         else:
             attributes[name] = value
     return attributes
+
+
+def priority_factor(attributes: Mapping[str, str]) -> int:
+    """What is no number counts as the default (SubscriptionGroupConfig.getPriorityFactor)."""
+    text = attributes.get(PRIORITY_FACTOR, "")
+    return int(text) if len(text) <= 3 and text.isascii() and text.isdigit() else ALL_BY_PRIORITY
+
+
+def check_priority_factor(value: str) -> None:
+    """Raises Refusal (LongRangeAttribute.verify)."""
+    digits = value[1:] if value[:1] in ("+", "-") else value
+    if not (digits.isascii() and digits.isdigit()):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f'For input string: "{value[:80]}"')
+    if (
+        (value[0] == "-" and digits.strip("0"))
+        or len(digits.lstrip("0")) > 3
+        or int(digits.lstrip("0") or "0") > ALL_BY_PRIORITY
+    ):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"value is not in range(0, {ALL_BY_PRIORITY})")

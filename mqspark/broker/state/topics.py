@@ -67,6 +67,7 @@ class Topic:
         "name",
         "needs_key",
         "order",
+        "order_by_priority",
         "plain",
         "put_bytes",
         "put_count",
@@ -102,6 +103,8 @@ class Topic:
         self.multi_tag = config.topic_filter_type == MULTI_TAG
         self.inner_batch = config.attributes.get("queue.type") == "BatchCQ"
         self.needs_key = config.attributes.get("cleanup.policy") == "COMPACTION"
+        self.order_by_priority = config.attributes.get("message.type") == "PRIORITY"
+        """Whether POP takes its queues in the order of their priority."""
         self.plain = not (
             self.order or self.send_forbidden or self.commits_only or self.inner_batch or self.retry_of
         )

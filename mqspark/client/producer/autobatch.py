@@ -14,6 +14,7 @@ from mqspark.message import (
     CORRELATION_ID,
     DELAY,
     MESSAGE_TYPE,
+    PRIORITY,
     RETRY_PREFIX,
     TAGS,
     TIMER_DELAY_MS,
@@ -28,7 +29,16 @@ from mqspark.message import (
 __all__ = ["AutoBatch", "Accumulator", "can_batch"]
 
 _ALONE = frozenset(
-    {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, "PGROUP", MESSAGE_TYPE, CORRELATION_ID}
+    {
+        DELAY,
+        TIMER_DELAY_MS,
+        TIMER_DELAY_SEC,
+        TIMER_DELIVER_MS,
+        "PGROUP",
+        MESSAGE_TYPE,
+        CORRELATION_ID,
+        PRIORITY,
+    }
 )
 """A message with one of these properties is sent alone."""
 

@@ -10,6 +10,7 @@ from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import (
     DELAY,
     MAX_PROPERTIES_BYTES,
+    PRIORITY,
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
     TIMER_DELAY_MS,
@@ -113,6 +114,11 @@ def check_batch(messages: Sequence[Message]) -> str:
         if properties:
             if not properties.keys().isdisjoint(_TIMED):
                 raise InvalidMessage("a message with a delay cannot be sent in a batch", field="messages")
+            if PRIORITY in properties:
+                raise InvalidMessage(
+                    "a message with a priority cannot be sent in a batch, which is stored in one queue",
+                    field="messages",
+                )
             properties_text(message)
     return topic
 

@@ -33,7 +33,7 @@ from mqspark.client.producer.producer_settings import ProducerKeywords, Producer
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.remoting.remoting import Channel
-from mqspark.errors import ClientError, ConfigError, MQError, NoRoute
+from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute
 from mqspark.message import (
     DEFAULT_TOPIC,
     DELAY,
@@ -243,7 +243,10 @@ class TransactionProducer(Producer):
         timeout_ms: int | None = None,
     ) -> Prepared:
         """The first half of ``send_in_transaction``, for callers that run the local transaction themselves.
-        ``end`` must follow, or the broker will check."""
+        ``end`` must follow, or the broker will check. Raises InvalidMessage for a message with a priority, which
+        brokers do not keep in a transaction."""
+        if message.priority is not None:
+            raise InvalidMessage("a transactional message has no priority", field="priority")
         properties = {name: value for name, value in message.properties.items() if name != DELAY}
         properties.setdefault(UNIQ_KEY, new_unique_id())
         known = Message(topic=message.topic, body=message.body, properties=properties, flag=message.flag)

@@ -84,10 +84,10 @@ _OF_BROKERS = """
     persistConsumerOffsetIncrementally=false popCkMaxBufferSize=200000 popCkOffsetMaxQueueSize=20000
     popCkStayBufferTime=10000 popCkStayBufferTimeOut=3000 popConsumerFSServiceInit=true
     popConsumerKVServiceEnable=false popConsumerKVServiceInit=false popConsumerKVServiceLog=false
-    popFromRetryProbabilityForPriority=0 popInflightMessageThreshold=10000 popLongPollingForceNotifyInterval=800
+    popInflightMessageThreshold=10000 popLongPollingForceNotifyInterval=800
     popPollingMapExpireTimeSeconds=600 popPollingMapSize=100000 popResponseReturnActualRetryTopic=false
     popReviveConcurrency=1 popReviveMaxAttemptTimes=16 popReviveMaxReturnSizePerRead=16384
-    popReviveSkipIfGroupAbsent=true printChannelGroups=false printChannelGroupsMinNum=5 priorityOrderAsc=true
+    popReviveSkipIfGroupAbsent=true printChannelGroups=false printChannelGroupsMinNum=5
     processReplyMessageThreadPoolNums=1 pullBatchMaxMessageCount=160 pullMessageThreadPoolNums=1
     putConsumeQueueDataByFileChannel=false putMessageFutureThreadPoolNums=1 putMessageTimeout=8000
     putMsgIndexHightWater=600000 putThreadPoolQueueCapacity=10000 queryMessageThreadPoolNums=1
@@ -119,7 +119,7 @@ _OF_BROKERS = """
     transientStorePoolEnable=false transientStorePoolSize=5 travelCqFileNumWhenGetMessage=1
     updateNameServerAddrPeriod=120000 useABSLock=false useEpollNativeSelector=false
     useMessageFilterForNotification=true usePIDColdCtrStrategy=true useReentrantLockWhenPutMessage=false
-    useSeparateRetryQueue=false useSeparateStorePathForRocksdbCQ=false useSingleRocksDBForAllConfigs=false
+    useSeparateStorePathForRocksdbCQ=false useSingleRocksDBForAllConfigs=false
     useStaticSubscription=false validateSystemTopicWhenUpdateTopic=true wakeCommitWhenPutMessage=true
     wakeFlushWhenPutMessage=false warmMapedFileEnable=false writeBufferLowWaterMark=0 writeWithoutMmap=false
 """

@@ -48,7 +48,8 @@ _HONOURED = """
     maxMsgsNumBatch maxPopPollingSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageDelayLevel messageIndexEnable
     minInSyncReplicas msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave
-    orderMessageEnable popFromRetryProbability popPollingSize pullThreadPoolQueueCapacity
+    orderMessageEnable popFromRetryProbability popFromRetryProbabilityForPriority popPollingSize priorityOrderAsc
+    pullThreadPoolQueueCapacity useSeparateRetryQueue
     readOnlyCommitLogStorePaths recallMessageEnable regionId registerBrokerTimeoutMills
     registerNameServerPeriod rejectTransactionMessage retrieveMessageFromPopRetryTopicV1
     returnOrderTopicConfigToBroker reviveQueueNum scanNotActiveBrokerInterval sendThreadPoolQueueCapacity
@@ -113,9 +114,6 @@ _WITHOUT_EFFECT = {
         liteLagCountMetricsEnable liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK
         liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills liteTtlCheckInterval
         maxClientEventCount maxLiteSubscriptionCount maxLmqConsumeQueueNum minLiteTTl
-    """,
-    "priority topics, which are not available": """
-        popFromRetryProbabilityForPriority priorityOrderAsc useSeparateRetryQueue
     """,
     "thread pools and their queues: one event loop serves all requests": """
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums

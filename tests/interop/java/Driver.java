@@ -435,6 +435,9 @@ public final class Driver {
         if (json.containsKey("deliver_ms")) {
             message.setDeliverTimeMs(json.getLongValue("deliver_ms"));
         }
+        if (json.containsKey("priority")) {
+            message.setPriority(json.getIntValue("priority"));
+        }
         message.setFlag(json.getIntValue("flag"));
         JSONObject properties = json.getJSONObject("properties");
         if (properties != null) {
@@ -555,8 +558,8 @@ public final class Driver {
         }
         consumer.setPullBatchSize(with.getIntValue("pull_batch", 32));
         consumer.setConsumeMessageBatchMaxSize(with.getIntValue("consume_batch", 1));
-        consumer.setConsumeThreadMin(4);
-        consumer.setConsumeThreadMax(4);
+        consumer.setConsumeThreadMin(with.getIntValue("threads", 4));
+        consumer.setConsumeThreadMax(with.getIntValue("threads", 4));
         if (with.getBooleanValue("server_assigns")) {
             consumer.setClientRebalance(false);
         }

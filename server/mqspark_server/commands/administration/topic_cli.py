@@ -23,7 +23,7 @@ __all__ = ["perm_text", "topic"]
 topic = noun("topic", "Topics.")
 _AT_ONCE = 16
 """Topics that are asked for at the same time."""
-_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
 _PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
 _LIST = (
     Column("topic", "TOPIC"),

@@ -47,6 +47,7 @@ _MAX_BODY_BYTES = 64 << 20
 @click.option("--delay", metavar="DURATION", help="Deliver so long after: 30s, 15m.")
 @click.option("--delay-level", type=click.IntRange(1, 100), help="Deliver after this level of the brokers.")
 @click.option("--deliver-at", metavar="TIME", help="Deliver at this time.")
+@click.option("--priority", type=click.IntRange(min=0), help="The priority of every message.")
 @click.option("--queue", metavar="BROKER:ID", help="To this queue.")
 @click.option("--ordered", is_flag=True, help="One after the other, so that a queue has them in this order.")
 @click.option("--rate", type=click.FloatRange(min=0.001), help="Messages per second.")
@@ -70,6 +71,7 @@ async def produce(
     delay: str | None,
     delay_level: int | None,
     deliver_at: str | None,
+    priority: int | None,
     queue: str | None,
     ordered: bool,
     rate: float | None,
@@ -91,6 +93,7 @@ async def produce(
         "delay_ms": parse_duration_ms(delay) if delay is not None else None,
         "delay_level": delay_level,
         "deliver_at_ms": parse_time_ms(deliver_at) if deliver_at is not None else None,
+        "priority": priority,
     }
 
     def message_of(content: bytes, number: int) -> Message:

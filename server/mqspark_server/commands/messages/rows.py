@@ -34,7 +34,17 @@ MESSAGE_COLUMNS = (
     Column("size", "BYTES"),
     Column("body", "BODY", text=lambda body: "(binary)" if body is None else _shortened(body)),
 )
-_SENT = ("body", "body_base64", "keys", "tags", "properties", "delay", "delay_level", "deliver_at")
+_SENT = (
+    "body",
+    "body_base64",
+    "keys",
+    "tags",
+    "properties",
+    "delay",
+    "delay_level",
+    "deliver_at",
+    "priority",
+)
 """Keys of a row that say something about a message to be sent."""
 _STORED = (
     "topic",
@@ -88,7 +98,8 @@ def message_row(message: MessageExt) -> dict[str, Any]:
 
 def parse_row(line: bytes, topic: str, number: int) -> Message:
     """A line of JSON: ``body`` or ``body_base64``, and ``keys``, ``tags``, ``properties``, ``delay`` (``10s``),
-    ``delay_level``, ``deliver_at``; what only a stored message has is ignored. Raises click.UsageError."""
+    ``delay_level``, ``deliver_at``, ``priority``; what only a stored message has is ignored.
+    Raises click.UsageError."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -112,6 +123,7 @@ def parse_row(line: bytes, topic: str, number: int) -> Message:
             deliver_at_ms=parse_time_ms(str(row["deliver_at"]))
             if row.get("deliver_at") is not None
             else None,
+            priority=int(row["priority"]) if row.get("priority") is not None else None,
         )
     except (ValueError, TypeError, AttributeError) as error:
         raise click.UsageError(f"line {number}: {error}") from None
