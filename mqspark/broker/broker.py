@@ -30,6 +30,7 @@ from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.registration import Publication
+from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.epochlink import (
     UNSURE,
     ControlledReplicas,
@@ -39,8 +40,9 @@ from mqspark.broker.replication.epochlink import (
 )
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Metadata, adopt_queues
+from mqspark.broker.replication.preonline import PreOnline
 from mqspark.broker.replication.replicas import Replicas
-from mqspark.broker.replication.slave import refusals
+from mqspark.broker.replication.slave import refusals, refusals_before
 from mqspark.broker.replication.term import Term
 from mqspark.broker.savedstate import SavedState
 from mqspark.broker.send.fastfail import FastFail
@@ -220,6 +222,9 @@ class BrokerCore:
         """Set on a slave."""
         self.epochs: EpochFile | None = None
         """Set in controller mode."""
+        self.pre_online: PreOnline | None = None
+        """Set on a master with enableSlaveActingMaster, until ``go_online``: its services do not run, because a slave
+        may have acted in its place."""
         if term is not None:
             self.epochs = EpochFile(store.root_file(store.paths.epochs), store.max_physical_offset)
             if term.is_master:
@@ -239,10 +244,20 @@ class BrokerCore:
                 table.load()
                 self._saved.add([table])
         else:
-            self._services += [self.delays, self.timers, self.transactions, self.pop]
+            self._services += [self.delays, self.timers]
+            if config.enable_slave_acting_master and not config.skip_pre_online:
+                self.pre_online = PreOnline(config, state, self.delays, self.timers)
             for service in self._services:
                 service.load()
                 self._saved.add(service.saved_tables())
+            if self.pre_online is None:
+                self.go_online()
+        self.acting: ActingMaster | None = None
+        """Set with enableSlaveActingMaster."""
+        if config.enable_slave_acting_master:
+            self.acting = acting = ActingMaster(config, state, self.follower, self.delays, self.timers)
+            if self.metadata is not None:
+                self.metadata.may_copy_progress = lambda: acting.may_copy_progress
 
         self.replicas = Replicas(config, store, clock, self.follower)
         if term is not None and self.epochs is not None:
@@ -259,6 +274,7 @@ class BrokerCore:
             machine_bytes,
             None if follower is None else lambda: follower.address is not None,
             lambda: "" if self.replicas.is_sure else UNSURE,
+            lambda: self.acting is not None and self.acting.is_acting,
         )
         self._sends = SendProcessor(
             state,
@@ -306,8 +322,12 @@ class BrokerCore:
             self.handlers.update(shown.handlers)
         if isinstance(self.replicas, ControlledReplicas):
             self.handlers.update(reads_once_sure(self.handlers, self.replicas))
+        if self.acting is not None:
+            self.handlers.update(self.acting.handlers)
         if self.follower is not None:
             self.handlers.update(refusals())
+        elif self.pre_online is not None:
+            self.handlers.update(refusals_before(self.handlers, lambda: self.pre_online is None))
         self.handlers = merged(self.handlers, more_handlers)
         if authority is not None:
             self.handlers = authority.guard(self.handlers, Touched(state))
@@ -332,6 +352,7 @@ class BrokerCore:
             self.timers.metrics.ledger,
             *self.pop.ledgers,
             *store.ledgers,
+            *(() if self.acting is None else (bridge.ledger for bridge in self.acting.bridges)),
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
             budget=self.table_budget,
         )
@@ -342,6 +363,14 @@ class BrokerCore:
         now_ms = clock.monotonic_ms()
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
         self._next_sample_ms = now_ms
+
+    def go_online(self) -> None:
+        """Start the services of a master. Raises StoreCorrupt."""
+        self.pre_online = None
+        for service in (self.transactions, self.pop):
+            service.load()
+            self._saved.add(service.saved_tables())
+            self._services.append(service)
 
     # --- Core ---
 
@@ -391,7 +420,7 @@ class BrokerCore:
     def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         puts = self.store.put_count
         self.pulls.arrived(arrivals)
-        for service in self._services:
+        for service in self._services if self.pre_online is None else ():
             service.arrived(arrivals)
         if self.store.put_count != puts:  # for example a check point that a pop's answer waits for
             self.progress(self.store.commit())
@@ -429,8 +458,11 @@ class BrokerCore:
             self._expire_sends()
         self._changes.answer_due()
         wait_ms = TICK_MS
-        for service in self._services if not self._is_quiet else ():
-            wait_ms = min(wait_ms, service.tick())
+        if not self._is_quiet:
+            for service in self._services if self.pre_online is None else ():
+                wait_ms = min(wait_ms, service.tick())
+            if self.acting is not None:
+                wait_ms = min(wait_ms, self.acting.tick())
         self.turn()
         return wait_ms
 
@@ -526,6 +558,8 @@ class BrokerCore:
     def shutdown(self) -> list[Job]:
         """The last saves, run before the store is closed. The broker must get no command after this."""
         self.transactions.stop()
+        if self.acting is not None:
+            self.acting.stop()
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
         jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.last_jobs())

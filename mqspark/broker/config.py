@@ -78,6 +78,18 @@ class BrokerConfig:
     """ms after which a slave that lacks something leaves the SyncStateSet."""
     async_learner: bool = False
     """A slave's in controller mode: it copies the log and never belongs to the SyncStateSet, so it is not elected."""
+    enable_slave_acting_master: bool = False
+    """A slave's: whether it acts as the master while no master is there, if its id is the smallest. A master's: whether
+    it takes over what such a slave has done, before name servers learn of it. For all brokers of a name."""
+    enable_remote_escape: bool = False
+    """Whether an acting slave delivers messages whose wait is over to masters of other names. It stores none itself."""
+    skip_pre_online: bool = False
+    """A master's: whether it registers at once, without what an acting slave has done."""
+    broker_not_active_timeout_millis: int = 10_000
+    """ms without a heartbeat after which name servers forget a broker with enableSlaveActingMaster."""
+    sync_broker_member_group_period: int = (
+        1_000  # ms; name servers are asked which brokers of this name are there
+    )
     slave_read_enable: bool = False
     """A slave's: whether it serves pulls. A master's: whether it sends consumers of old messages to a slave."""
     offset_check_in_slave: bool = False
@@ -267,6 +279,15 @@ class BrokerConfig:
                 f"setting brokerId={self.broker_id} is a master's: a slave (brokerRole=SLAVE) needs one above 0",
                 key="brokerId",
             )
+        if self.enable_remote_escape and not self.enable_slave_acting_master:
+            raise ConfigError(
+                "setting enableRemoteEscape needs enableSlaveActingMaster", key="enableRemoteEscape"
+            )
+        if self.enable_slave_acting_master and self.enable_controller_mode:
+            raise ConfigError(
+                "enableSlaveActingMaster has no place beside enableControllerMode: controllers replace a master",
+                key="enableSlaveActingMaster",
+            )
         host, _, ha_port = (self.ha_master_address or "host:1").rpartition(":")
         if not host or not ha_port.isdecimal() or not 0 < int(ha_port) <= 65535:
             raise ConfigError(
@@ -311,6 +332,8 @@ class BrokerConfig:
             "ha_transfer_batch_size",
             "ha_max_gap_not_in_sync",
             "broker_heartbeat_interval",
+            "broker_not_active_timeout_millis",
+            "sync_broker_member_group_period",
             "send_heartbeat_timeout_millis",
             "controller_heart_beat_timeout_mills",
             "sync_broker_metadata_period",

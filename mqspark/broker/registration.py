@@ -122,7 +122,10 @@ def _registration(
         cluster_name=config.broker_cluster_name,
         ha_server_addr=config.ha_address,
         broker_id=config.broker_id,
-        enable_acting_master=False,
+        enable_acting_master=config.enable_slave_acting_master,
+        heartbeat_timeout_millis=(
+            config.broker_not_active_timeout_millis if config.enable_slave_acting_master else None
+        ),
         body_crc32=crc32(body),
     )
     return Registration(header, body, generation, piece)

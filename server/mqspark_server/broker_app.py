@@ -23,7 +23,9 @@ from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.store import MessageStore
+from mqspark_server.brokergroup import BrokerGroup
 from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
+from mqspark_server.escaping import Escaping
 from mqspark_server.following import Following
 from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, listening, resolve_broker_ip
 from mqspark_server.net.descriptors import PROCESS
@@ -111,7 +113,12 @@ class BrokerApp(ProcessApp):
         parts.server.start()
 
         self.lifecycle.advance(Phase.REGISTERING)
+        if parts.group is not None and parts.core.pre_online is not None:
+            await parts.group.come_back(parts.core.pre_online)
+            parts.core.go_online()
         await parts.registrar.start()
+        if parts.group is not None:
+            parts.group.start()
         parts.route_finder.start()
         if parts.following is not None:
             parts.following.start()
@@ -264,9 +271,19 @@ class BrokerApp(ProcessApp):
         following: Following | None = None
         if core.follower is not None and core.metadata is not None:
             following = Following(
-                core.follower, core.metadata, registrar, server.schedule, admission, self.term
+                core.follower,
+                core.metadata,
+                registrar,
+                server.schedule,
+                admission,
+                self.term,
+                core.acting,
             )
         route_finder = RouteFinder(core, server.write_outbox, tls, signer)
+        group = escaping = None
+        if core.acting is not None:
+            group = BrokerGroup(core, core.acting, registrar)
+            escaping = Escaping(core, core.acting.bridges, registrar)
         parts = BrokerParts(
             core=core,
             server=server,
@@ -277,6 +294,8 @@ class BrokerApp(ProcessApp):
             peers=PeerLink(core, route_finder, server.write_outbox, tls, signer),
             slaves=ReplicationServer(core.replicas, self._replicated, admission, server.tls),
             following=following,
+            group=group,
+            escaping=escaping,
         )
 
         async def save() -> None:
@@ -310,6 +329,9 @@ class BrokerApp(ProcessApp):
         if parts.following is not None:
             ends.on_stop(parts.following.finish)
             ends.on_kill(parts.following.stop)
+        if group is not None and escaping is not None:
+            ends.always(escaping.stop)
+            ends.always(group.stop)
         return parts
 
     async def _listen(self, parts: BrokerParts, sockets: BrokerSockets) -> None:
@@ -348,6 +370,8 @@ class BrokerApp(ProcessApp):
             parts.housekeeper.after_turn()
             parts.route_finder.after_turn()
             parts.peers.after_turn()
+            if parts.escaping is not None:
+                parts.escaping.after_turn()
 
     async def tick(self, ahead_ms: int) -> int:
         """For callers that move the clock: do what is due and sync what that stored, until nothing is due.

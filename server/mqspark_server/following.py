@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Metadata, Request, log_bounds
@@ -64,10 +65,12 @@ class Following:
         appended: Callable[[], None],
         admission: Admission,
         term: Term | None = None,
+        acting: ActingMaster | None = None,
     ) -> None:
-        """``term``: in controller mode, who the master is."""
+        """``term``: in controller mode, who the master is. ``acting``: with enableSlaveActingMaster."""
         self._admission = admission
         self._term = term
+        self._acting = acting
         self.follower = follower
         self._metadata = metadata
         self._registrar = registrar
@@ -151,7 +154,10 @@ class Following:
     def _master(self) -> Master:
         """Where the master is; in controller mode as the controller says, and then without its HA address."""
         term = self._term
-        return self._registrar.master if term is None else Master("", term.master_address)
+        if term is not None:
+            return Master("", term.master_address)
+        announced = None if self._acting is None else self._acting.announced
+        return self._registrar.master if announced is None else Master(*announced)
 
     async def _controlled_master(self, address: str) -> Master:
         answer = await self._ask(Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {}))
@@ -161,6 +167,8 @@ class Following:
 
     async def _follow(self) -> None:
         """Copy from one connection until it ends."""
+        if self._acting is not None and not self._acting.may_follow:
+            raise NotNow("this slave acts as the master")
         master = self._master()
         if self._term is not None and master.address:
             master = await self._controlled_master(master.address)

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from mqspark.clock import Clock
     from mqspark.store.config import StoreConfig
     from mqspark.store.store import MessageStore
+    from mqspark_server.brokergroup import BrokerGroup
     from mqspark_server.diskwork import Flusher, Housekeeper
+    from mqspark_server.escaping import Escaping
     from mqspark_server.following import Following
     from mqspark_server.net.slaveport import ReplicationServer
     from mqspark_server.net.tcp import RemotingServer
@@ -39,6 +41,9 @@ class BrokerParts:
     slaves: ReplicationServer
     following: Following | None
     """None on a master."""
+    group: BrokerGroup | None
+    escaping: Escaping | None
+    """Both with enableSlaveActingMaster."""
 
 
 class BrokerNode(Protocol):

@@ -49,10 +49,12 @@ def java_command(
 
 
 @contextmanager
-def rocketmq_namesrv(jars: Jars, folder: Path, options: Sequence[str] = ()) -> Iterator[str]:
+def rocketmq_namesrv(
+    jars: Jars, folder: Path, options: Sequence[str] = (), settings: Mapping[str, object] | None = None
+) -> Iterator[str]:
     """A real name server; its address. ``options`` are Java's."""
     port = free_port()
-    conf = write_conf(folder / "namesrv.conf", {"listenPort": port, "bindAddress": HOST})
+    conf = write_conf(folder / "namesrv.conf", {"listenPort": port, "bindAddress": HOST, **(settings or {})})
     command = java_command(
         jars, "org.apache.rocketmq.namesrv.NamesrvStartup", folder, "-c", str(conf),
         heap_mib=128, options=["-XX:TieredStopAtLevel=1", *options],

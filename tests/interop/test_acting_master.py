@@ -1,4 +1,4 @@
-"""A RocketMQ slave that acts as master, at our name server."""
+"""Slaves that act as masters, among brokers and name servers of ours and of RocketMQ."""
 
 import os
 import signal
@@ -10,9 +10,10 @@ import pytest
 from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.errors import MQError
 from tests.interop.jars import Jars
-from tests.interop.rocketmq import rocketmq_broker
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_topic
-from tests.support.clusters import brokers_known_to, mqspark_namesrv
+from tests.support import acting
+from tests.support.clusters import brokers_known_to, mqspark_broker, mqspark_namesrv
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 
@@ -72,3 +73,46 @@ def test_consumers_find_a_rocketmq_slave_that_acts_as_master(jars: Jars, tmp_pat
                 return read >= bodies
 
             eventually(has_read, lambda: f"{len(bodies - read)} messages are missing")
+
+
+THEIR_SLAVE = {**acting.SLAVE, "syncBrokerMemberGroupPeriod": 500}
+NAMESRV = {"supportActingMaster": True}
+
+
+@pytest.mark.slow("Java brokers start; tests/unit/test_broker_acting.py is the fast twin")
+def test_our_slave_acts_for_a_rocketmq_master(jars: Jars, tmp_path: Path) -> None:
+    """All others are RocketMQ's. Its master pulls our slave's progress before it comes back."""
+    theirs = {**acting.MASTER, **acting.QUICK_CHECKS, "timerFlushIntervalMs": 1_000}
+    with (
+        rocketmq_namesrv(jars, tmp_path / "namesrv", settings=NAMESRV) as namesrv,
+        mqspark_broker(tmp_path / "1", namesrv, acting.SLAVE) as slave,
+        rocketmq_broker(
+            jars, tmp_path / "other", namesrv, settings={**acting.OTHER, **acting.QUICK_CHECKS}
+        ) as other,
+    ):
+        acting.deliver_once(
+            namesrv,
+            lambda: rocketmq_broker(jars, tmp_path / "0", namesrv, settings=theirs, registered=False),
+            slave,
+            other,
+            create_topic,
+            15.0,
+        )
+
+
+@pytest.mark.slow("a Java broker starts; tests/unit/test_broker_acting.py is the fast twin")
+def test_a_rocketmq_slave_acts_for_our_master(jars: Jars, tmp_path: Path) -> None:
+    """All others are ours. Our master pulls its progress before it comes back."""
+    with (
+        mqspark_namesrv(tmp_path / "namesrv", NAMESRV) as namesrv,
+        mqspark_broker(tmp_path / "other", namesrv, {**acting.OTHER, **acting.QUICK_CHECKS}) as other,
+        rocketmq_broker(jars, tmp_path / "1", namesrv, settings=THEIR_SLAVE, registered=False) as slave,
+    ):
+        acting.deliver_once(
+            namesrv,
+            lambda: mqspark_broker(tmp_path / "0", namesrv, {**acting.MASTER, **acting.QUICK_CHECKS}),
+            slave,
+            other,
+            create_topic,
+            15.0,
+        )

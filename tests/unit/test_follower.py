@@ -36,7 +36,7 @@ def make_master(directory: Path, **settings: Any) -> Bench:
 
 def make_slave(directory: Path, store: dict[str, Any] | None = None, **settings: Any) -> Bench:
     role = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
-    return Bench(directory, store_settings={**STORE, **(store or {})}, **role, **settings)
+    return Bench(directory, store_settings={**STORE, **(store or {})}, **{**role, **settings})
 
 
 def follower_of(slave: Bench) -> Follower:

@@ -28,6 +28,7 @@ from mqspark.broker.pop.revivelog import (
 )
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.writer import Outlet
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
 from mqspark.logs import sparing
 from mqspark.message import (
@@ -53,7 +54,7 @@ from mqspark.record import (
 )
 from mqspark.store.store import GetStatus
 
-__all__ = ["PopRevival"]
+__all__ = ["PopRevival", "ReviveQueue"]
 
 _log = sparing(__name__)
 
@@ -85,7 +86,7 @@ _RE_PUT_DELAYS_MS = tuple(
 )
 
 
-class _ReviveQueue:
+class ReviveQueue:
     """How far one queue has been read and processed."""
 
     __slots__ = (
@@ -144,8 +145,11 @@ class PopRevival:
         log: ReviveLog,
         durably: Deferred,
         timer_is_idle: Callable[[], bool],
+        outlet: Outlet | None = None,
     ) -> None:
+        """``outlet``: where the copies go, for whose positions ``durably`` waits; None: the log here."""
         self._state = state
+        self._outlet: Outlet = outlet or state.writer
         self._log = log
         self._durably = durably
         self._timer_is_idle = timer_is_idle
@@ -153,13 +157,13 @@ class PopRevival:
         self.ledger = Ledger(
             "revivals",
             lambda: state.config.max_pop_table_bytes,
-            "_ReviveQueue.open",
-            "_ReviveQueue.by_time",
-            "_ReviveQueue.early_acks",
+            "ReviveQueue.open",
+            "ReviveQueue.by_time",
+            "ReviveQueue.early_acks",
             "CheckPoint.diffs",
             setting="maxPopTableBytes",
         )
-        self._queues: list[_ReviveQueue] = []
+        self._queues: list[ReviveQueue] = []
         self._first = 0
         """The place of the queue with which the last tick began."""
         self._last_end = 0
@@ -171,7 +175,7 @@ class PopRevival:
             done = state.offsets.query(REVIVE_GROUP, topic, queue_id)
             # A crash may have cut the log before this offset; everything past the log's end is then new.
             next_offset = min(done + 1, max(0, state.store.max_offset(topic, queue_id)))
-            self._queues.append(_ReviveQueue(queue_id, next_offset, now_ms))
+            self._queues.append(ReviveQueue(queue_id, next_offset, now_ms))
 
     def tick(self) -> int:
         """Returns the ms until the next call. Each call begins with another queue, so that one with much to do leaves
@@ -217,7 +221,7 @@ class PopRevival:
 
     # --- reading ---
 
-    def _advance(self, queue: _ReviveQueue, share: _Share) -> None:
+    def _advance(self, queue: ReviveQueue, share: _Share) -> None:
         """Read and process, until there is nothing more to do at once or the tick's share is used."""
         while True:
             revived = self._judge(queue, share.revives)
@@ -231,7 +235,7 @@ class PopRevival:
             share.reads -= 1
         self._look(queue)
 
-    def _look(self, queue: _ReviveQueue) -> None:
+    def _look(self, queue: ReviveQueue) -> None:
         """If no timed message has been late since, everything due some time ago has been read. Not everything due
         now: a message may just have left the timer and not be visible yet."""
         now_ms, mono_ms = self._state.clock.now_ms(), self._state.clock.monotonic_ms()
@@ -244,7 +248,7 @@ class PopRevival:
         elif mono_ms - queue.idle_since_ms > IDLE_MS and len(queue.open) < MAX_OPEN:
             queue.horizon_ms = max(queue.horizon_ms, now_ms - IDLE_MS)
 
-    def _read(self, queue: _ReviveQueue) -> bool:
+    def _read(self, queue: ReviveQueue) -> bool:
         """Read one run of records. False if there is none, or no room for more."""
         if (
             max(len(queue.open), len(queue.by_time) // 2) >= MAX_OPEN
@@ -271,7 +275,7 @@ class PopRevival:
             self._commit(queue)
         return True
 
-    def _take(self, queue: _ReviveQueue, record: Parts) -> None:
+    def _take(self, queue: ReviveQueue, record: Parts) -> None:
         properties = record.properties
         tag = (find_property(properties, TAGS.encode()) or b"").decode("utf-8", "replace")
         broker_name = self._state.config.broker_name
@@ -307,7 +311,7 @@ class PopRevival:
             # RocketMQ's timer delivers up to a second early.
             queue.horizon_ms = max(queue.horizon_ms, min(due_ms, record.store_timestamp_ms))
 
-    def _pass_over(self, queue: _ReviveQueue, offset: int, why: Exception) -> None:
+    def _pass_over(self, queue: ReviveQueue, offset: int, why: Exception) -> None:
         """A record that is not valid for POP: forged by a client of an earlier version, or damaged on disk."""
         self._state.stats.junk["revive"] += 1
         _log.error("revive queue %d, offset %d is skipped: %s", queue.queue_id, offset, why)
@@ -323,14 +327,14 @@ class PopRevival:
                 field="it",
             )
 
-    def _count(self, queue: _ReviveQueue, key: CheckKey, kind: str) -> None:
+    def _count(self, queue: ReviveQueue, key: CheckKey, kind: str) -> None:
         if self._state.topics.get(key.topic) is None or key.group not in self._state.subscriptions:
             return
         read = self._state.stats.revival(key.topic, key.group).read
         place = queue.queue_id, kind
         read[place] = read.get(place, 0) + 1
 
-    def _keep_early(self, queue: _ReviveQueue, key: CheckKey, offsets: Iterable[int]) -> None:
+    def _keep_early(self, queue: ReviveQueue, key: CheckKey, offsets: Iterable[int]) -> None:
         """Timed messages of one second come in any order."""
         early = queue.early_acks
         if key not in early:
@@ -344,20 +348,20 @@ class PopRevival:
         if len(known) < MAX_EARLY_OFFSETS:
             known.update(offsets)
 
-    def _pop_early(self, queue: _ReviveQueue, key: CheckKey) -> Iterable[int]:
+    def _pop_early(self, queue: ReviveQueue, key: CheckKey) -> Iterable[int]:
         if key not in queue.early_acks:
             return ()
         self.ledger.free(_early_bytes(key))
         return queue.early_acks.pop(key)[1]
 
-    def _close(self, queue: _ReviveQueue, key: CheckKey) -> None:
+    def _close(self, queue: ReviveQueue, key: CheckKey) -> None:
         old = queue.open.pop(key, None)
         if old is not None:
             self.ledger.free(_open_bytes(old))
 
     # --- processing ---
 
-    def _judge(self, queue: _ReviveQueue, most: int) -> int | None:
+    def _judge(self, queue: ReviveQueue, most: int) -> int | None:
         """Revive the open messages of the first check points, up to about ``most``. Returns their number; None:
         not now."""
         revived = 0
@@ -383,21 +387,21 @@ class PopRevival:
             self._commit(queue)
         return revived
 
-    def _commit(self, queue: _ReviveQueue) -> None:
+    def _commit(self, queue: ReviveQueue) -> None:
         """Everything before the first open check point, or everything read if none is open, is done once the log
         is on disk up to its present end."""
         first = next(iter(queue.open.values()), None)
         done = (queue.next_offset if first is None else first.revive_offset) - 1
-        offsets, topic, queue_id = self._state.offsets, self._log.topic, queue.queue_id
-
-        def commit(is_durable: bool) -> None:
-            if is_durable and offsets.query(REVIVE_GROUP, topic, queue_id) != done:
-                offsets.commit(REVIVE_GROUP, topic, queue_id, done, is_brokers=True)
-
         if done >= 0:
-            self._durably.when(self._last_end, commit)
+            self._durably.when(self._last_end, lambda is_durable: self._finished(queue, done, is_durable))
 
-    def _revive(self, queue: _ReviveQueue, check_point: CheckPoint, offsets: Sequence[int]) -> None:
+    def _finished(self, queue: ReviveQueue, done: int, is_durable: bool) -> None:
+        """Everything up to the offset ``done`` needs no more work."""
+        offsets, topic, queue_id = self._state.offsets, self._log.topic, queue.queue_id
+        if is_durable and offsets.query(REVIVE_GROUP, topic, queue_id) != done:
+            offsets.commit(REVIVE_GROUP, topic, queue_id, done, is_brokers=True)
+
+    def _revive(self, queue: ReviveQueue, check_point: CheckPoint, offsets: Sequence[int]) -> None:
         state = self._state
         key = check_point.key
         if not offsets:
@@ -437,18 +441,21 @@ class PopRevival:
         properties = encode_properties(table)
         times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
         copy = record._replace(born_host=self._host, reconsume_times=times)
-        stored = self._state.writer.relay(copy, topic, queue_id, properties)
+        stored = self._outlet.relay(copy, topic, queue_id, properties)
         self._last_end = max(self._last_end, stored.end_offset)
         self._state.stats.revival(key.topic, key.group).revived += 1
 
-    def _retry_queue(self, key: CheckKey, queue_id: int) -> tuple[str, int]:
-        """Where a message of queue ``queue_id`` is retried. The topic is created when it is first needed, and with a
-        queue of its own for each queue of the topic it grows with that; the group starts at the first message."""
+    def _retry_name(self, key: CheckKey) -> str:
         topic = key.topic
         if not topic.startswith(RETRY_PREFIX):
             name = retry_topic_v2 if self._state.config.enable_retry_topic_v2 else retry_topic_v1
             topic = name(topic, key.group)
-        state = self._state
+        return topic
+
+    def _retry_queue(self, key: CheckKey, queue_id: int) -> tuple[str, int]:
+        """Where a message of queue ``queue_id`` is retried. The topic is created when it is first needed, and with a
+        queue of its own for each queue of the topic it grows with that; the group starts at the first message."""
+        topic, state = self._retry_name(key), self._state
         if state.config.use_separate_retry_queue:
             of = state.topics.get(normal_topic(topic, key.group))
             queues = 1 if of is None else max(1, of.write_queue_nums)
@@ -464,7 +471,7 @@ class PopRevival:
             state.offsets.commit(key.group, topic, queue_id, 0)
         return topic, queue_id
 
-    def _put_back(self, queue: _ReviveQueue, check_point: CheckPoint, offset: int) -> None:
+    def _put_back(self, queue: ReviveQueue, check_point: CheckPoint, offset: int) -> None:
         """Store a check point for one message whose copy could not be stored."""
         key = check_point.key._replace(start_offset=offset)
         tries = check_point.re_puts

@@ -101,14 +101,17 @@ class PullProcessor:
         memory_bytes: int = 1 << 62,
         has_master: Callable[[], bool] | None = None,
         why_unsure: Callable[[], str] = str,
+        is_acting: Callable[[], bool] = bool,
     ) -> None:
         """``memory_bytes`` of this machine. ``has_master``: set on a slave, whether its master is there.
-        ``why_unsure``: why parked pulls are not answered now, or ''."""
+        ``why_unsure``: why parked pulls are not answered now, or ''. ``is_acting``: whether a slave is the master of
+        consumers."""
         self._state = state
         self._memory_bytes = memory_bytes
         self._elsewhere = ReadsElsewhere(state)
         self._has_master = has_master
         self._why_unsure = why_unsure
+        self._is_acting = is_acting
         self._get = state.store.get
         self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
         self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
@@ -132,7 +135,7 @@ class PullProcessor:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {command.code} not supported on the fast port",
             )
-        if self._has_master is not None and not config.slave_read_enable:
+        if self._has_master is not None and not config.slave_read_enable and not self._is_acting():
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
                 "[REJECTREQUEST]system busy, this slave serves no pulls: set slaveReadEnable=true on it",

@@ -131,6 +131,8 @@ class Metadata:
         self.topics_known_at: int | None = None
         """A position: the topics of all records before it are those of the master; None before the first round."""
         self._are_tables_copied = False
+        self.may_copy_progress: Callable[[], bool] = lambda: True
+        """Whether the master's progress is not behind the one here."""
 
     @property
     def is_copied(self) -> bool:
@@ -151,6 +153,12 @@ class Metadata:
             self._copy_groups(*groups)
         answer = yield Request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
         self._modes.follow(decode_table(MessageRequestModeSerializeWrapper, _success(answer)))
+        if self.may_copy_progress():
+            yield from self._progress()
+        if self._users is not None:
+            self._users.take((yield Request(RequestCode.AUTH_LIST_USER, self._users.question())))
+
+    def _progress(self) -> Round[None]:
         state, due = self._state, list[Callable[[], None]]()
         offsets = decode_table(
             ConsumerOffsetSerializeWrapper, _success((yield Request(RequestCode.GET_ALL_CONSUMER_OFFSET, {})))
@@ -170,11 +178,11 @@ class Metadata:
         if not self._due:  # else the earlier ones come first, or a busy master's would never apply
             self._due, self._due_at = due, end
         self.apply()
-        if self._users is not None:
-            self._users.take((yield Request(RequestCode.AUTH_LIST_USER, self._users.question())))
 
     def apply(self) -> None:
         """Take over the progress that was read, if the log has come far enough. Raises ProtocolError."""
+        if not self.may_copy_progress():
+            self._due.clear()
         if self._due and self._state.store.acked_offset >= self._due_at:
             due, self._due = self._due, []
             for each in due:

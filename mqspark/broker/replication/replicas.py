@@ -164,6 +164,11 @@ class Replicas:
         return len(self._all)
 
     @property
+    def following(self) -> int:
+        """The number of slaves that have reported what they have."""
+        return sum(replica.acked >= 0 for replica in self._all)
+
+    @property
     def in_sync(self) -> int:
         """The number of brokers that are in sync, this one included."""
         return 1 + sum(replica.is_in_sync for replica in self._all)

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
 
-__all__ = ["refusals"]
+__all__ = ["refusals", "refusals_before"]
 
 _BUSY = "[REJECTREQUEST]system busy, this broker is a slave: its master stores messages"
 _NO_PUT = "this broker is a slave: its master stores messages"
@@ -49,3 +52,29 @@ def _refusing(code: int, remark: str) -> Handler:
 
 def refusals() -> dict[int, Handler]:
     return {request: _refusing(*answer) for request, answer in _REFUSED.items()}
+
+
+_NOT_YET = "this master is coming back: it learns what its slaves have done meanwhile; retry later"
+_AFTERWARDS = (
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.END_TRANSACTION,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
+)
+"""Requests that need progress which a slave may have made."""
+
+
+def refusals_before(handlers: Mapping[int, Handler], is_online: Callable[[], bool]) -> dict[int, Handler]:
+    """Handlers of a master that serve only once it is online."""
+
+    def late(handler: Handler) -> Handler:
+        def handle(session: Session, command: Command) -> bytes | Slices | None:
+            if not is_online():
+                raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_YET)
+            return handler(session, command)
+
+        return handle
+
+    return {code: late(handlers[code]) for code in _AFTERWARDS}

@@ -104,7 +104,7 @@ class ConsumerOffsets:
         self.generation += 1
         self._commits += 1
         if self._commits % self._version_step == 0:
-            self._step_version()
+            self.step_version()
 
     def _put(self, table: Table, key: tuple[str, str], queue_id: int, offset: int) -> None:
         queues = table.get(key)
@@ -225,9 +225,9 @@ class ConsumerOffsets:
 
     def _changed(self) -> None:
         self.generation += 1
-        self._step_version()
+        self.step_version()
 
-    def _step_version(self) -> None:
+    def step_version(self) -> None:
         version = self.data_version
         self.data_version = DataVersion(
             state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
@@ -294,6 +294,23 @@ class ConsumerOffsets:
         if master.data_version is not None:
             self.data_version = master.data_version
 
+    def catch_up(self, slave: ConsumerOffsetSerializeWrapper) -> None:
+        """Take over what consumers committed at a slave that acted as the master. Its offsets count if its version is
+        not older than the one here; otherwise those that are further. Raises TableFull."""
+        version = slave.data_version
+        if version is None or _age(version) >= _age(self.data_version):
+            self.follow(slave)
+            return
+        known = self._table
+        further = {
+            key: {
+                queue_id: max(offset, known.get(_pair(key), {}).get(queue_id, NOT_FOUND))
+                for queue_id, offset in queues.items()
+            }
+            for key, queues in slave.offset_table.items()
+        }
+        self.follow(ConsumerOffsetSerializeWrapper(offset_table=further))
+
     def load(self, data: bytes) -> None:
         """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError for a malformed file."""
         wrapper = decode_table(LmqConsumerOffsetSerializeWrapper, data)
@@ -305,6 +322,16 @@ class ConsumerOffsets:
                     self._put(self._table, (topic, group), queue_id, offset)
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version
+
+
+def _pair(key: str) -> tuple[str, str]:
+    topic, _, group = key.partition("@")
+    return topic, group
+
+
+def _age(version: DataVersion) -> tuple[int, int, int]:
+    """In the order of DataVersion.compare."""
+    return version.state_version, version.counter, version.timestamp
 
 
 def _pair_bytes(key: tuple[str, str]) -> int:

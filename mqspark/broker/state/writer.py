@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -33,7 +33,7 @@ from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.multidispatch import allows_dispatch, wanted_queues
 from mqspark.store.store import MessageStore
 
-__all__ = ["Diversion", "Draft", "StoredPosition", "Writer"]
+__all__ = ["Diversion", "Draft", "Outlet", "StoredPosition", "Writer"]
 
 
 _CRC_NAME = CRC32.encode()
@@ -72,7 +72,24 @@ Diversion = Callable[[Draft], None]
 """May redirect a draft. Raises Refusal if the message cannot be accepted."""
 
 
+class Outlet(Protocol):
+    """Where services put messages whose wait is over: the log here, or brokers of other names."""
+
+    @property
+    def end(self) -> int:
+        """The position behind everything that was put."""
+
+    @property
+    def durable(self) -> int:
+        """No crash takes back what was put before this position."""
+
+    def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
+        """Put a stored message into another queue. Raises StoreReadOnly, NotNow, InvalidMessage, MessageTooLarge."""
+
+
 class Writer:
+    """An ``Outlet``: the log here."""
+
     def __init__(self, store: MessageStore, topics: Topics, stats: Stats) -> None:
         self._store = store
         self._topics = topics
@@ -80,6 +97,14 @@ class Writer:
         self._multi_dispatch = store.config.multi_dispatch
         self.diversions: list[Diversion] = []
         """Called in this order; each sees the draft as the previous one left it."""
+
+    @property
+    def end(self) -> int:
+        return self._store.max_physical_offset
+
+    @property
+    def durable(self) -> int:
+        return self._store.flushed_offset
 
     def put(self, draft: Draft) -> StoredPosition:
         """Append; written at the end of the turn. Raises Refusal, and what ``MessageStore.put`` raises

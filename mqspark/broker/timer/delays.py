@@ -23,7 +23,7 @@ from mqspark.bounded import Memo
 from mqspark.broker.state.ranges import heal_delays
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.topics import next_version
-from mqspark.broker.state.writer import Draft, Writer
+from mqspark.broker.state.writer import Draft, Outlet
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage, MessageTooLarge, MQError, NotNow, StoreReadOnly
 from mqspark.logs import sparing
@@ -129,23 +129,32 @@ class DelayOffsets:
     """``delayOffset.json``: level → the first offset that may not have been delivered."""
 
     def __init__(self, clock: Clock, version_step: int, durable: Callable[[], int]) -> None:
-        """``durable`` returns how much of the log is on disk."""
+        """``durable`` returns up to where deliveries are safe."""
         self._clock = clock
         self._version_step = version_step
         self._durable = durable
         self._waiting: deque[tuple[int, int, int]] = deque()
-        """(log position that must be on disk first, level, offset), in log order."""
+        """(position that must be durable first, level, offset), in the order of positions."""
         self._steps = 0
         self._generation = 0
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.table: dict[int, int] = {}
 
     def advance(self, level: int, offset: int, position: int) -> None:
-        """``level`` has advanced to ``offset``; this may be saved when the log is on disk up to ``position``."""
+        """``level`` has advanced to ``offset``; this may be saved when the outlet is durable up to ``position``."""
         self._waiting.append((position, level, offset))
+
+    def forget_waiting(self) -> None:
+        """Deliveries that are not durable yet will be repeated."""
+        self._waiting.clear()
 
     @property
     def generation(self) -> int:
+        self.settle()
+        return self._generation
+
+    def settle(self) -> None:
+        """Note the deliveries that are durable."""
         durable = self._durable()
         while self._waiting and self._waiting[0][0] <= durable:
             _, level, offset = self._waiting.popleft()
@@ -154,8 +163,10 @@ class DelayOffsets:
                 self._generation += 1
                 self._steps += 1
                 if self._steps % self._version_step == 0:
-                    self.data_version = next_version(self.data_version, self._clock.now_ms())
-        return self._generation
+                    self.step_version()
+
+    def step_version(self) -> None:
+        self.data_version = next_version(self.data_version, self._clock.now_ms())
 
     def follow(self, master: DelayOffsetSerializeWrapper) -> None:
         """Take over the progress of a master."""
@@ -164,6 +175,13 @@ class DelayOffsets:
             self._generation += 1
         if master.data_version is not None:
             self.data_version = master.data_version
+
+    def catch_up(self, slave: DelayOffsetSerializeWrapper) -> None:
+        """Take over what a slave delivered that has acted as the master. Both have the same queues."""
+        for level, offset in slave.offset_table.items():
+            if offset > self.table.get(level, -1):
+                self.table[level] = offset
+                self._generation += 1
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError for a malformed file."""
@@ -203,14 +221,16 @@ class DelayService:
     def __init__(self, state: BrokerState, file: ConfigFile) -> None:
         self._clock = state.clock
         self._store: MessageStore = state.store
-        self._writer: Writer = state.writer
+        self._outlet: Outlet = state.writer
         delays_ms = DelayLevels(state.store_config.message_delay_level).delays_ms
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
         self.offsets = DelayOffsets(
-            state.clock, state.config.delay_offset_update_version_step, lambda: state.store.flushed_offset
+            state.clock, state.config.delay_offset_update_version_step, lambda: self._outlet.durable
         )
         self._saved = SavedTable(self.offsets, file)
         self.handlers: dict[int, Handler] = {RequestCode.GET_ALL_DELAY_OFFSET: self.all_offsets}
+        self._began_at = 0
+        """The generation of the offsets at ``begin``."""
         self._stuck: dict[int, str] = {}
         """Blocked levels → why."""
         self.skipped_count = 0
@@ -235,24 +255,45 @@ class DelayService:
         draft.queue_id = level - 1
 
     def all_offsets(self, session: Session, command: Command) -> bytes:
-        """For slaves: the file as it would be saved now."""
+        """For slaves, and for a master that comes back: the file as it would be saved now."""
+        self.offsets.settle()
         return ok(command, None, b"".join(self.offsets.snapshot()()))
 
     # --- service ---
 
     def load(self) -> None:
         self._saved.load()
+        self.begin(self._outlet)
+
+    def begin(self, outlet: Outlet) -> None:
+        """Deliver through ``outlet`` from now on, from the noted progress on."""
+        self._outlet = outlet
+        self.offsets.forget_waiting()
+        self._began_at = self.offsets.generation
         healed = heal_delays(self.offsets.table, self._backup(), self._store, self._store.damages.note)
         for level in self._levels:
             saved = self.offsets.table.get(level.number)
             if level.number in healed:
                 saved = healed[level.number]
                 self.offsets.advance(level.number, saved, 0)
+            level.released_end = 0
             low = max(0, self._store.min_offset(SCHEDULE_TOPIC, level.queue_id))
             high = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
             level.next_offset = max(low, min(saved or 0, high))
             if saved is not None and saved != level.next_offset:
                 self.offsets.advance(level.number, level.next_offset, 0)
+
+    def catch_up(self, slave: DelayOffsetSerializeWrapper) -> None:
+        """Take over what a slave delivered that has acted as the master."""
+        self.offsets.catch_up(slave)
+        self.begin(self._outlet)
+
+    def end(self) -> None:
+        """Note the deliveries that are durable; the others will be repeated. The version is a new one then, without
+        which a RocketMQ master that asks for it takes its own progress for the newer."""
+        if self.offsets.generation != self._began_at:
+            self.offsets.step_version()
+        self.offsets.forget_waiting()
 
     def _backup(self) -> dict[int, int]:
         before = DelayOffsets(self._clock, 1, lambda: 0)
@@ -305,7 +346,7 @@ class DelayService:
                 self._stuck.pop(level.number, None)
         if offset != level.next_offset or level.number not in self.offsets.table:
             level.next_offset = offset
-            self.offsets.advance(level.number, offset, store.max_physical_offset)
+            self.offsets.advance(level.number, offset, self._outlet.end)
         return wait_ms
 
     def _time_left_ms(self, level: _Level, offset: int, position: int, tags_code: int, now_ms: int) -> int:
@@ -333,7 +374,7 @@ class DelayService:
             self._skip(position, NOWHERE)
             return
         try:
-            self._writer.relay(record, *target, record.properties)
+            self._outlet.relay(record, *target, record.properties)
         except InvalidMessage as error:
             self._skip(position, str(error))
 

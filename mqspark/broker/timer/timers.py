@@ -35,6 +35,7 @@ import numpy as np
 
 from mqspark.bounded import require
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.writer import Outlet
 from mqspark.broker.timer.delays import NOWHERE, real_queue
 from mqspark.broker.timer.timergate import TimerGate
 from mqspark.broker.timer.timermetrics import TimerMetrics
@@ -156,6 +157,7 @@ class TimerService:
         self._state = state
         self._clock = state.clock
         self._store = state.store
+        self._outlet: Outlet = state.writer
         self.files = files
         self._wheel = files.wheel
         self._timer_log = files.log
@@ -182,12 +184,12 @@ class TimerService:
         self._new_floors: dict[int, int] = {}
         """The entries that are not in ``_undurable`` yet."""
         self._undurable: deque[tuple[int, TimerCheckpoint, dict[int, int]]] = deque()
-        """(log position that must be on disk, the checkpoint that may be saved then, the ticks whose chains may
-        be cut then)."""
+        """(position of the outlet that must be durable, the checkpoint that may be saved then, the ticks whose chains
+        may be cut then)."""
         self._due = TimerCheckpoint()
+        """The checkpoint that may be saved now."""
         self._followed: TimerCheckpoint | None = None
         """A slave's: what of its master's progress is to be saved."""
-        """The checkpoint that may be saved now."""
         self._known: set[int] = set()
         """CommitLog positions of messages that a crash left in the timer log past its checkpoint."""
         self._rebuilt_before = 0
@@ -208,7 +210,7 @@ class TimerService:
     def saved_checkpoint(self, session: Session, command: Command) -> bytes:
         if not self._state.store_config.timer_wheel_enable:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-        return ok(command, None, self.files.checkpoint.encode())
+        return ok(command, None, (self._followed or self.files.checkpoint).encode())
 
     def all_metrics(self, session: Session, command: Command) -> bytes:
         if not self._state.store_config.timer_wheel_enable:
@@ -222,6 +224,11 @@ class TimerService:
         end = self._store.max_offset(TIMER_TOPIC, 0)
         files.load(self._clock.now_ms(), end, clean=self._store.was_clean)
         self._saved_metrics.load()
+        self._continue(end)
+
+    def _continue(self, end: int) -> None:
+        """Go on from the checkpoint. ``end``: of the queue."""
+        files = self.files
         saved = files.checkpoint
         queue_offset = min(saved.queue_offset, saved.master_queue_offset)
         if files.is_reset:
@@ -250,6 +257,56 @@ class TimerService:
         self._followed = replace(
             found, log_position=RECORD_BYTES, queue_offset=known, master_queue_offset=known
         )
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a job of ``jobs`` is not done: then its files must not begin anew."""
+        return self.files.is_flushing
+
+    def act(self, outlet: Outlet) -> None:
+        """A slave delivers in the place of its master, through ``outlet``. Raises OSError."""
+        self._outlet = outlet
+        self._start_over(self._followed or self.files.checkpoint)
+        self._followed = None
+
+    def stop_acting(self) -> None:
+        """The master, or another slave, goes on where this slave has come to. Raises OSError."""
+        self._settle()
+        is_caught_up = self._queue_offset >= self._rebuilt_before
+        reached = self._due if is_caught_up else self.files.checkpoint
+        known = max(self._rebuilt_before, reached.queue_offset)
+        self._start_over(TimerCheckpoint())
+        self._followed = replace(
+            reached,
+            log_position=RECORD_BYTES,
+            queue_offset=known,
+            master_queue_offset=known,
+            version_timestamp_ms=self._clock.now_ms(),
+            version_counter=reached.version_counter + 1,
+        )
+
+    def catch_up(self, data: bytes) -> None:
+        """A master takes over what a slave delivered that has acted in its place. Called after ``load``, before the
+        first ``tick``. Raises ProtocolError, OSError."""
+        found = TimerCheckpoint.decode(data)
+        saved = self.files.checkpoint
+        if found.read_time_ms <= saved.read_time_ms:
+            return
+        end = self._store.max_offset(TIMER_TOPIC, 0)
+        known = min(found.queue_offset, found.master_queue_offset, end)
+        self._start_over(
+            replace(found, log_position=RECORD_BYTES, queue_offset=known, master_queue_offset=known)
+        )
+
+    def _start_over(self, checkpoint: TimerCheckpoint) -> None:
+        """Read the whole queue again, and leave out what ``checkpoint`` says is delivered. Raises OSError."""
+        self.files.restart(checkpoint)
+        self._walk = self._ahead = None
+        self._floors, self._new_floors = {}, {}
+        self._undurable.clear()
+        self._known.clear()
+        self._rebuilt_before = self._queue_offset = self._next_flush_ms = 0
+        self._continue(self._store.max_offset(TIMER_TOPIC, 0))
 
     def begin_following(self) -> None:
         """Called on a slave in place of ``load``: its wheel and timer log of an earlier life are out of date."""
@@ -390,8 +447,8 @@ class TimerService:
     def _dequeue(self, now_ms: int, now_tick: int) -> bool:
         """Returns whether there is more to do at once."""
         room = BATCH_MESSAGES
-        end = self._store.max_physical_offset + BATCH_BYTES
-        while room > 0 and self._store.max_physical_offset < end:
+        end = self._outlet.end + BATCH_BYTES
+        while room > 0 and self._outlet.end < end:
             walk = self._walk
             if walk is None:
                 walk = self._walk = self._next_slot(now_tick)
@@ -551,7 +608,7 @@ class TimerService:
             properties = _stamped(record.properties, enqueue_ms, now_ms, is_roll=is_roll)
             if len(properties) > MAX_PROPERTIES_BYTES:
                 properties = record.properties  # deliver without the time stamps
-            self._state.writer.relay(record, topic, queue_id, properties)
+            self._outlet.relay(record, topic, queue_id, properties)
         except (InvalidMessage, MessageTooLarge) as error:
             self._skip(record.physical_offset, str(error))
         if enqueue_ms != NEVER_ENQUEUED:
@@ -564,7 +621,7 @@ class TimerService:
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def _note(self) -> None:
-        """Note the present state; it may be saved when the log is on disk up to here."""
+        """Note the present state; it may be saved when everything delivered is durable."""
         last = self._undurable[-1][1] if self._undurable else self._due
         reached = replace(
             self._due,
@@ -579,12 +636,12 @@ class TimerService:
             version_timestamp_ms=self._due.version_timestamp_ms,
             version_counter=self._due.version_counter,
         ):
-            self._undurable.append((self._store.max_physical_offset, reached, self._new_floors))
+            self._undurable.append((self._outlet.end, reached, self._new_floors))
             self._new_floors = {}
         self._settle()
 
     def _settle(self) -> None:
-        durable = self._store.flushed_offset
+        durable = self._outlet.durable
         while self._undurable and self._undurable[0][0] <= durable:
             _, self._due, floors = self._undurable.popleft()
             for tick, floor in floors.items():
@@ -607,6 +664,8 @@ class TimerService:
             self._end()
         if self._is_broken or (now_ms < self._next_flush_ms and not final):
             return []
+        if self._outlet is not self._state.writer and self._queue_offset < self._rebuilt_before:
+            return []  # what the slave's master had delivered is on disk already
         self._settle()
         saved = self.files.checkpoint
         due = replace(

@@ -175,6 +175,20 @@ class TimerFiles:
         self.log.remove_all()
         self.checkpoint = TimerCheckpoint.load(self._checkpoint_path, self._files) or TimerCheckpoint()
 
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a job of ``flush`` is not done."""
+        return self._unfinished is not None
+
+    def restart(self, checkpoint: TimerCheckpoint) -> None:
+        """Begin anew with an empty wheel and log, and ``checkpoint``. Not while ``is_flushing``. Raises OSError."""
+        self.wheel.restart()
+        self.log.restart()
+        self._files.remove(self._wheel_path)
+        self.is_reset = False
+        checkpoint.save(self._checkpoint_path, self._files, 0)
+        self.checkpoint = checkpoint
+
     def _load_wheel(self) -> bool:
         try:
             return self.wheel.load(self._wheel_path, self._files)

@@ -102,6 +102,17 @@ class TimerLog:
             if file_start(name) is not None:
                 self._files.remove(self._directory / name)
 
+    def restart(self) -> None:
+        """Be empty, without files. Raises OSError."""
+        for start in list(self._views):
+            self._forget(start)
+        self._starts.clear()
+        self._pending.clear()
+        self._unsynced.clear()
+        self._is_new = False
+        self.position = self._allocated_end = 0
+        self.remove_all()
+
     def load(self) -> None:
         """Find the files; ``end_at`` sets the end of their valid content. Raises StoreCorrupt, OSError."""
         names = self._files.names(self._directory)

@@ -113,6 +113,12 @@ class TimerWheel:
     def clear_all(self) -> None:
         self._clear_where(self._slots["tick"] != 0)
 
+    def restart(self) -> None:
+        """Be empty, without a file."""
+        if self.used_count:
+            self.clear_all()
+        self._dirty.clear()
+
     def first_behind(self, position: int) -> int | None:
         """The earliest record of the slots whose chain begins at or after ``position`` of the timer log."""
         if not self.used_count:

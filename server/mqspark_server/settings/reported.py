@@ -20,7 +20,7 @@ _OF_BROKERS = """
     adminBrokerThreadPoolQueueCapacity=10000 appendAckAsync=false appendCkAsync=false asyncSendEnable=true
     autoDeleteUnusedStats=true autoMessageVersionOnTopicLen=true batchDispatchRequestThreadPoolNums=1
     bitMapLengthConsumeQueueExt=112 bottomMostCompressionTypeForConsumeQueueStore=zstd
-    broadcastOffsetExpireMaxSecond=300 broadcastOffsetExpireSecond=120 brokerNotActiveTimeoutMillis=10000
+    broadcastOffsetExpireMaxSecond=300 broadcastOffsetExpireSecond=120
     cgColdReadThreshold=3145728 channelNotActiveInterval=60000 checkCommitLogOffsetOnRecover=false
     cleanOfflineBrokerInterval=30000 cleanRocksDBDirtyCQIntervalMin=60 cleanSwapedMapInterval=300000
     clearRetryTopicWhenDeleteTopic=true clientAsyncSemaphoreValue=65535 clientCallbackExecutorThreads=1
@@ -49,10 +49,10 @@ _OF_BROKERS = """
     enableMixedMessageType=false enableNetWorkFlowControl=false enableNotifyAfterPopOrderLockRelease=true
     enableNotifyBeforePopCalculateLag=true enablePopBatchAck=false enablePopBufferMerge=false enablePopLog=false
     enablePopMessageThreshold=false enablePopMetrics=true enableReconnectForGoAway=false enableRegisterProducer=true
-    enableRemoteEscape=false enableRemotingMetrics=true enableRequestMetrics=true enableRocksDBLog=false
+    enableRemotingMetrics=true enableRequestMetrics=true enableRocksDBLog=false
     enableRunningFlagsInFlush=false enableScheduleAsyncDeliver=false enableScheduleMessageStats=true
     enableShutdownGracefully=false enableSingleTopicRegister=false enableSkipLongAwaitingAck=false
-    enableSlaveActingMaster=false enableSplitMetadata=true enableStatsMetrics=true enableTransactionMetrics=true
+    enableSplitMetadata=true enableStatsMetrics=true enableTransactionMetrics=true
     endTransactionPoolQueueCapacity=100000 endTransactionThreadPoolNums=1 estimateAccumulation=true
     fastFailIfNoBufferInStorePool=false fetchControllerAddrByDnsLookup=false
     fetchNameSrvAddrByDnsLookup=false fetchNamesrvAddrByAddressServer=false fetchNamesrvAddrInterval=10000
@@ -101,9 +101,9 @@ _OF_BROKERS = """
     sendMessageThreadPoolNums=1 serverAsyncSemaphoreValue=64 serverCallbackExecutorThreads=1
     serverNettyWorkerGroupEnable=false serverOnewaySemaphoreValue=256 serverPooledByteBufAllocatorEnable=false
     serverSelectorThreads=1 serverSocketRcvBufSize=0 serverSocketSndBufSize=0 serverWorkerThreads=1
-    sharedByteBufferNum=16 shutdownWaitTimeSeconds=30 skipPreOnline=false skipWhenCKRePutReachMaxTimes=false
+    sharedByteBufferNum=16 shutdownWaitTimeSeconds=30 skipWhenCKRePutReachMaxTimes=false
     socksProxyConfig={} spinLockCollisionRetreatOptimalDegree=1000 statRocksDBCQIntervalSec=10 storeType=default
-    subscriptionExpiredTimeout=600000 syncBrokerMemberGroupPeriod=1000 syncMasterFlushOffsetWhenStartup=false
+    subscriptionExpiredTimeout=600000 syncMasterFlushOffsetWhenStartup=false
     timerCheckMetricsWhen=05 timerColdDataCheckIntervalMs=60000 timerEnableCheckMetrics=true
     timerEnableDisruptor=false timerEnableRetryUntilSuccess=false timerGetMessageThreadNum=1
     timerInterceptDelayLevel=false timerMetricSmallThreshold=1000000 timerProgressLogIntervalMs=10000

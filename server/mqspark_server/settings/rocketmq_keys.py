@@ -31,6 +31,8 @@ _HONOURED = """
     asyncLearner brokerElectionPriority brokerHeartbeatInterval checkSyncStateSetPeriod controllerAddr
     controllerHeartBeatTimeoutMills enableControllerMode haMaxTimeSlaveNotCatchup sendHeartbeatTimeoutMillis
     syncBrokerMetadataPeriod syncControllerMetadataPeriod
+    brokerNotActiveTimeoutMillis enableRemoteEscape enableSlaveActingMaster skipPreOnline
+    syncBrokerMemberGroupPeriod
     brokerRole brokerTopicEnable channelExpiredTimeout checkCRCOnRecover cleanFileForciblyEnable
     cleanResourceInterval clusterTopicEnable compactionCqMappedFileSize compactionMappedFileSize
     configBlackList consumerOffsetUpdateVersionStep defaultMessageRequestMode defaultPopShareQueueNum
@@ -103,10 +105,10 @@ _WITHOUT_EFFECT = {
         tieredStoreIndexFileMaxIndexNum tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit
     """,
     "controllers and DLedger, which are not available": """
-        brokerNotActiveTimeoutMillis controllerRequestThreadPoolQueueCapacity controllerThreadPoolNums
+        controllerRequestThreadPoolQueueCapacity controllerThreadPoolNums
         controllerType dLegerGroup dLegerPeers dLegerSelfId electMasterMaxRetryCount heartbeatBrokerInterval
-        notifyMinBrokerIdChanged preferredLeaderId skipPreOnline storePathBrokerIdentity
-        storePathDLedgerCommitLog storePathEpochFile syncBrokerMemberGroupPeriod totalReplicas
+        notifyMinBrokerIdChanged preferredLeaderId storePathBrokerIdentity
+        storePathDLedgerCommitLog storePathEpochFile totalReplicas
     """,
     "lite topics, which are not available": """
         enableLiteEventMode enableLitePopLog enableLmqStats liteEventCheckInterval
@@ -263,9 +265,6 @@ _SWITCHES = {
     "self-signed certificates are not made: give tls.server.certPath": "tls.test.mode.enable",
     "RocketMQ 4's access control is not available (authenticationEnabled is)": "aclEnable",
     "DLedger replication is not available": "enableDLegerCommitLog",
-    "a slave does not act as master here (RocketMQ's brokers may, under supportActingMaster)": """
-        enableRemoteEscape enableSlaveActingMaster
-    """,
     "the rate of replication is not limited": "haFlowControlEnable",
     "a slave is not truncated to its master's flushed position": "syncMasterFlushOffsetWhenStartup",
     "duplication of a log is not available": "duplicationEnable",

@@ -1,0 +1,86 @@
+"""Revival by a slave that acts as master: it stores neither copies nor check points.
+
+Copies go to brokers of other names, which take them for the retry topic. Check points and acknowledgements that become
+due meanwhile would enter the revive topic on a master. Here they are kept in memory, as if they followed the last
+record of their queue, and the timer messages that they were count as delivered once nothing is left to do for them.
+(RocketMQ sends them to the revive topic of another broker, which asks this one for the messages.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from mqspark.broker.pop.revive import READ_MESSAGES, PopRevival, ReviveQueue
+from mqspark.broker.pop.revivelog import CheckKey, ReviveLog
+from mqspark.broker.state.acks import Deferred
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.writer import Outlet
+from mqspark.record import Parts
+
+__all__ = ["ActingRevival"]
+
+
+class ActingRevival(PopRevival):
+    """The number of records in memory is bounded by the bridge that holds their positions."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        outlet: Outlet,
+        settle: Callable[[int], None],
+        timer_is_idle: Callable[[], bool],
+    ) -> None:
+        """``outlet``: for copies. ``settle`` is called with the positions that ``keep`` was given."""
+        self._copied = Deferred()
+        super().__init__(state, ReviveLog(state), self._copied, timer_is_idle, outlet)
+        self._settle = settle
+        self._late: dict[int, deque[tuple[Parts, int]]] = {}
+        self._taken: dict[int, deque[tuple[int, int]]] = {}
+        """Queue id → (offset after the end of the queue, position) of what was read from ``_late``."""
+
+    @property
+    def topic(self) -> str:
+        """The revive topic."""
+        return self._log.topic
+
+    def keep(self, queue_id: int, record: Parts, position: int) -> None:
+        """A record of the revive topic is due."""
+        if not 0 <= queue_id < len(self._queues):
+            self._settle(position)
+            return
+        self._late.setdefault(queue_id, deque()).append((record, position))
+
+    def tick(self) -> int:
+        self._copied.release(self._outlet.durable)
+        return super().tick()
+
+    def _read(self, queue: ReviveQueue) -> bool:
+        store, queue_id = self._state.store, queue.queue_id
+        if queue.next_offset < store.max_offset(self._log.topic, queue_id):
+            return super()._read(queue)
+        late = self._late.get(queue_id)
+        if not late:
+            return False
+        taken = self._taken.setdefault(queue_id, deque())
+        now_ms = self._state.clock.now_ms()
+        for _ in range(min(len(late), READ_MESSAGES)):
+            record, position = late.popleft()
+            self._take(queue, record._replace(queue_offset=queue.next_offset, store_timestamp_ms=now_ms))
+            taken.append((queue.next_offset, position))
+            queue.next_offset += 1
+        queue.last_read_ms = self._state.clock.monotonic_ms()
+        if not queue.open:
+            self._commit(queue)
+        return True
+
+    def _finished(self, queue: ReviveQueue, done: int, is_durable: bool) -> None:
+        end = self._state.store.max_offset(self._log.topic, queue.queue_id)
+        if end > 0:
+            super()._finished(queue, min(done, end - 1), is_durable)
+        taken = self._taken.get(queue.queue_id)
+        while is_durable and taken and taken[0][0] <= done:
+            self._settle(taken.popleft()[1])
+
+    def _retry_queue(self, key: CheckKey, queue_id: int) -> tuple[str, int]:
+        return self._retry_name(key), queue_id

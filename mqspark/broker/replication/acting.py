@@ -1,0 +1,263 @@
+"""A slave that acts as master while there is none (BrokerController.updateMinBroker, changeSpecialServiceStatus).
+
+Every second the name servers are asked which brokers of this name are there. A slave acts when none of them knows a
+master, its own id is the smallest, and it has no connection to a master. Then consumers read from it, queue locks are
+its, and, with enableRemoteEscape, it delivers delayed and timed messages, revives popped ones and hands open
+transactions on: to brokers of other names (``mqspark.broker.replication.escape``). Its log stays a copy.
+
+When a master announces itself (EXCHANGE_BROKER_HA_INFO), the slave stops, waits until everything on its way is stored,
+and only then follows: so the progress that the master asks for is final. (RocketMQ's slave goes on until name servers
+know the master, and what it delivers in that time is delivered twice.) A master's name servers are believed about who
+is there; their notices (NOTIFY_MIN_BROKER_ID_CHANGE) only make the shell ask at once.
+
+Must not know connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from mqspark.broker.config import BrokerConfig, BrokerRole
+from mqspark.broker.pop.acting_revival import ActingRevival
+from mqspark.broker.pull.pull import MASTER_ID
+from mqspark.broker.replication.escape import EscapeBridge
+from mqspark.broker.replication.follower import Follower
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.timer.delays import DelayService
+from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.transaction.escaped_halves import EscapedHalves
+from mqspark.clock import Clock
+from mqspark.logs import sparing
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers.cluster_headers import (
+    ExchangeHAInfoRequestHeader,
+    ExchangeHAInfoResponseHeader,
+    NotifyMinBrokerIdChangeRequestHeader,
+)
+from mqspark.protocol.session import Session
+
+__all__ = ["ActingMaster", "AnnouncedMaster", "BrokerMembers"]
+
+log = sparing(__name__)
+
+FRESH_MS = 5_000
+"""Older answers of name servers are ignored."""
+ANNOUNCED_MS = 15_000
+"""How long after its announcement a master has until name servers know it."""
+SETTLE_MS = 8_000
+"""How long what is on its way may take to be stored when a master comes back. Then it will be delivered again."""
+TICK_MS = 200
+SETTLING_TICK_MS = 20
+
+
+class AnnouncedMaster(NamedTuple):
+    """A master that said it is coming back, as its own words have it."""
+
+    ha_address: str
+    address: str
+
+
+class BrokerMembers:
+    """Which brokers of this name there are, as the name servers answered last."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[int, Mapping[int, str]]] = {}
+        """Name server → (monotonic ms, broker id → address); one entry a configured name server."""
+
+    def heard(self, server: str, members: Mapping[int, str]) -> None:
+        self._known[server] = self._clock.monotonic_ms(), members
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether any name server has answered lately."""
+        return any(True for _ in self._recent())
+
+    def all(self) -> dict[int, str]:
+        """Who at least one name server knows."""
+        return {key: address for members in self._recent() for key, address in members.items()}
+
+    def _recent(self) -> list[Mapping[int, str]]:
+        oldest_ms = self._clock.monotonic_ms() - FRESH_MS
+        return [members for heard_ms, members in self._known.values() if heard_ms >= oldest_ms]
+
+
+class ActingMaster:
+    """One broker with enableSlaveActingMaster. On a master it only answers requests."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        state: BrokerState,
+        follower: Follower | None,
+        delays: DelayService,
+        timers: TimerService,
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._clock = state.clock
+        self._follower = follower
+        self._delays = delays
+        self._timers = timers
+        self.members = BrokerMembers(state.clock)
+        precision_ms = state.store_config.timer_precision_ms
+        self.bridges = tuple(
+            EscapeBridge(name, config, precision_ms)
+            for name in ("escapedDelayed", "escapedTimed", "escapedCopies")
+        )
+        """For messages of delay levels; timer messages; copies of popped messages, and transactions."""
+        self._delayed, self._timed, self._copies = self.bridges
+        self.announced: AnnouncedMaster | None = None
+        self._announced_ms = -ANNOUNCED_MS
+        self.ask: Callable[[], None] = lambda: None
+        """Makes the shell ask the name servers at once."""
+        self._revival: ActingRevival | None = None
+        self._halves: EscapedHalves | None = None
+        self._settling_since_ms: int | None = None
+        self._offsets_at = 0
+        """The generation of the consumer offsets when this slave began to act."""
+        self.is_acting = False
+        """Whether this slave is the master for consumers."""
+        self.is_delivering = False
+        """Whether its services run, or what they sent is still on its way."""
+        self.handlers: dict[int, Handler] = {
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.min_id_changed,
+        }
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def exchange(self, session: Session, command: Command) -> bytes:
+        """A master tells a slave where its log can be copied, or a slave asks its master."""
+        header = command.header(ExchangeHAInfoRequestHeader)
+        is_slave = self._config.broker_role is BrokerRole.SLAVE
+        if header.master_ha_address and is_slave:
+            for address in (header.master_ha_address, header.master_address or ""):
+                host, _, port = address.rpartition(":")
+                if not host or not port.isdecimal() or not 0 < int(port[:6]) <= 65535 or len(address) > 300:
+                    raise Refusal(ResponseCode.SYSTEM_ERROR, f"{address[:60]} is not of the form host:port")
+            self.announced = AnnouncedMaster(header.master_ha_address, header.master_address or "")
+            self._announced_ms = self._clock.monotonic_ms()
+            self.ask()
+            log.info("the master at %s comes back", self.announced.address)
+        if is_slave:
+            return ok(command, ExchangeHAInfoResponseHeader())
+        return ok(
+            command,
+            ExchangeHAInfoResponseHeader(
+                master_ha_address=self._config.ha_address,
+                master_flush_offset=self._state.store.flushed_offset,
+                master_address=self._config.address,
+            ),
+        )
+
+    def min_id_changed(self, session: Session, command: Command) -> bytes:
+        """Anybody could send this, so it only makes the broker ask its name servers."""
+        command.header(NotifyMinBrokerIdChangeRequestHeader)
+        self.ask()
+        return ok(command)
+
+    # --- decision ---------------------------------------------------------------------------------------------
+
+    @property
+    def has_master(self) -> bool:
+        """Whether name servers know a master, or there is a connection to one."""
+        is_connected = self._follower is not None and self._follower.address is not None
+        return is_connected or MASTER_ID in self.members.all()
+
+    @property
+    def _should_act(self) -> bool:
+        if self._config.broker_role is not BrokerRole.SLAVE or self.has_master:
+            return False
+        if self._clock.monotonic_ms() - self._announced_ms < ANNOUNCED_MS:
+            return False
+        members = self.members.all()
+        return bool(members) and min(members) == self._config.broker_id
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether nothing is on its way for a master any more, so that its progress is final."""
+        return not self.is_delivering
+
+    @property
+    def may_copy_progress(self) -> bool:
+        """Whether the master's progress replaces the one here: not before the master took over what was done here,
+        which it did when name servers know it."""
+        return self.may_follow and (
+            MASTER_ID in self.members.all() if self.members.is_fresh else self.announced is None
+        )
+
+    # --- work -------------------------------------------------------------------------------------------------
+
+    def tick(self) -> int:
+        """Returns the ms until the next call."""
+        if self._config.broker_role is not BrokerRole.SLAVE:
+            return TICK_MS
+        if MASTER_ID in self.members.all():
+            self.announced = None
+        should_act = self._should_act
+        if should_act != self.is_acting:
+            self.is_acting = should_act
+            self._note_commits(began=should_act)
+            log.warning(
+                "this slave %s", "acts as the master" if should_act else "no longer acts as the master"
+            )
+        wants = should_act and self._config.enable_remote_escape
+        if wants and not self.is_delivering:
+            self._begin()
+        elif self.is_delivering and not wants and self._settling_since_ms is None:
+            self._settling_since_ms = self._clock.monotonic_ms()
+        if self._revival is None or self._halves is None:
+            return TICK_MS
+        wait_ms = self._revival.tick()
+        if self._settling_since_ms is None:
+            return min(wait_ms, self._delays.tick(), self._timers.tick(), self._halves.tick())
+        is_late = self._clock.monotonic_ms() - self._settling_since_ms > SETTLE_MS
+        if (is_late or all(bridge.is_settled for bridge in self.bridges)) and not self._timers.is_saving:
+            self._end(self._halves)
+        return min(wait_ms, SETTLING_TICK_MS)
+
+    def _is_timer_idle(self) -> bool:
+        """No timer message is late, or none will come any more."""
+        return self._settling_since_ms is not None or self._timers.is_idle()
+
+    def _note_commits(self, *, began: bool) -> None:
+        """Offsets that consumers committed here get a newer version, or a master would keep its own."""
+        offsets = self._state.offsets
+        if began:
+            self._offsets_at = offsets.generation
+        elif offsets.generation != self._offsets_at:
+            offsets.step_version()
+
+    def _begin(self) -> None:
+        if self._timers.is_saving:
+            return  # its files are in use; the next tick
+        self._delays.begin(self._delayed)
+        self._timers.act(self._timed)
+        self._revival = ActingRevival(self._state, self._copies, self._timed.stored, self._is_timer_idle)
+        self._revival.load()
+        self._timed.keepers = {self._revival.topic: self._revival.keep}
+        self._halves = EscapedHalves(self._state, self._copies)
+        self.is_delivering = True
+        self._settling_since_ms = None
+        log.info("what waits here is delivered to brokers of other names")
+
+    def _end(self, halves: EscapedHalves) -> None:
+        """What is stored elsewhere becomes the progress here."""
+        halves.save()
+        self._delays.end()
+        self._timers.stop_acting()
+        for bridge in self.bridges:
+            bridge.clear()
+            bridge.keepers = {}
+        self._revival = self._halves = self._settling_since_ms = None
+        self.is_delivering = False
+        log.info("nothing is delivered to brokers of other names any more")
+
+    def stop(self) -> None:
+        """Called before the last saves."""
+        if self._halves is not None and not self._timers.is_saving:
+            self._end(self._halves)

@@ -1,0 +1,241 @@
+"""Messages that a slave cannot store itself, on their way to masters of other names (EscapeBridge).
+
+An acting slave's log is a copy and stays one, so what its services would store goes to a broker of another name that
+takes sends for the topic: as a send, with the properties that the message was stored with. The bridge keeps each
+message until a broker has it, and says how far everything before is stored: the services note their progress by that,
+as they do by the log on a master.
+
+    relay      a service has a message
+    take       the shell gets what is new, and sends it until a broker has stored it
+    stored     a broker has it, or it can never be stored
+    durable    everything put before is stored
+
+A send that is not answered is repeated, so a message may be stored twice. Must not know connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.pull.pull import MASTER_ID
+from mqspark.broker.state.state import Random
+from mqspark.broker.state.topics import MAX_QUEUES
+from mqspark.broker.state.writer import StoredPosition
+from mqspark.errors import NotNow
+from mqspark.message import (
+    BORN_HOST_V6,
+    CRC32,
+    DELAY,
+    ORIGIN_GROUP,
+    PERM_WRITE,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    RETRY_PREFIX,
+    STORE_HOST_V6,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED_TYPE,
+    decode_properties,
+    encode_properties,
+    parse_number,
+)
+from mqspark.protocol.bodies.topic_bodies import TopicRouteData
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
+from mqspark.protocol.receipts import normal_topic
+from mqspark.record import Parts
+
+__all__ = ["EscapeBridge", "Escapee", "OtherMaster", "is_stored", "targets"]
+
+MAX_MESSAGES = 512
+MAX_BYTES = 32 << 20
+"""Messages that are not stored elsewhere yet; the last one may exceed it."""
+
+_HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
+_STORED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""As a commit counts them: another copy would be worse."""
+_IMPOSSIBLE = frozenset({ResponseCode.MESSAGE_ILLEGAL})
+
+Keeper = Callable[[int, Parts, int], None]
+"""Takes a message of a topic that never leaves this broker: its queue, the record, the position held for it."""
+
+
+class OtherMaster(NamedTuple):
+    """A master of another name that takes sends for a topic."""
+
+    address: str
+    queues: int
+
+
+class Escapee(NamedTuple):
+    """One message on its way."""
+
+    position: int
+    topic: str
+    like: str
+    """The topic whose brokers may take the message if nobody has ``topic`` yet."""
+    group: str
+    sys_flag: int
+    born_timestamp_ms: int
+    flag: int
+    reconsume_times: int
+    properties: str
+    body: bytes
+
+    def header(self, target: OtherMaster, random: Random) -> SendMessageRequestHeaderV2:
+        return SendMessageRequestHeaderV2(
+            producer_group=self.group,
+            topic=self.topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=1,
+            queue_id=random.randrange(max(1, target.queues)),
+            sys_flag=self.sys_flag,
+            born_timestamp=self.born_timestamp_ms,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=self.reconsume_times,
+            unit_mode=False,
+            batch=False,
+        )
+
+
+def targets(route: TopicRouteData, own_name: str) -> list[OtherMaster]:
+    """Who takes sends for a topic, except brokers of this name. A slave that acts as master does not."""
+    queues = {
+        data.broker_name: data.write_queue_nums
+        for data in route.queue_datas
+        if data.perm & PERM_WRITE and 0 < data.write_queue_nums <= MAX_QUEUES
+    }
+    return [
+        OtherMaster(data.broker_addrs[MASTER_ID], queues[data.broker_name])
+        for data in route.broker_datas
+        if data.broker_name != own_name and data.broker_name in queues and MASTER_ID in data.broker_addrs
+    ]
+
+
+def is_stored(code: int) -> bool | None:
+    """Whether a broker that answers so has the message; None: no broker will ever take it."""
+    return None if code in _IMPOSSIBLE else code in _STORED
+
+
+class EscapeBridge:
+    """An ``Outlet`` of services. Positions grow with the bytes put."""
+
+    def __init__(self, name: str, config: BrokerConfig, precision_ms: int) -> None:
+        """``name``: of its ledger."""
+        self._precision_ms = precision_ms
+        self._producer_group = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
+        self.ledger = Ledger(name, lambda: MAX_BYTES, "EscapeBridge._open", "EscapeBridge._new")
+        self._open: dict[int, int] = {}
+        """End position → bytes, of what is not stored yet, in order."""
+        self._new: list[Escapee] = []
+        self.end = 0
+        self.stored_count = 0
+        self.lost_count = 0
+        """Messages that a broker refused for what they are."""
+        self.keepers: dict[str, Keeper] = {}
+
+    @property
+    def durable(self) -> int:
+        """Everything before this position is stored by other brokers."""
+        first = next(iter(self._open.items()), None)
+        return self.end if first is None else first[0] - first[1]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is on its way, and nothing kept."""
+        return not self._open
+
+    def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
+        """Queue a message for another broker, which chooses its queue. Raises NotNow when too much waits."""
+        keeper = self.keepers.get(topic)
+        if keeper is not None:
+            position = self.hold(len(properties) + len(record.body))
+            keeper(queue_id, record._replace(properties=properties), position)
+            return StoredPosition(-1, -1, position)
+        found = decode_properties(properties)
+        found.pop(CRC32, None)  # belongs to the record that it was read from
+        if record.sys_flag & TRANSACTION_MASK != TRANSACTION_PREPARED_TYPE:
+            found.pop(DELAY, None)  # it has waited
+        if topic == TIMER_TOPIC:
+            topic = self._wait_elsewhere(found)
+        like = normal_topic(topic, found.get(ORIGIN_GROUP, "")) if topic.startswith(RETRY_PREFIX) else topic
+        text = encode_properties(found)
+        position = self.hold(len(text) + len(record.body) + text_bytes(topic))
+        self._new.append(
+            Escapee(
+                position,
+                topic,
+                like,
+                found.get(PRODUCER_GROUP) or self._producer_group,
+                record.sys_flag & ~_HOST_FLAGS,
+                record.born_timestamp_ms,
+                record.flag,
+                record.reconsume_times,
+                text.decode("utf-8", "replace"),
+                bytes(record.body),
+            )
+        )
+        return StoredPosition(-1, -1, position)
+
+    def _wait_elsewhere(self, properties: dict[str, str]) -> str:
+        """A message that waits longer than the wheel reaches goes on waiting at another broker: its real topic."""
+        out_ms = parse_number(properties.pop(TIMER_OUT_MS, "").encode()) or 0
+        properties.setdefault(TIMER_DELIVER_MS, str(out_ms + self._precision_ms))
+        for name in (TIMER_DELAY_MS, TIMER_DELAY_SEC, REAL_QUEUE_ID):
+            properties.pop(name, None)
+        return properties.pop(REAL_TOPIC)
+
+    def hold(self, size_bytes: int) -> int:
+        """The position of something that is not stored until ``stored`` says so. Raises NotNow."""
+        if len(self._open) >= MAX_MESSAGES or self.ledger.bytes >= MAX_BYTES:
+            raise NotNow("other brokers have not taken the earlier messages yet")
+        size_bytes += 2 * ENTRY_BYTES
+        self.end += size_bytes
+        self._open[self.end] = size_bytes
+        self.ledger.note(size_bytes)
+        return self.end
+
+    def clear(self) -> None:
+        """Forget everything; what is on its way may still arrive."""
+        self._new.clear()
+        for size_bytes in self._open.values():
+            self.ledger.free(size_bytes)
+        self._open.clear()
+
+    # --- for the shell ---
+
+    def take(self) -> Sequence[Escapee]:
+        """What was put since the last call."""
+        new, self._new = self._new, []
+        return new
+
+    def stored(self, position: int, *, is_lost: bool = False) -> None:
+        """Another broker has stored the message, or (``is_lost``) nobody ever will."""
+        size_bytes = self._open.pop(position, None)
+        if size_bytes is not None:
+            self.ledger.free(size_bytes)
+            self.stored_count += not is_lost
+            self.lost_count += is_lost
+
+    def is_waiting(self, position: int) -> bool:
+        """Whether the message still has to be stored."""
+        return position in self._open
+
+    def validate(self) -> None:
+        self.ledger.validate(self._open.values())

@@ -1,0 +1,189 @@
+"""The brokers of one name, as a broker with enableSlaveActingMaster sees them: it tells all name servers every second
+that it lives, asks them who else does, and, as a master that comes back, asks those for what they did meanwhile.
+
+Must not know who acts as the master, nor what progress is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+
+from mqspark.broker.broker import BrokerCore
+from mqspark.broker.pull.pull import MASTER_ID
+from mqspark.broker.replication.acting import ActingMaster
+from mqspark.broker.replication.preonline import PreOnline, Talk
+from mqspark.errors import MQError, NotNow, ProtocolError
+from mqspark.logs import sparing
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers.cluster_headers import (
+    BrokerHeartbeatRequestHeader,
+    GetBrokerMemberGroupRequestHeader,
+)
+from mqspark_server.net.outbound import Outbound
+from mqspark_server.registrar import Registrar
+
+__all__ = ["BrokerGroup"]
+
+log = sparing("mqspark.brokergroup", lines=10)
+
+TIMEOUT_S = 3.0
+RETRY_S = 1.0
+HANDSHAKE_S = 10.0
+"""The longest wait for a slave to follow after its master announced itself. It first finishes what it has begun."""
+PATIENCE_S = 40.0
+"""How long a master that comes back tries to learn what its slaves did. Then it goes online without that."""
+MAX_MEMBERS = 100
+LOOK_S = 0.05
+
+_FAILURES = (OSError, ValueError, MQError)
+
+
+class BrokerGroup:
+    def __init__(self, core: BrokerCore, acting: ActingMaster, registrar: Registrar) -> None:
+        self._core = core
+        self._acting = acting
+        self._registrar = registrar
+        self._connections: dict[str, Outbound] = {}
+        self._due = [asyncio.Event() for _ in registrar.addresses]
+        self._tasks: list[asyncio.Task[None]] = []
+        acting.ask = self._ask_soon
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep(server, due), name=f"mqspark-broker-group-{server}")
+            for server, due in zip(self._registrar.addresses, self._due, strict=True)
+        ]
+
+    def _ask_soon(self) -> None:
+        for due in self._due:
+            due.set()
+
+    async def _keep(self, server: str, due: asyncio.Event) -> None:
+        config = self._core.config
+        loop = asyncio.get_running_loop()
+        beat_s = 0.0
+        while True:
+            due.clear()
+            try:
+                if loop.time() >= beat_s and server in self._registrar.known_to:
+                    beat_s = loop.time() + config.broker_heartbeat_interval / 1000
+                    header = BrokerHeartbeatRequestHeader(
+                        cluster_name=config.broker_cluster_name,
+                        broker_addr=config.address,
+                        broker_name=config.broker_name,
+                    )
+                    (await self._connected(server)).tell(RequestCode.BROKER_HEARTBEAT, header, b"")
+                self._acting.members.heard(server, await self._members(server))
+            except _FAILURES as error:
+                log.warning("name server %s does not say which brokers are there: %s", server, error)
+            with contextlib.suppress(TimeoutError):
+                pause_ms = min(config.broker_heartbeat_interval, config.sync_broker_member_group_period)
+                async with asyncio.timeout(pause_ms / 1000):
+                    await due.wait()
+
+    async def _connected(self, address: str) -> Outbound:
+        connection = self._connections.get(address)
+        if connection is None or not connection.alive:
+            connection = await Outbound.connect(
+                address, lambda: None, TIMEOUT_S, tls=self._registrar.tls, signer=self._registrar.signer
+            )
+            self._connections[address] = connection
+        return connection
+
+    async def _members(self, server: str) -> dict[int, str]:
+        """Broker id → address. Raises OSError, ValueError, MQError."""
+        config = self._core.config
+        header = GetBrokerMemberGroupRequestHeader(
+            cluster_name=config.broker_cluster_name, broker_name=config.broker_name
+        )
+        connection = await self._connected(server)
+        answer = await connection.request(RequestCode.GET_BROKER_MEMBER_GROUP, header, timeout_s=TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ProtocolError(f"response code {answer.code}: {(answer.remark or '')[:200]}")
+        group = decode_body(GetBrokerMemberGroupResponseBody, answer.body).broker_member_group
+        members = {} if group is None else group.broker_addrs
+        if len(members) > MAX_MEMBERS:
+            raise ProtocolError(f"a broker name with {len(members)} brokers")
+        return members
+
+    # --- a master that comes back -----------------------------------------------------------------------------
+
+    async def come_back(self, pre_online: PreOnline) -> None:
+        """Take over what slaves have done, or give up after PATIENCE_S."""
+        deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
+        while True:
+            try:
+                await self._take_over(pre_online)
+                return
+            except _FAILURES as error:
+                problem = str(error) or type(error).__name__
+            if asyncio.get_running_loop().time() > deadline_s:
+                log.error(
+                    "this master goes online without what its slaves did, and may deliver messages twice: %s",
+                    problem,
+                )
+                return
+            log.warning("this master is not online yet: %s; it is tried again", problem)
+            await asyncio.sleep(RETRY_S)
+
+    async def _take_over(self, pre_online: PreOnline) -> None:
+        slaves = await self._slaves()
+        for number, address in enumerate(slaves, 1):
+            await self._talk(address, pre_online.announce())
+            await _until(
+                partial(self._is_followed_by, number),
+                f"the slave at {address} does not follow",
+            )
+            await _until(lambda: not self._core.timers.is_saving, "the timer files are not saved")
+            await self._talk(address, pre_online.progress())
+            log.info("this master knows what its slave at %s did", address)
+
+    def _is_followed_by(self, count: int) -> bool:
+        return self._core.replicas.following >= count
+
+    async def _slaves(self) -> list[str]:
+        """Those that any name server knows. Raises if none answers."""
+        found: dict[int, str] = {}
+        failure: Exception | None = None
+        answered = False
+        for server in self._registrar.addresses:
+            try:
+                found |= await self._members(server)
+                answered = True
+            except _FAILURES as error:
+                failure = error
+        if failure is not None and not answered:
+            raise failure
+        own = self._core.config.address
+        return [address for key, address in sorted(found.items()) if key != MASTER_ID and address != own]
+
+    async def _talk(self, address: str, talk: Talk) -> None:
+        connection = await self._connected(address)
+        with contextlib.suppress(StopIteration):
+            request = next(talk)
+            while True:
+                request = talk.send(
+                    await connection.request(request.code, request.header, timeout_s=TIMEOUT_S)
+                )
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+
+
+async def _until(is_so: Callable[[], bool], problem: str) -> None:
+    """Raises NotNow after HANDSHAKE_S."""
+    deadline_s = asyncio.get_running_loop().time() + HANDSHAKE_S
+    while not is_so():
+        if asyncio.get_running_loop().time() > deadline_s:
+            raise NotNow(problem)
+        await asyncio.sleep(LOOK_S)

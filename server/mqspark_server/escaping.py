@@ -1,0 +1,145 @@
+"""Carries what an acting slave may not store to masters of other names, until each message is stored.
+
+Each message has a task, of which the bridges bound the number. Routes are asked from the name servers and kept for some
+seconds. Must not know which messages these are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from mqspark.broker.broker import BrokerCore
+from mqspark.broker.replication.escape import EscapeBridge, Escapee, OtherMaster, is_stored, targets
+from mqspark.errors import MQError, NotNow
+from mqspark.logs import sparing
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import TopicRouteData
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark_server.net.outbound import Outbound
+from mqspark_server.registrar import Registrar
+
+__all__ = ["Escaping"]
+
+log = sparing("mqspark.escaping", lines=10)
+
+TIMEOUT_S = 3.0
+"""EscapeBridge.SEND_TIMEOUT."""
+RETRY_S = 0.5
+ROUTE_S = 5.0
+"""For which a route is believed."""
+MAX_ROUTES = 1_000
+MAX_CONNECTIONS = 64
+AT_ONCE: Final = 64
+"""Sends on their way at the same time."""
+
+_FAILURES = (OSError, ValueError, MQError)
+
+
+class Escaping:
+    def __init__(self, core: BrokerCore, bridges: Sequence[EscapeBridge], registrar: Registrar) -> None:
+        self._core = core
+        self._bridges = bridges
+        self._registrar = registrar
+        self._routes: dict[str, tuple[float, list[OtherMaster]]] = {}
+        self._connections: dict[str, Outbound] = {}
+        self._connecting = asyncio.Lock()
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def after_turn(self) -> None:
+        for bridge in self._bridges:
+            for message in bridge.take():
+                task = asyncio.get_running_loop().create_task(self._carry(bridge, message))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def abandon(self) -> None:
+        """Stop sending what nobody waits for any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _carry(self, bridge: EscapeBridge, message: Escapee) -> None:
+        turn = self._core.state.random.randrange(1 << 16)
+        while bridge.is_waiting(message.position):
+            try:
+                async with self._places:
+                    if await self._send(bridge, message, turn):
+                        return
+            except _FAILURES as error:
+                log.warning("a message for %s is not stored elsewhere yet: %s", message.topic, error)
+            turn += 1
+            await asyncio.sleep(RETRY_S)
+
+    async def _send(self, bridge: EscapeBridge, message: Escapee, turn: int) -> bool:
+        found = await self._targets(message)
+        target = found[turn % len(found)]
+        connection = await self._connected(target.address)
+        header = message.header(target, self._core.state.random)
+        answer = await connection.request(
+            RequestCode.SEND_MESSAGE_V2, header, message.body, timeout_s=TIMEOUT_S
+        )
+        verdict = is_stored(answer.code)
+        if verdict is None:
+            log.error(
+                "a message for %s is lost, because %s refuses it: %s",
+                message.topic,
+                target.address,
+                (answer.remark or "")[:200],
+            )
+        elif not verdict:
+            raise NotNow(f"{target.address} answers {answer.code}: {(answer.remark or '')[:200]}")
+        bridge.stored(message.position, is_lost=verdict is None)
+        return True
+
+    async def _targets(self, message: Escapee) -> list[OtherMaster]:
+        """Never empty. Raises NotNow."""
+        for topic in dict.fromkeys((message.topic, message.like)):
+            found = await self._route(topic)
+            if found:
+                return found if topic == message.topic else [each._replace(queues=1) for each in found]
+        raise NotNow("no broker of another name takes sends for it")
+
+    async def _route(self, topic: str) -> list[OtherMaster]:
+        now_s = asyncio.get_running_loop().time()
+        known = self._routes.get(topic)
+        if known is not None and now_s < known[0]:
+            return known[1]
+        failure: Exception = NotNow("no name server is configured")
+        for server in self._registrar.addresses:
+            try:
+                connection = await self._connected(server)
+                answer = await connection.request(
+                    RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=TIMEOUT_S
+                )
+            except _FAILURES as error:
+                failure = error
+                continue
+            found: list[OtherMaster] = []
+            if answer.code == ResponseCode.SUCCESS:
+                route = decode_body(TopicRouteData, answer.body)
+                found = targets(route, self._core.config.broker_name)
+            if len(self._routes) >= MAX_ROUTES:
+                self._routes.clear()
+            self._routes[topic] = now_s + (ROUTE_S if found else RETRY_S), found
+            return found
+        raise failure
+
+    async def _connected(self, address: str) -> Outbound:
+        async with self._connecting:
+            connection = self._connections.get(address)
+            if connection is not None and connection.alive:
+                return connection
+            if len(self._connections) >= MAX_CONNECTIONS:
+                self._connections.pop(next(iter(self._connections))).close()
+            connection = self._connections[address] = await Outbound.connect(
+                address, lambda: None, TIMEOUT_S, tls=self._registrar.tls, signer=self._registrar.signer
+            )
+            return connection
+
+    async def stop(self) -> None:
+        self.abandon()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
