@@ -114,6 +114,12 @@ class Authority:
         """As ``Gate.may``."""
         return self.gate is not None and self.gate.may(session, kind, name, action)
 
+    def is_same_user(self, session: Session, other: Session) -> bool:
+        """Whether both connections are the same user's, or nobody's."""
+        users = [None if self.gate is None else self.gate.user_of(each) for each in (session, other)]
+        first, second = (None if user is None else user.name for user in users)
+        return first == second
+
     def super_signer(self, name: str) -> Signer | None:
         """How this super user signs; None if there is none, or it is disabled."""
         user = self.users.find(name)

@@ -332,6 +332,7 @@ class BrokerCore:
         if authority is not None:
             self.handlers = authority.guard(self.handlers, Touched(state))
             state.permits = authority.may
+            state.clients.may_replace = authority.is_same_user
         self.table_budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
         self.tables = Tables(
             state.clients.ledger,

@@ -448,6 +448,45 @@ def test_a_heartbeat_and_locks_name_no_foreign_group(guarded: Guarded) -> None:
         assert request("mine", "%RETRY%mine") == 0
 
 
+def test_a_client_id_is_its_users(guarded: Guarded) -> None:
+    """What a broker sends to a client under its id, as replies and half messages, must not reach another user."""
+    guarded.group("g")
+    alice, mallory = guarded.user("alice", "Group:g Sub"), guarded.user("mallory", "Group:g Sub")
+    again = SignedPeer(guarded.bench.peer(), "alice")
+    clients = guarded.bench.broker.state.clients
+
+    def beat(who: SignedPeer, *, producer: str = "", consumer: str = "") -> int:
+        body: dict[str, Any] = {"clientID": "10.0.0.1@7"}
+        body["producerDataSet"] = [{"groupName": producer}] if producer else []
+        body["consumerDataSet"] = [{"groupName": consumer, "subscriptionDataSet": []}] if consumer else []
+        return who.ask(R.HEART_BEAT, {}, json.dumps(body).encode()).code
+
+    def leave(who: SignedPeer, producer: str) -> int:
+        return who.ask(R.UNREGISTER_CLIENT, {"clientID": "10.0.0.1@7", "producerGroup": producer}).code
+
+    queue = {"topic": "%RETRY%g", "brokerName": "b-a", "queueId": 0}
+    locked = json.dumps({"consumerGroup": "g", "clientId": "10.0.0.1@7", "mqSet": [queue]}).encode()
+    assert beat(alice, producer="pa") == 0
+    for attempt in ({"producer": "pa"}, {"producer": "other"}, {"consumer": "g"}):
+        assert beat(mallory, **attempt) == DENIED
+    assert leave(mallory, "pa") == DENIED
+    for code in (R.LOCK_BATCH_MQ, R.UNLOCK_BATCH_MQ):
+        assert mallory.ask(code, {}, locked).code == DENIED
+        assert alice.ask(code, {}, locked).code == 0
+    assert clients.producer_session("10.0.0.1@7") is alice.peer.session
+    assert beat(again, producer="pa", consumer="g") == 0, "the same user comes back on another connection"
+    assert clients.producer_session("10.0.0.1@7") is again.peer.session
+    clients.validate()
+    again.peer.disconnect()
+    alice.peer.disconnect()
+    while guarded.bench.broker.work():
+        pass
+    assert clients.producer_session("10.0.0.1@7") is None
+    assert beat(mallory, producer="pa") == 0, "nobody is there any longer"
+    assert leave(mallory, "pa") == 0
+    clients.validate()
+
+
 def test_authentication_cannot_be_switched_off_by_a_request(guarded: Guarded) -> None:
     for line in (
         b"authenticationEnabled=false",

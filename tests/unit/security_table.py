@@ -35,6 +35,10 @@ What a signature does not do: it covers neither the code of a request, nor the n
 value ends, and nothing makes it valid only once. Who can read a signed request can send it again. Over a network,
 use TLS (`tls.server.mode=enforcing`).
 
+A client id belongs to the user of the open connection that came with it: nobody else joins a group, leaves one or locks
+queues under it, and what a broker sends to a client by its id, such as a reply, goes to no other user. Members of one
+group trust each other: whoever may consume for a group may take its messages.
+
 With `authenticateByCertificate=true` a request without a signature is that of the user whom the connection's client
 certificate names: the one common name of its subject. `tls.server.trustCertPath` are the authorities that are trusted,
 `tls.server.need.client.auth` asks for certificates. Policies and source addresses are judged as ever; a certificate

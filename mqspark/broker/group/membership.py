@@ -110,6 +110,7 @@ class ClientProcessor:
         if not client_id:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat names no clientID")
         clients = self._state.clients
+        clients.check_holder(client_id, session)
         consumers, producers = data.consumer_data_set or [], data.producer_data_set or []
         named, most = len(consumers) + len(producers), self._state.config.max_groups_per_heartbeat
         if named > most:
@@ -212,6 +213,7 @@ class ClientProcessor:
 
     def unregister(self, session: Session, command: Command) -> bytes:
         header = command.header(UnregisterClientRequestHeader)
+        self._state.clients.check_holder(header.client_id, session)
         self._state.clients.unregister(header.client_id, header.producer_group, header.consumer_group)
         return ok(command, {})
 
@@ -240,6 +242,7 @@ class ClientProcessor:
     def lock(self, session: Session, command: Command) -> Slices:
         _check_size(command)
         body = decode_body(LockBatchRequestBody, command.body)
+        self._state.clients.check_holder(body.client_id or "", session)
         locked: list[Queue] = []
         for queues in _queues(body):
             held = self._state.locks.lock(body.consumer_group or "", body.client_id or "", queues)
@@ -251,6 +254,7 @@ class ClientProcessor:
     def unlock(self, session: Session, command: Command) -> Slices:
         _check_size(command)
         body = decode_body(UnlockBatchRequestBody, command.body)
+        self._state.clients.check_holder(body.client_id or "", session)
         for queues in _queues(body):
             self._state.locks.unlock(body.consumer_group or "", body.client_id or "", queues)
             if len(queues) == QUEUES_AT_ONCE:

@@ -3,13 +3,15 @@ ConsumerManager).
 
 Input is events: heartbeat, unregister, connection lost, time passed. Output is the groups whose members must be
 told to rebalance. A client id is one member of a group: when it reconnects, the new connection replaces the old
-one.
+one. With users, a client id is that of the user whose connection came with it, as long as that is open: what a broker
+sends to a client, as a reply or a half message, reaches no other user under its name.
 
 Facts: docs/rocketmq/broker.md#clients-and-groups.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -20,7 +22,10 @@ from mqspark.broker.state.selection import Wanted
 from mqspark.clock import Clock
 from mqspark.filter.sql import SqlFilter, compile_sql, filter_bytes
 from mqspark.filter.tags import parse_tags
+from mqspark.logs import printable
 from mqspark.protocol.bodies.client_bodies import ConsumerData, SubscriptionData
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 
@@ -36,6 +41,7 @@ PREPARED_AT_ONCE = 8_192
 """Weight of the subscriptions that are prepared in one slice: some 100 short ones."""
 
 _MEMBER_BYTES = ENTRY_BYTES + 216
+_HOLDER_BYTES = ENTRY_BYTES + 64
 _SESSION_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 32
 _GROUP_BYTES = 700
 _SUBSCRIPTION_BYTES = 200
@@ -56,6 +62,17 @@ class GroupMember:
         self.seen_wall_ms = 0
         self.fingerprint: int | None = None
         """The last heartbeatFingerprint that came with subscriptions."""
+
+
+class _Holder:
+    """The connection that a client id belongs to."""
+
+    __slots__ = ("memberships", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.memberships = 0
+        """Of the client id, in groups of both kinds."""
 
 
 class Subscription:
@@ -178,6 +195,7 @@ class ClientGroups:
             "ClientGroups._consumers",
             "ClientGroups._producers",
             "ClientGroups._groups_of",
+            "ClientGroups._holders",
             "ConsumerGroup.members",
             "ConsumerGroup.subscriptions",
             "SubscriptionData.code_set",
@@ -192,6 +210,10 @@ class ClientGroups:
         self._groups_of: dict[int, set[str]] = {}
         """session id → names of the groups it may be a member of, so a lost connection costs only as much as it
         used."""
+        self._holders: dict[str, _Holder] = {}
+        """By client id."""
+        self.may_replace: Callable[[Session, Session], bool] = lambda new, old: True
+        """Whether a connection may take over the client id of another one that is open."""
         self.consumer = self._consumers.get
 
     def consumers(self) -> Iterator[ConsumerGroup]:
@@ -202,6 +224,16 @@ class ClientGroups:
 
     def producer_members(self, group: str) -> list[GroupMember]:
         return list(self._producers.get(group, {}).values())
+
+    def check_holder(self, client_id: str, session: Session) -> None:
+        """Raises Refusal for the client id of another user."""
+        holder = self._holders.get(client_id)
+        if holder is None or holder.session is session or not holder.session.open:
+            return
+        if not self.may_replace(session, holder.session):
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"client id {printable(client_id, 80)} is another user's"
+            )
 
     def producer_session(self, client_id: str) -> Session | None:
         """The connection of a client that is a producer of any group."""
@@ -345,6 +377,12 @@ class ClientGroups:
                 sizes.append(_member_bytes(client_id))
         for group in self._consumers.values():
             sizes += [subscription.size_bytes for subscription in group.subscriptions.values()]
+        counted = Counter(
+            client_id for _, members in (*tables, *self._producers.items()) for client_id in members
+        )
+        held = {client_id: holder.memberships for client_id, holder in self._holders.items()}
+        sizes += [_HOLDER_BYTES] * len(held)
+        require(held == counted, f"client ids {held} have the memberships {counted}")
         for session_id, names in self._groups_of.items():
             require(bool(names), f"connection {session_id} has no groups")
             first, *rest = map(_name_bytes, names)
@@ -362,7 +400,8 @@ class ClientGroups:
         language: int,
         version: int,
     ) -> bool:
-        """Returns whether the member is new. Raises TableFull."""
+        """Returns whether the member is new. Raises TableFull, or Refusal for the client id of another user."""
+        self.check_holder(client_id, session)
         member = members.get(client_id)
         joined = member is None
         groups = self._groups_of.get(session.id)
@@ -373,9 +412,15 @@ class ClientGroups:
             self.ledger.charge(_name_bytes(group))
             groups.add(group)
         if member is None:
-            self.ledger.charge(_member_bytes(client_id))
+            holder = self._holders.get(client_id)
+            self.ledger.admit(_member_bytes(client_id) + _HOLDER_BYTES)
+            self.ledger.note(_member_bytes(client_id))
             member = members[client_id] = GroupMember(client_id, session, language, version)
-        member.session = session
+            if holder is None:
+                self.ledger.note(_HOLDER_BYTES)
+                holder = self._holders[client_id] = _Holder(session)
+            holder.memberships += 1
+        self._holders[client_id].session = member.session = session
         member.last_seen_ms = self._clock.monotonic_ms()
         member.seen_wall_ms = self._clock.now_ms()
         return joined
@@ -419,17 +464,26 @@ class ClientGroups:
         if members is None:
             return
         if members.pop(client_id, None) is not None:
-            self.ledger.free(_member_bytes(client_id))
+            self._left(client_id)
         self._end_if_empty(group)
 
     def _leave(self, group: ConsumerGroup, client_id: str) -> None:
         if group.members.pop(client_id, None) is None:
             return
-        self.ledger.free(_member_bytes(client_id))
+        self._left(client_id)
         if not group.members:
             self._end(group)
         elif not group.broadcasting:
             self._on_change(group)
+
+    def _left(self, client_id: str) -> None:
+        """One membership of it has ended."""
+        self.ledger.free(_member_bytes(client_id))
+        holder = self._holders[client_id]
+        holder.memberships -= 1
+        if not holder.memberships:
+            del self._holders[client_id]
+            self.ledger.free(_HOLDER_BYTES)
 
 
 def _member_bytes(client_id: str) -> int:
