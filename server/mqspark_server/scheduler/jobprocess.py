@@ -113,7 +113,8 @@ class JobRun:
 
     async def _watch(self, log_max_bytes: int) -> bool:
         """Whether the process ended in time."""
-        assert self._process is not None  # noqa: S101 - for the type checker
+        if self._process is None:
+            raise RuntimeError("the job was not started")
         waiting = asyncio.ensure_future(self._process.wait())
         until_ms = self._clock.monotonic_ms() + self.job.timeout_seconds * 1000
         try:
@@ -132,7 +133,8 @@ class JobRun:
     async def _end(self, grace_s: float) -> None:
         """SIGTERM to the process and its children, SIGKILL after ``grace_s``."""
         process = self._process
-        assert process is not None  # noqa: S101 - for the type checker
+        if process is None:
+            return
         if process.returncode is None:
             _signal(process.pid, signal.SIGTERM)
             try:
