@@ -12,7 +12,7 @@ from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
-from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue
 from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, RequestTimeout
 from mqspark.message import (
     DEFAULT_TOPIC,
@@ -423,11 +423,13 @@ class AdminClient(Lifecycle):
         messages, rest = decode_pull(
             response.body, broker_name=queue.broker_name, limits=self.options.inflate_limits
         )
+        if is_logic_broker(queue.broker_name):
+            place_in_logic_queue(messages, queue, found.offset_delta)
         if expression_type == "TAG" and expression != "*":
             tags = set(split_tags(expression))  # brokers compare hashes
             messages = [message for message in messages if message.tags in tags]
         messages = [message for message in messages if message.queue_offset >= offset]
-        next_offset = found.next_begin_offset if rest is None else rest
+        next_offset = found.next_begin_offset if rest is None else rest + (found.offset_delta or 0)
         return QueueRead(messages, next_offset, found.min_offset, found.max_offset)
 
     async def messages_by_key(
@@ -711,7 +713,7 @@ class AdminClient(Lifecycle):
 
     async def _address_of(self, queue: MessageQueue) -> str:
         route = await self._started().route(queue.topic)
-        address = route.address(queue.broker_name)
+        address = route.address(route.broker_of(queue))
         if address is None:
             raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
         return address

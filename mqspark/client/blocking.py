@@ -602,4 +602,9 @@ def _route_of(topic: str, body: bytes | memoryview, *, max_queues: int | None = 
         data = decode_body(TopicRouteData, body)
     except ProtocolError as error:
         raise BadRoute(topic, str(error)) from None
-    return TopicRoute.of(topic, data, max_queues=max_queues)
+    route = TopicRoute.of(topic, data, max_queues=max_queues)
+    if route.is_static:
+        raise BadRoute(
+            topic, "it is a static topic, which Spark cannot use yet: its queues move between brokers"
+        )
+    return route

@@ -140,7 +140,7 @@ def test_a_producer_of_a_large_topic_keeps_few_targets() -> None:
     topic = PublishTopic(QueueChooser(faults))
     queues = Queues("T", [("a", MAX_QUEUES), ("b", 4)])
     with memory_below(16 << 20):
-        topic.adopt(queues, lambda queue: Target(queue, queue, "g", 4), 0.0)
+        topic.adopt(queues, lambda queue: Target(queue, queue, queue.broker_name, "g", 4), 0.0)
         chosen = [topic.chooser.choose(topic.candidates()).queue for _ in range(5_000)]
         assert topic.target_of(queues[-1]) is not None
         assert topic.target_of(MessageQueue("T", "b", 4)) is None

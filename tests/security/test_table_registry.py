@@ -226,6 +226,7 @@ CLIENTS = {
     "TransactionProducer._waiting_checks": "MAX_WAITING_CHECKS, MAX_WAITING_CHECK_BYTES",
     # --- queues of judged routes
     "TopicRoute.brokers": "a route's brokers, judged when it comes",
+    "TopicRoute.leaders": "MAX_ROUTE_QUEUES",
     "PublishTopic._by_queue": "MAX_MADE queues of a judged route",
     "PublishTopic.targets": "MAX_MADE queues of a judged route",
     "_Made._made": "MAX_MADE",

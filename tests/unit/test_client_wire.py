@@ -140,7 +140,7 @@ async def test_a_batch_has_the_fields_of_a_java_clients() -> None:
 
 async def test_names_are_escaped_in_the_prepared_header() -> None:
     queue = MessageQueue('T"\\', "bröker", 3)
-    target = Target(queue, queue, 'g"', 4)
+    target = Target(queue, queue, queue.broker_name, 'g"', 4)
     for head in target.heads:
         fields = json.loads(head + b'1","i":""},"opaque":1}')["extFields"]
         assert (fields["a"], fields["b"], fields["n"], fields["e"]) == ('g"', 'T"\\', "bröker", "3")

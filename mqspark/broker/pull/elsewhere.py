@@ -10,7 +10,7 @@ from collections import deque
 
 from mqspark.broker.pull.parked_pulls import Pull
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.statictopic.logicreads import LogicRead, Place
+from mqspark.broker.statictopic.logicreads import LogicRead, PullOutcome
 from mqspark.broker.statictopic.peers import Question, Talk
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
@@ -76,14 +76,14 @@ class ReadsElsewhere:
         if answer.code not in _GOOD:
             raise Refusal(answer.code, answer.remark or f"broker {logic.part.bname} answers {answer.code}")
         found = answer.header(PullMessageResponseHeader)
-        place = Place(answer.code, found.next_begin_offset, max(0, found.min_offset), found.max_offset)
+        place = PullOutcome(answer.code, found.next_begin_offset, max(0, found.min_offset), found.max_offset)
         body: bytes | memoryview = answer.body
         if session.room <= 0:  # the client does not read its answers; it asks again when it has
             place, body = (
                 place._replace(code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_offset=pull.offset),
                 b"",
             )
-            shown = Place(place.code, *logic.offsets(*place[1:]))
+            shown = PullOutcome(place.code, *logic.offsets(*place[1:]))
         else:
             shown = logic.shown(pull.offset, place)
         ext = {

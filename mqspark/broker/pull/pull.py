@@ -18,7 +18,7 @@ from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
 from mqspark.broker.state.groups import TAG
 from mqspark.broker.state.selection import Wanted, get_selected
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.statictopic.logicreads import LogicRead, Place
+from mqspark.broker.statictopic.logicreads import LogicRead, PullOutcome
 from mqspark.errors import InvalidFilter, InvalidMessage, NotNow
 from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import tag_codes
@@ -490,7 +490,7 @@ class PullProcessor:
     ) -> bytes:
         min_offset, max_offset = max(0, result.min_offset), result.max_offset
         if pull.logic is not None:
-            found = Place(code, next_offset, min_offset, max_offset)
+            found = PullOutcome(code, next_offset, min_offset, max_offset)
             code, next_offset, min_offset, max_offset = pull.logic.shown(pull.offset, found)
         ext = self._ext(pull, next_offset, min_offset, max_offset)
         if self._state.config.slave_read_enable:

@@ -12,10 +12,10 @@ from mqspark.broker.statictopic.logicqueues import LogicQueue, Part, logic_offse
 from mqspark.broker.statictopic.mappings import StaticTopic
 from mqspark.protocol.codes import ResponseCode
 
-__all__ = ["LogicRead", "Place"]
+__all__ = ["LogicRead", "PullOutcome"]
 
 
-class Place(NamedTuple):
+class PullOutcome(NamedTuple):
     """Where a reader is: the outcome of a pull, in offsets of one kind."""
 
     code: int
@@ -62,12 +62,12 @@ class LogicRead:
         """What a client adds to the offsets of the records (offsetDelta)."""
         return self.part.logic_offset - self.part.start_offset
 
-    def shown(self, offset: int, found: Place) -> Place:
+    def shown(self, offset: int, found: PullOutcome) -> PullOutcome:
         """What the answer of the physical queue to a pull from ``offset`` means for the reader of the logic queue."""
         part = self.part
         if found.code != ResponseCode.SUCCESS:
             part, found = self._moved(offset, found)
-        return Place(found.code, *self._offsets(part, *found[1:]))
+        return PullOutcome(found.code, *self._offsets(part, *found[1:]))
 
     def offsets(self, next_offset: int, min_offset: int, max_offset: int) -> tuple[int, int, int]:
         """Offsets of the part's physical queue in the logic queue."""
@@ -84,7 +84,7 @@ class LogicRead:
             max(logic_offset(part, max_offset), self._queue.last_offset),
         )
 
-    def _moved(self, offset: int, found: Place) -> tuple[Part, Place]:
+    def _moved(self, offset: int, found: PullOutcome) -> tuple[Part, PullOutcome]:
         """Nothing was found: a reader at the end of an earlier part goes on with the next one, and one before the
         beginning of a part with its first message."""
         part, queue = self.part, self._queue
@@ -105,7 +105,7 @@ class LogicRead:
                 following = queue.next_of(part)
                 if following is not None:
                     start = following.start_offset
-                    return following, Place(ResponseCode.PULL_RETRY_IMMEDIATELY, start, start, start)
+                    return following, PullOutcome(ResponseCode.PULL_RETRY_IMMEDIATELY, start, start, start)
                 if not is_leader or code != ResponseCode.PULL_OFFSET_MOVED:
                     code = ResponseCode.PULL_NOT_FOUND  # the logic offset of the next part is not known yet
-        return part, Place(code, next_offset, min_offset, max_offset)
+        return part, PullOutcome(code, next_offset, min_offset, max_offset)

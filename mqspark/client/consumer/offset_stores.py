@@ -16,7 +16,7 @@ from typing import Protocol
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.topic_routes import MASTER_ID, BrokerReplica, replica_of
-from mqspark.errors import ClientError, ConnectionLost, MQError, NoRoute, ProtocolError
+from mqspark.errors import BrokerError, ClientError, ConnectionLost, MQError, NoRoute, ProtocolError
 from mqspark.message import MessageQueue
 from mqspark.names import path_below
 from mqspark.protocol import fastjson
@@ -60,8 +60,16 @@ class BrokerOffsets:
         # Like Java's client, this lets the broker return 0 for a young queue (setZeroIfNotFound is not set). A
         # queue added to a topic that a group already reads must not lose messages that arrived before the group
         # noticed the queue.
+        try:
+            return await self._read_at(self._replica(queue).address, queue)
+        except BrokerError as error:
+            if not await self._instance.has_moved(queue, error):
+                raise
+        return await self._read_at(self._replica(queue).address, queue)
+
+    async def _read_at(self, address: str, queue: MessageQueue) -> int | None:
         response = await self._instance.remoting.invoke(
-            self._replica(queue).address,
+            address,
             RequestCode.QUERY_CONSUMER_OFFSET,
             QueryConsumerOffsetRequestHeader(
                 consumer_group=self._group,
@@ -82,13 +90,15 @@ class BrokerOffsets:
         async with self._turn:
             for wave in commit_waves(offsets):
                 # An unreachable broker must not stop the commits at the others.
-                queues = [queue for queue in wave if (queue.broker_name, queue.topic) not in failures]
+                queues = [
+                    queue for queue in wave if (self._instance.broker_of(queue), queue.topic) not in failures
+                ]
                 outcomes = await asyncio.gather(
                     *(self._write_one(queue, offsets[queue]) for queue in queues), return_exceptions=True
                 )
                 for queue, outcome in zip(queues, outcomes, strict=True):
                     if isinstance(outcome, BaseException):
-                        failures[queue.broker_name, queue.topic] = outcome
+                        failures[self._instance.broker_of(queue), queue.topic] = outcome
                     elif outcome == MASTER_ID:
                         lasting.append(queue)
         for failure in failures.values():
@@ -105,7 +115,14 @@ class BrokerOffsets:
 
     async def _write_one(self, queue: MessageQueue, offset: int) -> int:
         """Store at one broker; returns its id."""
-        replica = self._replica(queue)
+        try:
+            return await self._write_at(self._replica(queue), queue, offset)
+        except BrokerError as error:
+            if not await self._instance.has_moved(queue, error):
+                raise
+        return await self._write_at(self._replica(queue), queue, offset)
+
+    async def _write_at(self, replica: BrokerReplica, queue: MessageQueue, offset: int) -> int:
         await self._instance.remoting.invoke(
             replica.address,
             RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -121,7 +138,7 @@ class BrokerOffsets:
         return replica.broker_id
 
     def _replica(self, queue: MessageQueue) -> BrokerReplica:
-        replica = replica_of(self._instance.replicas(queue.broker_name))
+        replica = replica_of(self._instance.replicas(self._instance.broker_of(queue)))
         if replica is None:
             raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
         return replica

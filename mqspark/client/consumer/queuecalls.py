@@ -12,7 +12,13 @@ from mqspark.client.producer.faults import FaultTable
 from mqspark.client.remoting.filters import require_sql
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.namespaces import Namespace
-from mqspark.client.remoting.topic_routes import MASTER_ID, BrokerReplica, replica_of
+from mqspark.client.remoting.topic_routes import (
+    MASTER_ID,
+    BrokerReplica,
+    is_logic_broker,
+    place_in_logic_queue,
+    replica_of,
+)
 from mqspark.errors import BrokerError, ConnectionLost, MQError, NoRoute, RequestTimeout
 from mqspark.filter.sql import SQL92
 from mqspark.message import INNER_BATCH, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
@@ -110,21 +116,28 @@ class QueueCalls:
         return response.header(SearchOffsetResponseHeader).offset
 
     async def _ask(self, queue: MessageQueue, code: int, header: Header) -> Command:
+        remoting = self._instance.remoting
         address = (await self._replica(queue, MASTER_ID)).address
-        return await self._instance.remoting.invoke(address, code, header, timeout_ms=_OFFSET_TIMEOUT_MS)
+        try:
+            return await remoting.invoke(address, code, header, timeout_ms=_OFFSET_TIMEOUT_MS)
+        except BrokerError as error:
+            if not await self._instance.has_moved(queue, error):
+                raise
+        address = (await self._replica(queue, MASTER_ID)).address
+        return await remoting.invoke(address, code, header, timeout_ms=_OFFSET_TIMEOUT_MS)
 
     async def _replica(self, queue: MessageQueue, broker_id: int) -> BrokerReplica:
-        replica = replica_of(self._instance.replicas(queue.broker_name), broker_id)
+        replica = replica_of(self._instance.replicas(self._instance.broker_of(queue)), broker_id)
         if replica is None:
             route = await self._instance.route(queue.topic, refresh=True)
-            replica = replica_of(route.brokers.get(queue.broker_name), broker_id)
+            replica = replica_of(route.brokers.get(route.broker_of(queue)), broker_id)
         if replica is None:
             raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
         return replica
 
     async def _readable(self, queue: MessageQueue, broker_id: int) -> BrokerReplica:
         """The replica to pull from: a slave in the place of a master that did not answer lately."""
-        replicas = self._instance.replicas(queue.broker_name)
+        replicas = self._instance.replicas(self._instance.broker_of(queue))
         master = replicas.get(MASTER_ID)
         if broker_id == MASTER_ID and master is not None and not self._masters.available(master):
             slaves = {number: address for number, address in replicas.items() if number != MASTER_ID}
@@ -139,7 +152,8 @@ class QueueCalls:
             await asyncio.sleep(_FLOW_CONTROL_PAUSE_S)
             return
         await asyncio.sleep(_ERROR_PAUSE_S)
-        if isinstance(error, (ConnectionLost, RequestTimeout)):
+        moved = isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+        if moved or isinstance(error, (ConnectionLost, RequestTimeout)):
             try:
                 await self._instance.route(queue.topic, refresh=True)
             except MQError as failure:
@@ -152,6 +166,15 @@ class QueueCalls:
         ``delay_level`` (0: according to the number of attempts), or stores it as a dead letter if it was
         delivered too often (None: the group's configuration) or the level is negative. Raises ClientError if the
         broker does not accept it."""
+        queue = self._namespace.wrap_queue(message.queue)
+        if is_logic_broker(
+            queue.broker_name
+        ):  # the message is where it was stored, whoever leads its queue now
+            route = await self._instance.route(queue.topic)
+            stored_at = route.broker_at(message.store_host)
+            if stored_at is None:
+                raise NoRoute(queue.topic, f"no broker of it has the address {message.store_host}")
+            queue = queue._replace(broker_name=stored_at)
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
             group=self._settings.group,
@@ -159,9 +182,9 @@ class QueueCalls:
             origin_msg_id=message.message_id,
             origin_topic=self._namespace.wrap(message.topic),
             max_reconsume_times=max_reconsume_times,
-            bname=message.broker_name,
+            bname=queue.broker_name,
         )
-        await self._ask(self._namespace.wrap_queue(message.queue), RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await self._ask(queue, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
     # --- pull -------------------------------------------------------------------------------------------
 
@@ -225,7 +248,7 @@ class QueueCalls:
             raise
         except BrokerError:
             if broker_id == MASTER_ID != replica.broker_id:  # a slave that serves no pulls is no help
-                master = self._instance.replicas(queue.broker_name).get(MASTER_ID)
+                master = self._instance.replicas(self._instance.broker_of(queue)).get(MASTER_ID)
                 if master is not None:
                     self._masters.forgive(master)
             raise
@@ -243,7 +266,9 @@ class QueueCalls:
             limits = self._instance.options.inflate_limits
             messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits)
             if rest is not None:
-                next_offset = rest
+                next_offset = rest + (answer.offset_delta or 0)
+            if is_logic_broker(queue.broker_name):
+                place_in_logic_queue(messages, queue, answer.offset_delta)
             if messages and messages[0].sys_flag & INNER_BATCH:
                 # The broker returns the whole record that contains the offset; earlier messages in it were
                 # already consumed.

@@ -79,6 +79,8 @@ RETRYABLE = frozenset(
         ResponseCode.NO_BUYER_ID,
         ResponseCode.NOT_IN_CURRENT_UNIT,
         ResponseCode.GO_AWAY,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
     }
 )
-"""Response codes after which another broker is tried (DefaultMQProducer.retryResponseCodes)."""
+"""Response codes after which another broker is tried (DefaultMQProducer.retryResponseCodes), or the one that leads the
+logic queue now."""

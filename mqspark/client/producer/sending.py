@@ -340,14 +340,15 @@ class Sender:
         target = sending.target
         lost = isinstance(error, (ConnectionLost, RequestTimeout))
         again = target is not None and (lost or (isinstance(error, BrokerError) and error.code in RETRYABLE))
-        if again and target is not None:
+        moved = isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+        if again and target is not None and not moved:
             self.faults.record(target.broker_name, 0, isolate=True)
             if isinstance(error, BrokerError) and error.code == ResponseCode.GO_AWAY and target.channel:
                 target.channel.retire()
         if (
             again
             and not self._closing
-            and self._may_retry(sending)
+            and (moved or self._may_retry(sending))  # the queue stays the same, and nothing was stored
             and self.now() + MIN_ATTEMPT_S < sending.deadline
         ):
             log.debug("attempt %d to send to %s failed: %s", sending.attempts, sending.topic, error)
@@ -365,7 +366,7 @@ class Sender:
         if (
             isinstance(error, BrokerError)
             and topic is not None
-            and topic.has_one_broker
+            and (topic.has_one_broker or error.code == ResponseCode.NOT_LEADER_FOR_QUEUE)
             and self.now() + pause_s + MIN_ATTEMPT_S < sending.deadline
         ):
             asyncio.get_running_loop().call_later(pause_s, self._look_again, sending, error)

@@ -45,6 +45,7 @@ class Target:
         self,
         queue: MessageQueue,
         shown: MessageQueue,
+        broker_name: str,
         group: str,
         default_queue_count: int,
         more: Mapping[str, str] | None = None,
@@ -52,7 +53,8 @@ class Target:
         self.queue = queue
         self.shown = shown
         """The queue under the program's name of the topic."""
-        self.broker_name = queue.broker_name
+        self.broker_name = broker_name
+        """Of a logic queue, the broker that led it when the route was looked up."""
         self.channel: Channel | None = None
         fields = [self._fields(group, default_queue_count, code, more or {}) for code in _CODES]
         self.heads = tuple(
@@ -241,5 +243,10 @@ class Targets:
 
     def _target(self, queue: MessageQueue) -> Target:
         return Target(
-            queue, self._namespace.unwrap_queue(queue), self._group, self._default_topic_queues, self._more
+            queue,
+            self._namespace.unwrap_queue(queue),
+            self._instance.broker_of(queue),
+            self._group,
+            self._default_topic_queues,
+            self._more,
         )

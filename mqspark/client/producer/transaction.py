@@ -33,6 +33,7 @@ from mqspark.client.producer.producer_settings import ProducerKeywords, Producer
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.remoting.remoting import Channel
+from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute
 from mqspark.message import (
     DEFAULT_TOPIC,
@@ -264,7 +265,14 @@ class TransactionProducer(Producer):
     ) -> TransactionResult:
         """Report the outcome to the broker. A failure is only logged: the broker will check."""
         result = prepared.result
-        _, _, position = decode_offset_id(result.offset_message_id)
+        host, port, position = decode_offset_id(result.offset_message_id)
+        broker_name = result.queue.broker_name
+        if is_logic_broker(
+            broker_name
+        ):  # the half message is where it was stored, whoever leads its queue now
+            route = self._instance.cached_route(self._namespace.wrap(prepared.message.topic))
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            broker_name = (None if route is None else route.broker_at(address)) or broker_name
         header = EndTransactionRequestHeader(
             topic=self._namespace.wrap(prepared.message.topic),
             producer_group=self.group,
@@ -274,14 +282,14 @@ class TransactionProducer(Producer):
             from_transaction_check=False,
             msg_id=result.message_id,
             transaction_id=result.message_id,
-            bname=result.queue.broker_name,
+            bname=broker_name,
         )
-        address = self._instance.broker_address(result.queue.broker_name)
+        known = self._instance.broker_address(broker_name)
         try:
-            if address is None:
-                raise NoRoute(prepared.message.topic, f"broker {result.queue.broker_name} has no address")
+            if known is None:
+                raise NoRoute(prepared.message.topic, f"broker {broker_name} has no address")
             async with asyncio.timeout(self._send_timeout_ms / 1000):
-                channel = await self._instance.remoting.connect(address)
+                channel = await self._instance.remoting.connect(known)
                 await channel.drain()
             channel.oneway(RequestCode.END_TRANSACTION, header, remark=_remark(error))
             self._saw_end(prepared.message, header, state, channel)

@@ -75,9 +75,8 @@ class BrokerLocks:
         answer = await self._instance.remoting.invoke(address, code, body=body, timeout_ms=_TIMEOUT_MS)
         return answer.body
 
-    @staticmethod
-    def _by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    def _by_broker(self, queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
-            by_broker.setdefault(queue.broker_name, []).append(queue)
+            by_broker.setdefault(self._instance.broker_of(queue), []).append(queue)
         return by_broker

@@ -21,7 +21,7 @@ from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.pauses import Timers
 from mqspark.client.remoting.remoting import Channel, Remoting
 from mqspark.client.remoting.tls import tls_context
-from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute, address_of
+from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute, address_of, is_logic_broker
 from mqspark.clock import SystemClock
 from mqspark.errors import (
     BadRoute,
@@ -35,7 +35,7 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from mqspark.message import DEFAULT_TOPIC
+from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import ConsumerData
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
@@ -322,6 +322,19 @@ class ClientInstance:
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """The address of that broker, or of any other with the name; None when no route has the name."""
         return address_of(self._brokers.get(broker_name), broker_id)
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        """The name of the broker that serves the queue: of a logic queue the one that leads it now."""
+        route = self._routes.get(queue.topic) if is_logic_broker(queue.broker_name) else None
+        return queue.broker_name if route is None else route.broker_of(queue)
+
+    async def has_moved(self, queue: MessageQueue, error: BrokerError) -> bool:
+        """Whether the error says that the broker does not lead the logic queue. Then the route is looked up again;
+        raises what ``route`` raises."""
+        moved = error.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+        if moved:
+            await self.route(queue.topic, refresh=True)
+        return moved
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:
         """The addresses of all brokers with the name, by their ids; empty when no route names it."""

@@ -10,14 +10,14 @@ Facts: RocketMQ's MQClientInstance (topicRouteData2TopicPublishInfo and its neig
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mqspark.errors import BadRoute
 from mqspark.logs import printable, sparing
-from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue, Queues, parse_number
-from mqspark.names import is_address
-from mqspark.protocol.bodies.topic_bodies import QueueData, TopicRouteData
+from mqspark.message import PERM_READ, PERM_WRITE, MessageExt, MessageQueue, QueueOffset, Queues, parse_number
+from mqspark.names import is_address, is_sound
+from mqspark.protocol.bodies.topic_bodies import QueueData, TopicQueueMappingInfo, TopicRouteData
 
 __all__ = [
     "MASTER_ID",
@@ -27,6 +27,8 @@ __all__ = [
     "BrokerReplica",
     "TopicRoute",
     "address_of",
+    "is_logic_broker",
+    "place_in_logic_queue",
     "replica_of",
     "sound_queues",
 ]
@@ -39,7 +41,24 @@ MAX_QUEUES = 65_536
 MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
 """Maximum queues of a topic on all brokers."""
 
+LOGIC_PREFIX = "__syslo__"
+"""Begins the names under which clients see the logic queues of static topics
+(MixAll.LOGICAL_QUEUE_MOCK_BROKER_PREFIX)."""
+GLOBAL_SCOPE = "__global__"
+
 _log = sparing(__name__)
+
+
+def place_in_logic_queue(messages: Iterable[MessageExt], queue: MessageQueue, delta: int | None) -> None:
+    """Give pulled messages, which say where they are stored, their places in a logic queue (PullAPIWrapper)."""
+    for message in messages:
+        message.queue_id = queue.queue_id
+        message.queue_offset = QueueOffset(message.queue_offset + (delta or 0))
+
+
+def is_logic_broker(name: str) -> bool:
+    """Whether it stands for the logic queues of a static topic, whose brokers change."""
+    return name.startswith(LOGIC_PREFIX)
 
 
 def sound_queues(topic: str, queue_datas: Iterable[QueueData]) -> list[QueueData]:
@@ -76,6 +95,8 @@ class TopicRoute:
     """Broker name to broker id to ``ip:port``."""
     publish_queues: Sequence[MessageQueue]
     subscribe_queues: Sequence[MessageQueue]
+    leaders: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Of a static topic: logic broker to logic queue id to the broker that leads the queue."""
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, *, max_queues: int | None = None) -> TopicRoute:
@@ -101,7 +122,25 @@ class TopicRoute:
         ordered = publish.items()
         if data.order_topic_conf:
             ordered = _ordered(topic, data.order_topic_conf).items()
+        elif data.topic_queue_mapping_by_broker:
+            counts, leaders = _logic_queues(topic, data.topic_queue_mapping_by_broker.values())
+            queues = Queues(topic, sorted(counts.items()))
+            return cls(topic, brokers, queues, queues, leaders)
         return cls(topic, brokers, Queues(topic, ordered), Queues(topic, subscribe.items()))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether its queues are logic queues."""
+        return bool(self.leaders)
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        """The broker that serves the queue: of a logic queue its leader, as far as the route knows one."""
+        name = queue.broker_name
+        return self.leaders.get(name, {}).get(queue.queue_id, name)
+
+    def broker_at(self, address: str) -> str | None:
+        """The broker, any of whose replicas has the address."""
+        return next((name for name, ids in self.brokers.items() if address in ids.values()), None)
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """That broker, else any other with this name, else None."""
@@ -145,6 +184,29 @@ def _sound_addresses(topic: str, broker_name: str, addresses: Mapping[int, str])
             printable(broker_name, 80),
         )
     return sound
+
+
+def _logic_queues(
+    topic: str, mappings: Iterable[TopicQueueMappingInfo]
+) -> tuple[dict[str, int], dict[str, dict[int, str]]]:
+    """The number of logic queues by logic broker, and who leads each: the broker with the highest epoch
+    (topicRouteData2EndpointsForStaticTopic). Raises BadRoute."""
+    counts: dict[str, int] = {}
+    leaders: dict[str, dict[int, str]] = {}
+    for info in sorted(mappings, key=lambda info: info.epoch):
+        if not 0 <= info.total_queues <= MAX_QUEUES or not is_sound(info.scope) or not info.bname:
+            what = f"the mapping of broker {printable(info.bname or '', 80)} has {info.total_queues} queues"
+            raise BadRoute(topic, what)
+        name = LOGIC_PREFIX + (info.scope[2:] if info.scope == GLOBAL_SCOPE else info.scope)
+        counts[name] = max(counts.get(name, 0), info.total_queues)
+        leaders.setdefault(name, {}).update(
+            (number, info.bname) for number in info.curr_id_map if 0 <= number < info.total_queues
+        )
+    if sum(counts.values()) > MAX_ROUTE_QUEUES:
+        raise BadRoute(
+            topic, f"it names {sum(counts.values())} queues, and a client takes {MAX_ROUTE_QUEUES}"
+        )
+    return counts, leaders
 
 
 def _ordered(topic: str, configuration: str) -> dict[str, int]:

@@ -1,0 +1,172 @@
+"""Our clients on a static topic, while its queues move from broker to broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark import (
+    AdminClient,
+    ConsumeFromWhere,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
+from mqspark.client.blocking import BlockingClient
+from mqspark.errors import BadRoute
+from mqspark.testing import Cluster
+from tests.support.static_topics import StaticTopicTool
+from tests.support.waiting import eventually
+
+TOPIC = "Logic"
+QUEUES = 2
+LOGIC = "__syslo__global__"
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(
+        2, store=tmp_path, settings={"flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s 1s 1s 1s"}
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def tool(cluster: Cluster) -> Iterator[StaticTopicTool]:
+    masters = {app.config.broker_name: app.address for app in cluster.apps}
+    tool = StaticTopicTool(cluster.namesrv, masters, TOPIC)
+    tool.create(QUEUES, next(iter(masters)))
+    yield tool
+    tool.close()
+
+
+def brokers(tool: StaticTopicTool) -> tuple[str, str]:
+    first, second = tool.masters
+    return first, second
+
+
+def test_what_a_route_of_a_static_topic_means(cluster: Cluster, tool: StaticTopicTool) -> None:
+    first, second = brokers(tool)
+    with AdminClient(cluster.namesrv) as admin:
+        route = admin.topic_route(TOPIC)
+        queues = [MessageQueue(TOPIC, LOGIC, number) for number in range(QUEUES)]
+        assert list(route.publish_queues) == list(route.subscribe_queues) == queues
+        assert {route.broker_of(queue) for queue in queues} == {first}
+        tool.remap(second)
+        assert {admin.topic_route(TOPIC).broker_of(queue) for queue in queues} == {second}
+    client = BlockingClient(cluster.namesrv)
+    with pytest.raises(BadRoute, match="static topic"):
+        client.route(TOPIC)
+    client.close()
+
+
+def test_nothing_is_lost_or_reordered_while_queues_move(cluster: Cluster, tool: StaticTopicTool) -> None:
+    first, second = brokers(tool)
+    sent: dict[int, list[int]] = {number: [] for number in range(QUEUES)}
+    got: dict[int, list[int]] = {number: [] for number in range(QUEUES)}
+    places: set[tuple[int, int]] = set()
+    stopped = threading.Event()
+    failures: list[BaseException] = []
+
+    def send(queue_id: int) -> None:
+        queue = MessageQueue(TOPIC, LOGIC, queue_id)
+        try:
+            with Producer(cluster.namesrv, group=f"p{queue_id}", send_timeout_ms=20_000) as producer:
+                while not stopped.is_set():
+                    number = len(sent[queue_id])
+                    result = producer.send(Message.of(TOPIC, b"%d" % number), queue=queue)
+                    assert result.queue == queue
+                    sent[queue_id].append(result.queue_offset)
+        except BaseException as error:
+            failures.append(error)
+
+    def listen(message: MessageExt) -> None:
+        assert message.broker_name == LOGIC
+        got[message.queue_id].append(int(message.body))
+        places.add((message.queue_id, message.queue_offset))
+
+    consumer = PushConsumer(
+        cluster.namesrv,
+        group="readers",
+        listener=listen,
+        ordered=True,
+        consume_from=FIRST,
+    )
+    consumer.subscribe(TOPIC)
+    senders = [threading.Thread(target=send, args=(number,)) for number in sent]
+    with consumer:
+        for sender in senders:
+            sender.start()
+        for number, target in enumerate((second, first, second), 1):
+            eventually(
+                lambda at_least=number * 40: all(len(each) > at_least for each in got.values()), "read"
+            )
+            tool.remap(target)
+        eventually(lambda: all(len(each) > 160 for each in got.values()), "read after the last move")
+        stopped.set()
+        for sender in senders:
+            sender.join(30)
+        assert failures == []
+        eventually(lambda: all(len(got[each]) >= len(sent[each]) for each in sent), "everything is read")
+    for queue_id, offsets in sent.items():
+        assert got[queue_id] == list(range(len(offsets))), "each once, in order"
+        known = [offset for offset in offsets if offset >= 0]  # -1 while a queue moves
+        assert known == sorted(known)
+        assert {(queue_id, offset) for offset in known} <= places
+    with AdminClient(cluster.namesrv) as admin:
+        for queue_id in sent:
+            queue = MessageQueue(TOPIC, LOGIC, queue_id)
+            assert admin.query_offset("readers", queue) == admin.queue_bounds(queue)[1]
+            assert admin.queue_bounds(queue)[0] == 0
+
+
+def test_a_failed_message_comes_back_wherever_its_queue_is(cluster: Cluster, tool: StaticTopicTool) -> None:
+    _, second = brokers(tool)
+    seen: list[tuple[bytes, int]] = []
+
+    def listen(message: MessageExt) -> None:
+        seen.append((message.body, message.reconsume_times))
+        if message.reconsume_times == 0:
+            raise ValueError("not now")
+
+    with Producer(cluster.namesrv, group="p") as producer:
+        producer.send(Message.of(TOPIC, b"before"))
+        tool.remap(second)
+        producer.send(Message.of(TOPIC, b"after"))
+    consumer = PushConsumer(
+        cluster.namesrv,
+        group="failing",
+        listener=listen,
+        consume_from=FIRST,
+    )
+    consumer.subscribe(TOPIC)
+    with consumer:
+        eventually(lambda: {(b"before", 1), (b"after", 1)} <= set(seen), "both come again", 60)
+
+
+def test_a_transaction_ends_where_it_began(cluster: Cluster, tool: StaticTopicTool) -> None:
+    _, second = brokers(tool)
+
+    def execute(message: Message) -> TransactionState:
+        tool.remap(second)
+        return TransactionState.COMMIT
+
+    with TransactionProducer(
+        cluster.namesrv, group="tx", execute=execute, check=lambda message: TransactionState.UNKNOWN
+    ) as producer:
+        producer.send_in_transaction(Message.of(TOPIC, b"both"))
+    with AdminClient(cluster.namesrv) as admin:
+        queues = admin.topic_route(TOPIC).subscribe_queues
+
+        def bodies() -> list[bytes]:
+            return [message.body for queue in queues for message in admin.read(queue, 0).messages]
+
+        eventually(lambda: bodies() == [b"both"], "the commit is readable")
