@@ -61,9 +61,13 @@ def shown(got: RecvMessage) -> dict[str, Any]:
 # ---- producing
 
 
-def producer_start(namesrv: str, group: str, compress_over: int | None = None) -> Any:
+def producer_start(
+    namesrv: str, group: str, compress_over: int | None = None, access_key: str = "", secret_key: str = ""
+) -> Any:
     made = Producer(group, timeout=10_000, max_message_size=4 << 20)
     made.set_namesrv_addr(namesrv)
+    if access_key:
+        made.set_session_credentials(access_key, secret_key, "")
     ffi_check(dll.SetProducerInstanceName(made._handle, f"driver{time.monotonic_ns()}".encode()))
     if compress_over is not None:
         # The binding has no name for this.
@@ -120,7 +124,14 @@ class Push:
     """A consumer and what its listener was given. A message's property `failures` says how often it fails."""
 
     def __init__(
-        self, namesrv: str, group: str, subscriptions: dict[str, str], orderly: bool, model: str
+        self,
+        namesrv: str,
+        group: str,
+        subscriptions: dict[str, str],
+        orderly: bool,
+        model: str,
+        access_key: str,
+        secret_key: str,
     ) -> None:
         self.received: queue.Queue[dict[str, Any]] = queue.Queue()
         self._lock = threading.Lock()
@@ -129,6 +140,8 @@ class Push:
         self._consumer.set_namesrv_addr(namesrv)
         self._consumer.set_instance_name(f"driver{time.monotonic_ns()}")
         self._consumer.set_thread_count(4)
+        if access_key:
+            self._consumer.set_session_credentials(access_key, secret_key, "")
         for topic, expression in subscriptions.items():
             ffi_check(dll.Subscribe(self._consumer._handle, topic.encode(), expression.encode()))
         self._consumer._register_callback(self._listen)
@@ -147,9 +160,15 @@ class Push:
 
 
 def push_start(
-    namesrv: str, group: str, subscriptions: dict[str, str], orderly: bool = False, model: str = "CLUSTERING"
+    namesrv: str,
+    group: str,
+    subscriptions: dict[str, str],
+    orderly: bool = False,
+    model: str = "CLUSTERING",
+    access_key: str = "",
+    secret_key: str = "",
 ) -> Any:
-    return keep(Push(namesrv, group, subscriptions, orderly, model))
+    return keep(Push(namesrv, group, subscriptions, orderly, model, access_key, secret_key))
 
 
 def push_take(handle: int, count: int, timeout_ms: int) -> list[dict[str, Any]]:

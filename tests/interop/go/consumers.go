@@ -56,6 +56,9 @@ func consumerOptions(with arguments) []consumer.Option {
 	if with.TraceTopic != "" {
 		chosen = append(chosen, consumer.WithTrace(traceOf(with)))
 	}
+	if with.AccessKey != "" {
+		chosen = append(chosen, consumer.WithCredentials(with.credentials()))
+	}
 	return chosen
 }
 

@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
 type request struct {
@@ -62,6 +64,12 @@ type arguments struct {
 	QueueID      int       `json:"queue_id"`
 	Queues       int       `json:"queues"`
 	Offset       int64     `json:"offset"`
+	AccessKey    string    `json:"access_key"`
+	SecretKey    string    `json:"secret_key"`
+}
+
+func (with arguments) credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: with.AccessKey, SecretKey: with.SecretKey}
 }
 
 func (with arguments) timeout() time.Duration {

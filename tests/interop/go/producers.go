@@ -35,6 +35,9 @@ func producerOptions(with arguments) []producer.Option {
 	if with.TraceTopic != "" {
 		chosen = append(chosen, producer.WithTrace(traceOf(with)))
 	}
+	if with.AccessKey != "" {
+		chosen = append(chosen, producer.WithCredentials(with.credentials()))
+	}
 	return chosen
 }
 

@@ -85,6 +85,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.filter.expression.EvaluationContext;
 import org.apache.rocketmq.filter.expression.Expression;
 import org.apache.rocketmq.filter.parser.SelectorParser;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.header.AckMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.header.ChangeInvisibleTimeRequestHeader;
 import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
@@ -281,6 +282,12 @@ public final class Driver {
         client.setPersistConsumerOffsetInterval(500);
     }
 
+    /** Signs all requests with the keys that are given; null without. */
+    private static RPCHook signing(JSONObject with) {
+        return with.containsKey("access_key")
+            ? new AclClientRPCHook(new SessionCredentials(with.getString("access_key"), with.getString("secret_key"))) : null;
+    }
+
     private static JSONObject started(Object kept, ClientConfig client) {
         return JSONObject.of("handle", keep(kept), "client_id", client.buildMQClientId());
     }
@@ -288,7 +295,7 @@ public final class Driver {
     // ---- producer
 
     private static Object producerStart(JSONObject with) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(with.getString("group"), with.containsKey("trace_topic"), with.getString("trace_topic"));
+        DefaultMQProducer producer = new DefaultMQProducer(with.getString("group"), signing(with), with.containsKey("trace_topic"), with.getString("trace_topic"));
         configure(producer, with);
         producer.setSendMsgTimeout(with.getIntValue("timeout_ms", 10000));
         if (with.containsKey("in_flight")) {
@@ -542,7 +549,7 @@ public final class Driver {
     // ---- push consumer
 
     private static Object pushStart(JSONObject with) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(with.getString("group"), with.containsKey("trace_topic"), with.getString("trace_topic"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(with.getString("group"), signing(with), new AllocateMessageQueueAveragely(), with.containsKey("trace_topic"), with.getString("trace_topic"));
         configure(consumer, with);
         if (with.containsKey("allocation")) {
             consumer.setAllocateMessageQueueStrategy(strategy(with));
@@ -964,8 +971,7 @@ public final class Driver {
                 if (line.hasOption('n')) {
                     System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, line.getOptionValue('n'));
                 }
-                command.execute(line, options, with.containsKey("access_key") ? new AclClientRPCHook(
-                        new SessionCredentials(with.getString("access_key"), with.getString("secret_key"))) : null);
+                command.execute(line, options, signing(with));
             } catch (Exception thrown) {
                 thrown.printStackTrace();
             }
