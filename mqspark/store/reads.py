@@ -17,6 +17,7 @@ from mqspark.record import Parts
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.config import StoreConfig
 from mqspark.store.index.indexer import Indexer
+from mqspark.store.index.keys import tag_key
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.fetch import Fetcher, GetResult
@@ -123,16 +124,18 @@ class Reads:
             raise self._unreadable(f"the log at {position}", again, error) from error
 
     def query_message(
-        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, *, is_tag: bool = False
     ) -> list[memoryview]:
-        """Visible records with a key of this hash, stored between the two times (inclusive, in whole
-        seconds), in log order: the newest ``max_num``, but at most max_msgs_num_batch.
+        """Visible records with a key (``is_tag``: a tag) of this hash, stored between the two times (inclusive, in
+        whole seconds), in log order: the newest ``max_num``, but at most max_msgs_num_batch.
 
         Other keys may have the same hash, so the caller compares. Follows DefaultMessageStore.queryMessage.
         """
         if self._indexer is None:
             return []
         limit = min(max_num, self._config.max_msgs_num_batch)
+        if is_tag:
+            key = tag_key(key)
         found = self._indexer.find(
             topic, key, limit, begin_ms, end_ms, end=self._pipeline.visible_end, durable=self._log.durable
         )

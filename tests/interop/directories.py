@@ -81,6 +81,9 @@ def make_directory(folder: Path) -> Path:
     return folder / "store"
 
 
+TAGS = ("red", "blue", "gr\u00fcn")
+
+
 @dataclass
 class View:
     """Everything there is, by queue; ``==`` says whether two brokers serve the same."""
@@ -91,12 +94,14 @@ class View:
     offsets_by_time: dict[tuple[str, int, int], int] = field(default_factory=dict)
     keys: dict[str, list[int]] = field(default_factory=dict)
     """Physical offsets."""
+    tags: dict[str, list[int]] = field(default_factory=dict)
+    """Physical offsets, by the index."""
     committed: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def differences(self, other: "View") -> dict[str, object]:
         """What is not the same in both: name and key -> (here, there)."""
         found: dict[str, object] = {}
-        for name in ("ends", "records", "offsets_by_time", "keys", "committed"):
+        for name in ("ends", "records", "offsets_by_time", "keys", "tags", "committed"):
             here, there = getattr(self, name), getattr(other, name)
             for key in here.keys() | there.keys():
                 if here.get(key) != there.get(key):
@@ -138,7 +143,7 @@ class Mover:
     def _write_one_of_each(self, connection: RawConnection) -> None:
         rng = self._random
         for queue_id in range(3):
-            tags = rng.choice(["red", "blue", "gr\u00fcn"])
+            tags = rng.choice(TAGS)
             self._send(
                 connection, PLAIN, queue_id, rng.randbytes(rng.choice([1, 100, 2000])), f"TAGS\x01{tags}\x02"
             )
@@ -207,6 +212,8 @@ class Mover:
             for pair in self.keys:
                 topic, key = pair.split()
                 view.keys[pair] = self._find(connection, topic, key)
+            for tag in TAGS if self.sent else ():
+                view.tags[tag] = self._tagged(connection, view, tag)
             for group, topic in self.committed:
                 reply = connection.request(QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0)
                 view.committed[group, topic] = int(reply.ext["offset"])
@@ -258,9 +265,27 @@ class Mover:
                 return sorted(struct.unpack_from(">q", record, 28)[0] for record in records)
             time.sleep(0.1)
 
-    def _query(self, connection: RawConnection, topic: str, key: str) -> Reply:
+    def _tagged(self, connection: RawConnection, view: View, tag: str) -> list[int]:
+        """The newest with this tag, when the index has all of them."""
+        of_plain = [
+            record for queue, records in view.records.items() if queue[0] == PLAIN for record in records
+        ]
+        wanted = sorted(place for _, place, record in of_plain if f"TAGS\x01{tag}\x02".encode() in record)[
+            -64:
+        ]
+        deadline = time.monotonic() + 30
+        while True:
+            reply = self._query(connection, PLAIN, tag, indexType="T")
+            records = records_of(reply.body) if reply.code == 0 else []
+            found = sorted(struct.unpack_from(">q", record, 28)[0] for record in records)
+            if found == wanted:
+                return found
+            assert time.monotonic() < deadline, (tag, found, wanted)
+            time.sleep(0.1)
+
+    def _query(self, connection: RawConnection, topic: str, key: str, **more: object) -> Reply:
         return connection.request(
-            QUERY_MESSAGE, topic=topic, key=key, maxNum=64, beginTimestamp=0, endTimestamp=1 << 52
+            QUERY_MESSAGE, topic=topic, key=key, maxNum=64, beginTimestamp=0, endTimestamp=1 << 52, **more
         )
 
 

@@ -196,7 +196,8 @@ CHAINS: dict[str, list[Row]] = {
         Row("queryMsgById -i 7F00000100002A9F0000000000FFFFFF -t {topic}", "CODE: 208 "),
         Row("queryMsgByKey -t {topic} -k key-3 -m 1 -b {past} -e {future}", "@{topic}@K@key-3@"),
         # RocketMQ 5.5 indexes tags, too.
-        Row("queryMsgByKey -t {topic} -k TagA -p T", "CODE: 208 ", "@{topic}@T@TagA@"),
+        Row("queryMsgByKey -t {topic} -k TagA -p T", "@{topic}@T@TagA@"),
+        Row("queryMsgByKey -t {topic} -k no-such-tag -p T", "CODE: 208 "),
         Row("queryMsgByKey -t {topic} -k no-such-key", "CODE: 208 "),
         Row("queryMsgByUniqueKey -t {topic} -i {unique_id}", "Keys: [key-5]"),
         Row("queryMsgByUniqueKey -t {topic} -i {unique_id} -a", "Keys: [key-5]"),

@@ -15,7 +15,7 @@ from mqspark.record import encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexfile import Shape
-from mqspark.store.index.keys import KeyColumns, index_hash, run_keys
+from mqspark.store.index.keys import KeyColumns, index_hash, run_keys, tag_key
 from mqspark.store.log.scan import read_run
 from tests.support.draws import draws
 
@@ -123,12 +123,15 @@ def test_keys_are_those_of_the_decoded_properties(
     records: list[tuple[str, list[tuple[str, str]], bool]],
 ) -> None:
     data = b""
-    expected = []
+    expected, untagged = [], []
     for topic, pairs, is_terminated in records:
         text = "\x02".join(f"{name}\x01{value}" for name, value in pairs) + "\x02" * is_terminated
         properties = decode_properties(text)
         keys = (properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" "))
+        if properties.get("TAGS"):
+            keys += (tag_key(properties["TAGS"]),)
         expected += [(len(data), index_hash(topic, key)) for key in keys if key]
+        untagged += [(len(data), index_hash(topic, key)) for key in keys if key and not key.startswith("T#")]
         data += encode_record(
             topic=topic,
             body=text.encode()[:9],
@@ -143,6 +146,8 @@ def test_keys_are_those_of_the_decoded_properties(
     assert (run.end, len(run.positions)) == (len(data), len(records))
     found = run_keys(run)
     assert list(zip(found.positions.tolist(), found.hashes.tolist(), strict=True)) == expected
+    found = run_keys(run, tags=False)
+    assert list(zip(found.positions.tolist(), found.hashes.tolist(), strict=True)) == untagged
 
 
 @given(

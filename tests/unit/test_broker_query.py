@@ -60,11 +60,25 @@ def test_by_key_and_by_unique_key(bench: Bench) -> None:
     assert len(bodies(query(peer, "all", 1000))) == 64, "maxMsgsNumBatch"
 
 
-def test_tags_are_not_indexed(bench: Bench) -> None:
+def test_kinds_of_keys(bench: Bench) -> None:
     peer = bench.peer()
     send(peer, 1)
     found = [query(peer, "order-0", indexType=kind).code for kind in ("K", "U", "T")]
     assert found == [0, 0, ResponseCode.QUERY_NOT_FOUND]
+
+
+def test_by_tag(bench: Bench) -> None:
+    peer = bench.peer()
+    for number, tag in enumerate(("red", "blue", "red", "", "dark red", "rot und grün")):
+        text = f"KEYS\x01{number} red\x02" + (f"TAGS\x01{tag}\x02" if tag else "")
+        peer.ask(SEND, send_ext(properties=text), b"%d" % number)
+    assert bodies(query(peer, "red", indexType="T")) == [b"0", b"2"]
+    assert bodies(query(peer, "red", 1, indexType="T")) == [b"2"]
+    assert bodies(query(peer, "dark red", indexType="T")) == [b"4"]
+    assert bodies(query(peer, "rot und grün", indexType="T")) == [b"5"]
+    assert len(bodies(query(peer, "red"))) == 6, "a tag is no key"
+    assert query(peer, "green", indexType="T").code == ResponseCode.QUERY_NOT_FOUND
+    assert query(peer, "red", indexType="T", topic="Other").code == ResponseCode.QUERY_NOT_FOUND
 
 
 def test_the_answer_says_how_far_the_index_is(bench: Bench) -> None:

@@ -40,7 +40,7 @@ _NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"
 _NO_YOUNG_QUEUE = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 """The texts that RocketMQ's clients log for a group without an offset."""
 _TAG_INDEX = "T"
-"""Tags are not indexed; keys and unique keys are, as one kind."""
+"""A tag is asked for. Keys and unique keys, K and U, are one kind."""
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
 """No client accepts a longer frame (RocketMQ would send it)."""
@@ -190,7 +190,7 @@ class LookupProcessor:
         return ok(command, {"timestamp": str(timestamp)})
 
     def query_message(self, session: Session, command: Command) -> None:
-        """Records with a key or, if the request says so, a unique key, in log order. The match is by hash, so
+        """Records with a key or, if the request says so, a unique key or a tag, in log order. The match is by hash, so
         clients compare the keys. If they exceed a frame, the newest are returned. The answer consists of views of
         the log's files, so it needs no memory of its own."""
         header = command.header(QueryMessageRequestHeader)
@@ -198,11 +198,14 @@ class LookupProcessor:
         max_num = header.max_num
         if command.ext.get(_UNIQUE_KEY_QUERY) == "true":
             max_num = store.config.default_query_max_num
-        records = []
-        if header.index_type != _TAG_INDEX:
-            records = store.query_message(
-                header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp
-            )
+        records = store.query_message(
+            header.topic,
+            header.key,
+            max_num,
+            header.begin_timestamp,
+            header.end_timestamp,
+            is_tag=header.index_type == _TAG_INDEX,
+        )
         if not records:
             raise Refusal(
                 ResponseCode.QUERY_NOT_FOUND,

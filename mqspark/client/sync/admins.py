@@ -170,6 +170,24 @@ class AdminClient(Facade):
             end_ms=end_ms,
         )
 
+    def messages_by_tag(
+        self,
+        topic: str,
+        tag: str,
+        *,
+        max_messages: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+    ) -> list[MessageExt]:
+        return self._call(
+            self._aio.messages_by_tag,
+            topic,
+            tag,
+            max_messages=max_messages,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
+
     def message_by_offset_id(self, message_id: str) -> MessageExt:
         return self._call(self._aio.message_by_offset_id, message_id)
 

@@ -1,7 +1,8 @@
 """Extracts index keys from stored records, for a run at once and without a loop over its records.
 
-A record is found under its ``UNIQ_KEY`` and under each word of its ``KEYS`` (IndexService.buildIndex). The
-index knows a key only by the Java hash of ``topic#key``. Here the topics and properties of all records of a
+A record is found under its ``UNIQ_KEY``, under each word of its ``KEYS`` and, since RocketMQ 5.5, under its
+``TAGS`` (IndexService.buildIndex). The index knows a key only by the Java hash of ``topic#key``, a tag by that of
+``topic#T#tag``. Here the topics and properties of all records of a
 run are concatenated as ``topic # 0x02 properties 0x02 topic # …``, and everything is arithmetic on that
 array:
 
@@ -30,7 +31,7 @@ from mqspark.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, java_ha
 from mqspark.store.log.record_tables import Layout
 from mqspark.store.log.scan import Run
 
-__all__ = ["Ints", "KeyColumns", "index_hash", "run_keys"]
+__all__ = ["Ints", "KeyColumns", "index_hash", "run_keys", "tag_key"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,6 +39,8 @@ _PAD = bytes(16)
 """Padding before the first topic, so that looking back for a name stays inside the array."""
 _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 _KEYS = int.from_bytes(b"\x02KEYS", "big")
+_TAGS = int.from_bytes(b"\x02TAGS", "big")
+_TAG_PREFIX = "T#"
 _LAST_FIVE_BYTES = (1 << 40) - 1
 
 _MAX_TEXT_BYTES = 1 << 17
@@ -46,6 +49,8 @@ _powers = np.full(_MAX_TEXT_BYTES, 31, dtype=np.uint32)
 _powers[0] = 1
 POWERS = np.cumprod(_powers, dtype=np.uint32)
 """31^i modulo 2^32."""
+_TAG_FACTOR, _TAG_SUMMAND = np.uint32(31 * 31), np.uint32(31 * ord("T") + ord("#"))
+"""What the prefix of a tag does to the hash of what stands before it."""
 _powers[1:] = pow(31, -1, 1 << 32)
 INVERSE_POWERS = np.cumprod(_powers, dtype=np.uint32)
 """31^-i modulo 2^32."""
@@ -64,16 +69,21 @@ class KeyColumns(NamedTuple):
 _NO_INTS: Ints = np.empty(0, dtype=np.int64)
 
 
+def tag_key(tag: str) -> str:
+    """What the index has for a tag in the place of a key (MessageConst.INDEX_TAG_TYPE)."""
+    return _TAG_PREFIX + tag
+
+
 def index_hash(topic: str, key: str) -> int:
     """The hash of an index entry: the absolute value, and 0 for the number without one (IndexFile)."""
     value = abs(java_hash(f"{topic}#{key}"))
     return value if value < 1 << 31 else 0
 
 
-def run_keys(run: Run) -> KeyColumns:
-    """The keys of the records of a run."""
+def run_keys(run: Run, *, tags: bool = True) -> KeyColumns:
+    """The keys of the records of a run. Without ``tags``: as an index of RocketMQ before 5.5 has them."""
     texts = _Texts(run.topic_starts, run.property_starts, run.property_ends)
-    rows, hashes = _all_keys(run.view, texts, *run.layouts())
+    rows, hashes = _all_keys(run.view, texts, *run.layouts(), tags=tags)
     is_indexed = run.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK_TYPE
     if not is_indexed.all():
         kept = is_indexed[rows]
@@ -89,17 +99,19 @@ class _Texts(NamedTuple):
     ends: Ints
 
 
-def _all_keys(view: memoryview, texts: _Texts, layouts: Sequence[Layout], rest: Ints) -> _Found:
+def _all_keys(
+    view: memoryview, texts: _Texts, layouts: Sequence[Layout], rest: Ints, *, tags: bool
+) -> _Found:
     parts = []
     for layout in layouts:
-        found, odd = _layout_keys(layout)
+        found, odd = _layout_keys(layout, tags=tags)
         parts.append(found)
         rest = np.sort(np.concatenate((rest, odd))) if len(odd) else rest
     ends = np.cumsum(texts.ends[rest] - texts.topics[rest] + 1)
     low, base = 0, 0
     while low < len(rest):
         high = max(low + 1, int(np.searchsorted(ends, base + _MAX_TEXT_BYTES - len(_PAD) - 1, "right")))
-        parts.append(_text_keys(view, texts, rest[low:high]))
+        parts.append(_text_keys(view, texts, rest[low:high], tags=tags))
         low, base = high, int(ends[high - 1])
     if len(parts) == 1:
         return parts[0]
@@ -115,7 +127,7 @@ class _Found(NamedTuple):
     hashes: Ints
 
 
-def _layout_keys(layout: Layout) -> tuple[_Found, Ints]:
+def _layout_keys(layout: Layout, *, tags: bool) -> tuple[_Found, Ints]:
     """The keys of a layout, and the rows whose KEYS have their spaces at other places than the first row."""
     spans = []
     odd = _NO_INTS
@@ -132,16 +144,21 @@ def _layout_keys(layout: Layout) -> tuple[_Found, Ints]:
                 layout = replace(layout, rows=layout.rows[alike], table=layout.table[alike])
         stops = [low - 1, *(np.flatnonzero(is_space[0]) + low).tolist(), high]
         spans += [(before + 1, stop) for before, stop in itertools.pairwise(stops) if stop > before + 1]
+    low, high = layout.values.get(b"TAGS", (0, 0)) if tags else (0, 0)
+    keys = len(spans)
+    if high > low:
+        spans.append((low, high))
     topic = layout.hashes(0, layout.topic_bytes) * np.uint32(31) + np.uint32(0x23)
     hashes = np.empty((len(layout.rows), len(spans)), np.int64)
     for index, (low, high) in enumerate(spans):
-        hashes[:, index] = layout.hashes(low, high, seed=topic).view(np.int32)
+        seed = topic if index < keys else topic * _TAG_FACTOR + _TAG_SUMMAND
+        hashes[:, index] = layout.hashes(low, high, seed=seed).view(np.int32)
     np.abs(hashes, out=hashes)
     hashes[hashes == 1 << 31] = 0
     return _Found(np.repeat(layout.rows, len(spans)), hashes.ravel()), odd
 
 
-def _text_keys(view: memoryview, texts: _Texts, rows: Ints) -> _Found:
+def _text_keys(view: memoryview, texts: _Texts, rows: Ints, *, tags: bool) -> _Found:
     starts, ends = texts.topics[rows], texts.ends[rows]
     slices = [_PAD]
     slices += [view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)]  # type: ignore[misc]
@@ -156,13 +173,16 @@ def _text_keys(view: memoryview, texts: _Texts, rows: Ints) -> _Found:
     text[properties - 2] = 0x23
     text[properties - 1] = 0x02
 
-    row, low, high = _find_keys(text, topics)
-    hashes = _hash(text, topics[row], properties[row] - 1, low, high)
+    row, low, high, is_tag = _find_keys(text, topics, tags=tags)
+    hashes = _hash(text, topics[row], properties[row] - 1, low, high, is_tag)
     return _Found(rows[row], hashes)
 
 
-def _find_keys(text: npt.NDArray[np.uint8], topics: Ints) -> tuple[Ints, Ints, Ints]:
-    """Row, start and end of every key, by row; the unique key of a row before its other keys."""
+def _find_keys(
+    text: npt.NDArray[np.uint8], topics: Ints, *, tags: bool
+) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
+    """Row, start and end of every key, and whether it is the tag, by row; the unique key of a row before its other
+    keys, the tag after them."""
     names = np.flatnonzero(text == 0x01)
     stops = np.flatnonzero(text == 0x02)
     before = np.ndarray((len(text) - 7,), dtype=">u8", buffer=text, strides=(1,))[names - 8].astype(np.uint64)
@@ -185,14 +205,12 @@ def _find_keys(text: npt.NDArray[np.uint8], topics: Ints) -> tuple[Ints, Ints, I
             high = np.sort(np.concatenate((high, spaces)))
             words = high > low
             row, low, high = row[words], low[words], high[words]
-    if not len(row):
-        return unique
-    order = np.argsort(np.concatenate((unique[0] * 2, row * 2 + 1)), kind="stable")
-    return (
-        np.concatenate((unique[0], row))[order],
-        np.concatenate((unique[1], low))[order],
-        np.concatenate((unique[2], high))[order],
-    )
+    tagged = _values(names[before & _LAST_FIVE_BYTES == _TAGS], stops, topics) if tags else (_NO_INTS,) * 3
+    parts = unique, (row, low, high), tagged
+    kinds = np.repeat(np.arange(3), [len(part[0]) for part in parts])
+    all_rows, lows, highs = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(all_rows * 3 + kinds, kind="stable")
+    return all_rows[order], lows[order], highs[order], kinds[order] == 2
 
 
 def _values(names: Ints, stops: Ints, topics: Ints) -> tuple[Ints, Ints, Ints]:
@@ -209,11 +227,19 @@ def _values(names: Ints, stops: Ints, topics: Ints) -> tuple[Ints, Ints, Ints]:
     return row, low, high
 
 
-def _hash(text: npt.NDArray[np.uint8], topic_low: Ints, topic_high: Ints, low: Ints, high: Ints) -> Ints:
-    """Hash of ``topic#`` followed by the key, for every key."""
+def _hash(
+    text: npt.NDArray[np.uint8],
+    topic_low: Ints,
+    topic_high: Ints,
+    low: Ints,
+    high: Ints,
+    is_tag: npt.NDArray[np.bool_],
+) -> Ints:
+    """Hash of ``topic#`` followed by the key, or by ``T#`` and the tag."""
     sums = np.zeros(len(text) + 1, dtype=np.uint32)
     np.cumsum(text * INVERSE_POWERS[: len(text)], dtype=np.uint32, out=sums[1:])
     topic_hash = POWERS[topic_high - 1] * (sums[topic_high] - sums[topic_low])
+    topic_hash[is_tag] = topic_hash[is_tag] * _TAG_FACTOR + _TAG_SUMMAND
     key_hash = POWERS[high - 1] * (sums[high] - sums[low])
     signed = (topic_hash * POWERS[high - low] + key_hash).view(np.int32).astype(np.int64)
     hashes: Ints = np.abs(signed)
@@ -230,5 +256,5 @@ def _hash(text: npt.NDArray[np.uint8], topic_low: Ints, topic_high: Ints, low: I
         for index in np.flatnonzero(has_any(low, high) | has_any(topic_low, topic_high)).tolist():
             topic = text[topic_low[index] : topic_high[index] - 1].tobytes().decode("utf-8", "replace")
             key = text[low[index] : high[index]].tobytes().decode("utf-8", "replace")
-            hashes[index] = index_hash(topic, key)
+            hashes[index] = index_hash(topic, tag_key(key) if is_tag[index] else key)
     return hashes

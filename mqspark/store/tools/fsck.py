@@ -27,8 +27,9 @@ from mqspark.store.compaction.compacted import damaged_generations
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.index.indexfile import IndexFile
-from mqspark.store.index.keys import KeyColumns
+from mqspark.store.index.keys import KeyColumns, run_keys
 from mqspark.store.log.commitlog import Segment, missing_parts
+from mqspark.store.log.scan import Run
 from mqspark.store.messages.fetch import heads_agree
 from mqspark.store.queue.batchqueue import BatchEntry
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue, Entries
@@ -251,10 +252,10 @@ class _LogCheck(LogScan):
 
     # --- the log ------------------------------------------------------------------------------------------------
 
-    def note_records(
-        self, segment: Segment, keys: KeyColumns, store_timestamps_ms: list[int], end: int
-    ) -> None:
-        self._index.compare(keys, end)
+    def note_records(self, segment: Segment, run: Run) -> None:
+        end = run.end_position
+        store_timestamps_ms = run.store_timestamps_ms.tolist()
+        self._index.compare(run)
         self._progress(end - self._log.min_offset, self._total)
         if min(store_timestamps_ms) < self._last_ms - 1000:
             text = f"a record before {end} has an earlier store time than its predecessor: the clock was set back"
@@ -461,6 +462,8 @@ class _IndexCursor:
         self._blocks = self._all_entries(store)
         self._block: npt.NDArray[np.int64] = np.empty((0, 2), np.int64)
         self._behind = 0
+        self._tags = 0
+        """Tags that the index does not have: RocketMQ before 5.5 wrote it."""
         self._end = max((file.header.end_position for file in store.index_files), default=-1)
         self._first: int | None = None
 
@@ -497,30 +500,39 @@ class _IndexCursor:
         taken, self._block = self._block[:count], self._block[count:]
         return taken
 
-    def compare(self, keys: KeyColumns, end: int) -> None:
+    def compare(self, run: Run) -> None:
+        end, keys = run.end_position, run_keys(run)
         theirs = self._until(end)
         theirs = theirs[theirs[:, 0] >= self._min]
         if self._first is None and len(theirs):
             # RocketMQ may have started, or restarted, the index later than the log.
             self._first = int(theirs[0, 0])
-        ours = np.stack((keys.positions, keys.hashes), axis=1)
-        self._behind += int(np.count_nonzero(ours[:, 0] > self._end))
-        first = self._first if self._first is not None else end
-        ours = ours[(ours[:, 0] >= first) & (ours[:, 0] <= self._end)]
+        ours = self._expected(keys, end)
+        self._behind += int(np.count_nonzero(keys.positions > self._end))
         if ours.shape == theirs.shape and bool((ours == theirs).all()):
             return
         have, want = Counter(map(tuple, theirs.tolist())), Counter(map(tuple, ours.tolist()))
-        for position, _ in list((want - have).elements())[:MAX_FINDINGS]:
+        untagged = Counter(map(tuple, self._expected(run_keys(run, tags=False), end).tolist()))
+        missing, foreign = untagged - have, have - want
+        wrong = {position for position, _ in foreign}
+        self._tags += sum(position not in wrong for position, _ in (want - have - missing).elements())
+        for position, _ in list(missing.elements())[:MAX_FINDINGS]:
             text = f"a key of the record at {position} is not in the index"
             self._found.add(
                 Finding("error", "index.missing", text, offset=cast(int, position), repair=REBUILD)
             )
-        for position, _ in list((have - want).elements())[:MAX_FINDINGS]:
+        for position, _ in list(foreign.elements())[:MAX_FINDINGS]:
             if not self._is_damaged(cast(int, position)):  # a query skips these
                 text = f"the index has a key for {position} that no record there has"
                 self._found.add(
                     Finding("error", "index.no-record", text, offset=cast(int, position), repair=REBUILD)
                 )
+
+    def _expected(self, keys: KeyColumns, end: int) -> npt.NDArray[np.int64]:
+        """What the index, where there is one, has for these keys: position and hash of each."""
+        ours = np.stack((keys.positions, keys.hashes), axis=1)
+        first = self._first if self._first is not None else end
+        return ours[(ours[:, 0] >= first) & (ours[:, 0] <= self._end)]
 
     def finish(self, end: int) -> None:
         while next(self._blocks, None) is not None:
@@ -528,6 +540,9 @@ class _IndexCursor:
         if self._end >= end:
             text = f"the index refers to a record at {self._end}, after the end of the log"
             self._found.add(Finding("error", "index.ahead", text, offset=self._end, repair=REBUILD))
+        if self._tags:
+            text = f"{self._tags} tags are not in the index, which RocketMQ before 5.5 wrote; queries by tag miss them"
+            self._found.add(Finding("note", "index.untagged", text, repair=REBUILD))
         if self._behind:
             text = f"{self._behind} keys of the newest records are not in the index yet"
             self._found.add(Finding("note", "index.behind", text, offset=self._end, repair=START))

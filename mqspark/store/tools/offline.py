@@ -24,7 +24,6 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles, StrPath, is_locked_directory, lock_name, open_regular
 from mqspark.store.disk.layout import StorePaths, file_start
 from mqspark.store.index.indexfile import HEADER_BYTES, IndexFile, IndexHeader, IndexMaps, Shape, find_shape
-from mqspark.store.index.keys import KeyColumns, run_keys
 from mqspark.store.log.commitlog import CommitLog, Segment, segment_size
 from mqspark.store.log.scan import Run
 from mqspark.store.queue.batchqueue import BatchTable, batch_topics
@@ -297,10 +296,8 @@ class LogScan(Recovery):
         """The next valid position in this segment after a damaged one."""
         return self._next_valid(segment, position, data_end)
 
-    def note_records(
-        self, segment: Segment, keys: KeyColumns, store_timestamps_ms: list[int], end: int
-    ) -> None:
-        """Called when records up to ``end`` were read. ``keys``: their keys in the index."""
+    def note_records(self, segment: Segment, run: Run) -> None:
+        """Called when the records of a run were read."""
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
@@ -317,7 +314,7 @@ class LogScan(Recovery):
         if segment is None:
             return
         view = self._log.view(segment)
-        self.note_records(segment, run_keys(run), run.store_timestamps_ms.tolist(), end)
+        self.note_records(segment, run)
         if end - self._released > _RELEASE_BYTES or end < self._released:
             low = max(self._released, segment.start) - segment.start
             release(view, low, end - segment.start)

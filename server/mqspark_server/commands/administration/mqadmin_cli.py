@@ -35,6 +35,13 @@ def _option(name: str, value: str | None) -> list[str]:
     return [] if value is None else [name, value]
 
 
+def _key_type(given: str | None) -> str:
+    """The noun of -p of queryMsgByKey."""
+    if given not in (None, "K", "T"):
+        raise click.UsageError("index type error, just support K for keys or T for tags")
+    return "tag" if given == "T" else "key"
+
+
 def _where(given: Given) -> list[str]:
     """-b and -c of the verbs that change brokers."""
     if "b" not in given and "c" not in given:
@@ -255,8 +262,10 @@ VERBS: Mapping[str, Verb] = {
         "i/msgId* t/topic* a/showAll!", lambda given: _one("message", "id", given["i"], "--topic", given["t"])
     ),
     "queryMsgByKey": Verb(
-        "t/topic* k/msgKey* m/maxNum",
-        lambda given: _one("message", "key", given["t"], given["k"], *_option("--count", given.get("m"))),
+        "t/topic* k/msgKey* p/keyType m/maxNum",
+        lambda given: _one(
+            "message", _key_type(given.get("p")), given["t"], given["k"], *_option("--count", given.get("m"))
+        ),
     ),
     "queryMsgByOffset": Verb(
         "t/topic* b/brokerName* i/queueId* o/offset*",

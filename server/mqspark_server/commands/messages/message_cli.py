@@ -60,6 +60,19 @@ async def message_key(shell: ClusterShell, topic: str, key: str, count: int) -> 
     _print(shell, found[-count:])
 
 
+@message.command("tag")
+@_topic
+@click.argument("tag")
+@_limit
+@clustered
+async def message_tag(shell: ClusterShell, topic: str, tag: str, count: int) -> None:
+    """The newest messages of TOPIC with TAG, by the brokers' index."""
+    found = await shell.admin.messages_by_tag(topic, tag, max_messages=count)
+    if not found:
+        raise Missing("message with tag", tag, advice=f"in topic {topic}")
+    _print(shell, found[-count:])
+
+
 @message.command("id")
 @click.argument("message_id")
 @click.option("--topic", shell_complete=complete_topics, help="Its topic: then a unique id is found, too.")
