@@ -64,6 +64,7 @@ from mqspark.broker.state.subscriptions import SubscriptionGroups
 from mqspark.broker.state.topics import Topics
 from mqspark.broker.state.writer import Writer
 from mqspark.broker.statictopic.mappings import Mappings
+from mqspark.broker.statictopic.partcleaning import PartCleaner
 from mqspark.broker.statictopic.peers import Peers
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.recall import RecallProcessor
@@ -172,7 +173,7 @@ class BrokerCore:
             clients=ClientGroups(config, clock, filters, self._members_changed),
             locks=QueueLocks(config, clock),
             stats=stats,
-            writer=Writer(store, topics, stats),
+            writer=Writer(store, topics, mappings, stats),
             calls=Calls(clock),
             slow_readers=SlowReaders(config, clock, store, groups),
         )
@@ -283,6 +284,13 @@ class BrokerCore:
             self._once_known,
             # A master that has been replaced must not acknowledge anything.
             all_wait=term is not None,
+        )
+        self._part_cleaner = PartCleaner(
+            mappings,
+            state.peers,
+            clock,
+            lambda topic, queue_id: (store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)),
+            lambda: store.cleaner.is_hour,
         )
         self.routes = ClusterRoutes(state)
         admin = admin_handlers(
@@ -451,6 +459,7 @@ class BrokerCore:
                 self.acks.times.end_period()
         if self.follower is None:
             state.slow_readers.tick()
+            self._part_cleaner.tick()
         self.pulls.expire()
         self.routes.expire()
         state.peers.expire()

@@ -1,4 +1,4 @@
-"""Two brokers without sockets that share a static topic; each answers the other's questions."""
+"""Brokers without sockets that share a static topic; each answers the others' questions."""
 
 from __future__ import annotations
 
@@ -47,10 +47,8 @@ class Side:
 
 
 class Pair:
-    def __init__(self, directory: Path, **settings: Any) -> None:
-        self.sides = {
-            name: Side(Bench(directory / name, broker_name=name, **settings)) for name in ("b-a", "b-b")
-        }
+    def __init__(self, directory: Path, names: Sequence[str] = ("b-a", "b-b"), **settings: Any) -> None:
+        self.sides = {name: Side(Bench(directory / name, broker_name=name, **settings)) for name in names}
         self.is_cut = False
         """Whether the brokers do not reach each other."""
         self.asked = 0
@@ -78,18 +76,20 @@ class Pair:
                 pass
             side.bench.broker.turn()
             side.bench.housekeeping()
-            self._talk(side)
+            self.talk(name)
         return side.peer.heard()
 
-    def _talk(self, side: Side) -> None:
-        peers = side.bench.broker.state.peers
+    def talk(self, name: str) -> None:
+        """Answer what the broker asks others."""
+        peers = self.sides[name].bench.broker.state.peers
         while due := peers.due():
             for number, question in due:
                 self.asked += 1
                 if self.is_cut:
                     peers.failed(number, f"broker {question.broker_name} is cut off")
                 else:
-                    assert question.ext["lo"] == "false"
+                    of_mapping = question.code == RequestCode.GET_TOPIC_CONFIG
+                    assert question.ext["lo"] == ("true" if of_mapping else "false")
                     other = self.sides[question.broker_name].bench.peer()
                     peers.answered(number, other.ask(question.code, question.ext))
 

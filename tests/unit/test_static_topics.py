@@ -426,3 +426,95 @@ def test_a_route_names_the_leaders(remapped: Pair) -> None:
     assert "topicQueueMappingByBroker" not in ordinary
     core.routes.delete_topic(TOPIC)
     core.routes.ledger.validate([])
+
+
+# --- cleaning -----------------------------------------------------------------------------------------------
+
+
+def clean(pair: Pair, name: str) -> None:
+    """Let the broker's next round of cleaning happen, at its hour."""
+    bench = pair.sides[name].bench
+    while not bench.store.cleaner.is_hour:
+        bench.clock.advance(3_600_000)
+    bench.clock.advance(300_000)
+    bench.broker.tick()
+    pair.talk(name)
+
+
+def parts_of(pair: Pair, name: str) -> list[str | None]:
+    static = pair.sides[name].bench.broker.state.mappings.table[TOPIC]
+    return [part.bname for queue in static.queues.values() for part in queue.parts]
+
+
+def test_a_part_without_messages_is_forgotten(pair: Pair) -> None:
+    pair.create()
+    pair.remap()
+    pair.send("b-b", b"0")
+    clean(pair, "b-b")
+    assert parts_of(pair, "b-b") == ["b-b"]
+    assert pair.read_all("b-b") == [(10_000, b"0")]
+    assert pair.ask("b-b", RequestCode.GET_MIN_OFFSET, QUEUE).ext["offset"] == "10000"
+    path = pair.sides["b-b"].bench.directory / "config" / "topicQueueMapping.json"
+    assert b"b-a" not in path.read_bytes(), "the mapping is saved"
+
+
+def test_a_part_with_messages_stays(remapped: Pair) -> None:
+    clean(remapped, "b-b")
+    assert parts_of(remapped, "b-b") == ["b-a", "b-b"]
+
+
+def test_a_queue_that_is_being_remapped_keeps_its_only_readable_part(pair: Pair) -> None:
+    pair.create()
+    undecided = [part("b-a", 0), part("b-b", -1, gen=1)]
+    assert pair.put("b-b", mapping("b-b", {0: undecided}, epoch=2000)).code == 0
+    clean(pair, "b-b")
+    assert parts_of(pair, "b-b") == ["b-a", "b-b"]
+
+
+def test_nothing_is_forgotten_while_a_broker_is_away(pair: Pair) -> None:
+    pair.create()
+    pair.remap()
+    pair.is_cut = True
+    clean(pair, "b-b")
+    assert parts_of(pair, "b-b") == ["b-a", "b-b"]
+    pair.is_cut = False
+    clean(pair, "b-b")
+    assert parts_of(pair, "b-b") == ["b-b"]
+
+
+def test_a_queue_that_has_moved_on_is_forgotten(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, names=("b-a", "b-b", "b-c"))
+    try:
+        pair.create()
+        pair.send("b-a", b"0")
+        pair.remap()
+        parts = [part("b-a", 0), part("b-b", 10_000, gen=1), part("b-c", 20_000, gen=2)]
+        for name in ("b-c", "b-b"):
+            assert pair.put(name, mapping(name, {0: parts}, epoch=3000)).code == 0
+        clean(pair, "b-a")
+        assert parts_of(pair, "b-a") == ["b-a", "b-b"], "its epoch is an older one"
+        assert pair.put("b-a", mapping("b-a", {}, epoch=3000)).code == 0
+        clean(pair, "b-a")
+        assert parts_of(pair, "b-a") == []
+        assert parts_of(pair, "b-b") == ["b-a", "b-b", "b-c"], "its next broker is the leader"
+        assert pair.read_all("b-c") == [(0, b"0")]
+    finally:
+        pair.close()
+
+
+# --- messages that wait -------------------------------------------------------------------------------------
+
+
+def test_a_delayed_message_goes_to_a_queue_that_is_written_to_when_it_is_due(pair: Pair) -> None:
+    """Readers may have left its queue behind, which has moved meanwhile."""
+    both = {0: [part("b-a", 0)], 1: [part("b-a", 0, queue_id=1)]}
+    assert pair.put("b-a", mapping("b-a", both, total=2), 2).code == 0
+    delayed = pair.send("b-a", b"late", 0, i="DELAY\x011\x02")
+    assert (delayed.code, delayed.ext["queueId"]) == (0, "0")
+    moved = {**both, 0: [part("b-a", 0), part("b-b", 10_000, gen=1)]}
+    assert pair.put("b-a", mapping("b-a", moved, total=2, epoch=2000), 2).code == 0
+    bench = pair.sides["b-a"].bench
+    bench.run_for(3_000)
+    assert [len(bench.records(TOPIC, queue_id)) for queue_id in range(2)] == [0, 1]
+    answer = pair.pull("b-a", 0, queueId="1")
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "1")

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from mqspark.broker.state.stats import Stats
 from mqspark.broker.state.topics import Topic, Topics
+from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_HOST_V6,
@@ -90,9 +91,10 @@ class Outlet(Protocol):
 class Writer:
     """An ``Outlet``: the log here."""
 
-    def __init__(self, store: MessageStore, topics: Topics, stats: Stats) -> None:
+    def __init__(self, store: MessageStore, topics: Topics, mappings: Mappings, stats: Stats) -> None:
         self._store = store
         self._topics = topics
+        self._static_topics = mappings.table
         self._stats = stats
         self._multi_dispatch = store.config.multi_dispatch
         self.diversions: list[Diversion] = []
@@ -111,6 +113,8 @@ class Writer:
         (InvalidMessage also for a topic that accepts committed transactions only)."""
         for divert in self.diversions:
             divert(draft)
+        if self._static_topics and (static := self._static_topics.get(draft.topic)) is not None:
+            draft.queue_id = static.written_queue(draft.queue_id)
         topic = self._topics.get(draft.topic)
         if topic is not None and topic.commits_only and not draft.is_commit:
             raise InvalidMessage(f"{draft.topic} takes committed transactions only", field="topic")
@@ -174,6 +178,8 @@ class Writer:
             found = decode_properties(properties)
             found.pop(CRC32, None)
             properties = encode_properties(found)
+        if self._static_topics and (static := self._static_topics.get(topic)) is not None:
+            queue_id = static.written_queue(queue_id)
         target = self._topics.get(topic)
         if target is not None and target.commits_only:
             raise InvalidMessage(f"{topic} takes committed transactions only", field="topic")

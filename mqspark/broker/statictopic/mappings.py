@@ -81,6 +81,13 @@ class StaticTopic:
             )
         return queue
 
+    def written_queue(self, queue_id: int) -> int:
+        """The physical queue for a message whose own one was ``queue_id`` when it came: another one that is written to
+        here if that one no longer is, since readers may have left it behind. If none is, it stays."""
+        if not self.led or any(self.queues[number].leader.queue_id == queue_id for number in self.led):
+            return queue_id
+        return self.queues[self.led[queue_id % len(self.led)]].leader.queue_id
+
     @property
     def info(self) -> TopicQueueMappingInfo:
         """What name servers are told (cloneAsMappingInfo)."""
@@ -114,6 +121,10 @@ class Mappings:
         """By topic; empty on a broker without static topics, so that hot paths only test its truth."""
         self.data_version = DataVersion(timestamp=clock.now_ms())
         self.generation = 0
+
+    @property
+    def broker_name(self) -> str:
+        return self._config.broker_name
 
     def find(self, topic: str, lo: bool | None) -> StaticTopic | None:
         """The mapping that a request means. ``lo`` of its header is False when it is for a physical queue: another
@@ -198,6 +209,19 @@ class Mappings:
         if before is not None:
             self.ledger.note(_bytes_of(before.detail))
             self.table[topic] = before
+            self._changed()
+
+    def remove_queues(self, topic: str, numbers: Iterable[int]) -> None:
+        """Forget logic queues that live elsewhere (cleanItemListMoreThanSecondGen)."""
+        old = self.table.get(topic)
+        if old is not None:
+            gone = set(numbers)
+            hosted = {
+                number: parts for number, parts in old.detail.hosted_queues.items() if number not in gone
+            }
+            detail = replace(old.detail, hosted_queues=hosted)
+            self.ledger.resize(_bytes_of(old.detail), _bytes_of(detail))
+            self.table[topic] = StaticTopic(detail, self._config.broker_name)
             self._changed()
 
     def remove(self, topic: str) -> None:

@@ -28,7 +28,7 @@ __all__ = ["MAX_TALKS", "Peers", "Question", "Talk"]
 MAX_TALKS = 4_096
 """Talks that may wait for answers at the same time."""
 MAX_QUESTIONS = 64
-"""Of one talk: each remapping of a logic queue adds a broker to ask."""
+"""Of one talk for a client: each remapping of a logic queue adds a broker to ask."""
 _TALK_BYTES = 4_000
 
 _log = sparing(__name__, lines=20)
@@ -144,7 +144,7 @@ class Peers:
         frame: bytes | None
         try:
             question = step()
-            if waiting.asked < MAX_QUESTIONS:
+            if session is None or waiting.asked < MAX_QUESTIONS:
                 self._ask(waiting, question)
                 return
             waiting.talk.close()

@@ -90,6 +90,12 @@ class Cleaner:
         for table in self._tables:
             yield from table.queues.values()
 
+    @property
+    def is_hour(self) -> bool:
+        """Whether it is one of the hours of deleteWhen."""
+        hour = time.localtime(self._clock.now_ms() / 1000).tm_hour
+        return hour in self._config.retention_rules.delete_hours
+
     def ask(self) -> None:
         """Delete expired segments now and in the next runs, at any hour. Requested by an operator."""
         self._asked_runs = _ASKED_RUNS
