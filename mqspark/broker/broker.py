@@ -237,7 +237,7 @@ class BrokerCore:
             self.follower = Follower(config, store, clock)
             if term is not None and self.epochs is not None:
                 self.follower = EpochFollower(
-                    config, store, clock, term, self.epochs, lambda: metadata.is_copied
+                    config, store, clock, term, self.epochs, lambda: metadata.is_fresh
                 )
             store.copy.follow()
             self.timers.begin_following()

@@ -675,7 +675,7 @@ class MessageStore:
 
     @property
     def next_store_time_ms(self) -> int:
-        """Store time of the next put. All pending records have the time of the first."""
+        """Store time of the next put: while records are pending, that of the newest (``put``)."""
         return self._appender.now_ms if self.log.pending else self.clock.now_ms()
 
     @property

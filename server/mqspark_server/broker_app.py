@@ -34,7 +34,7 @@ from mqspark_server.net.slaveport import ReplicationServer
 from mqspark_server.node import BrokerParts
 from mqspark_server.peerlink import PeerLink
 from mqspark_server.phases import Phase
-from mqspark_server.registrar import Registrar
+from mqspark_server.registrar import FIRST_TIMEOUT_S, UNREGISTER_TIMEOUT_S, Registrar
 from mqspark_server.routefinder import RouteFinder
 from mqspark_server.settings.reported import more_of_broker
 from mqspark_server.settings.settings import BrokerSettings, foreign_keys
@@ -84,6 +84,8 @@ class BrokerApp(ProcessApp):
         """None before the store is recovered."""
         self.term: Term | None = None
         """In controller mode: this broker's part."""
+        self.register_s, self.unregister_s = FIRST_TIMEOUT_S, UNREGISTER_TIMEOUT_S
+        """How long a start and a stop wait for name servers."""
         self.loopback_token = os.environ.get(LOOPBACK_TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         self.more_handlers: dict[int, Handler] = {}
 
@@ -116,7 +118,7 @@ class BrokerApp(ProcessApp):
         if parts.group is not None and parts.core.pre_online is not None:
             await parts.group.come_back(parts.core.pre_online)
             parts.core.go_online()
-        await parts.registrar.start()
+        await parts.registrar.start(self.register_s)
         if parts.group is not None:
             parts.group.start()
         parts.route_finder.start()
@@ -320,7 +322,7 @@ class BrokerApp(ProcessApp):
         if http is not None:
             ends.always(http.stop)  # here already: a page must not read a store that is being closed
         ends.on_stop(drain)
-        ends.on_stop(registrar.stop)
+        ends.on_stop(lambda: registrar.stop(self.unregister_s))
         ends.on_kill(registrar.abandon)
         ends.always(parts.route_finder.stop)
         ends.always(parts.peers.stop)

@@ -40,6 +40,7 @@ from mqspark_server.net.addresses import BrokerSockets
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.net.servertls import client_context
 from mqspark_server.phases import Phase, ProcessLifecycle
+from mqspark_server.registrar import UNREGISTER_TIMEOUT_S
 from mqspark_server.settings.settings import BrokerSettings
 from mqspark_server.startup import Ends
 
@@ -50,6 +51,9 @@ _troubles = sparing("mqspark.controlled", lines=10)
 
 ROLE_WAIT_S = 5.0
 """How long a start waits for a master to be known; then it goes on without, and answers that it is a slave."""
+
+NAMESRV_WAIT_S = 0.3
+"""How long a change of the part waits for name servers: one that is silent must not hold up a failover."""
 
 REQUEST_TIMEOUT_S = 3.0
 RETRY_S = 0.5
@@ -101,6 +105,7 @@ class ControlledApp(BrokerApp):
             loop.create_task(self._keep_heartbeats(), name="mqspark-controller-heartbeats"),
             loop.create_task(self._keep_part(), name="mqspark-controller-part"),
         ]
+        self.register_s = self.unregister_s = NAMESRV_WAIT_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ROLE_WAIT_S):
                 await self._placed.wait()
@@ -180,6 +185,7 @@ class ControlledApp(BrokerApp):
 
     async def stop(self) -> None:
         await self._end_tasks()
+        self.unregister_s = UNREGISTER_TIMEOUT_S
         await super().stop()
 
     async def kill(self) -> None:

@@ -78,6 +78,8 @@ class Following:
         self._tasks: list[asyncio.Task[None]] = []
         self._remoting: Outbound | None = None
         self._connecting = asyncio.Lock()
+        self._tables_wanted = asyncio.Event()
+        """Set when the tables have to be copied at once."""
         self._connection: _MasterConnection | None = None
         self.problems = {"log": "no master is known yet"}
         """Why the log or the metadata of the master are not being copied."""
@@ -88,11 +90,16 @@ class Following:
 
         def metadata_s() -> float:
             # In controller mode nobody counts this slave in before it has the tables.
-            return METADATA_S if self._term is None or self._metadata.is_copied else retry_s
+            return METADATA_S if self._term is None or self._metadata.is_fresh else retry_s
 
         self._tasks = [
-            loop.create_task(self._keep(self._follow, lambda: retry_s), name="mqspark-following"),
-            loop.create_task(self._keep(self.copy_metadata, metadata_s), name="mqspark-following-metadata"),
+            loop.create_task(
+                self._keep("log", self._follow, lambda: retry_s, asyncio.Event()), name="mqspark-following"
+            ),
+            loop.create_task(
+                self._keep("metadata", self.copy_metadata, metadata_s, self._tables_wanted),
+                name="mqspark-following-metadata",
+            ),
         ]
 
     def turned(self) -> None:
@@ -101,10 +108,15 @@ class Following:
             self._connection.turned()
 
     async def _keep(
-        self, work: Callable[[], Coroutine[Any, Any, None]], pause_s: Callable[[], float]
+        self,
+        what: str,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        pause_s: Callable[[], float],
+        wanted: asyncio.Event,
     ) -> None:
-        what = "log" if work == self._follow else "metadata"
+        """Do the work again and again, with pauses, which ``wanted`` ends."""
         while True:
+            wanted.clear()
             try:
                 await work()
                 self.problems.pop(what, None)
@@ -113,7 +125,9 @@ class Following:
             except Exception as error:  # a bug: without retries the slave would silently fall behind
                 log.exception("following the master failed unexpectedly")
                 self._failed(what, repr(error))
-            await asyncio.sleep(pause_s())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s()):
+                    await wanted.wait()
 
     def _failed(self, what: str, problem: str) -> None:
         if problem != self.problems.get(what):
@@ -129,6 +143,7 @@ class Following:
             request = next(requests)
             while True:
                 request = requests.send(await self._ask(request))
+        self.turned()
 
     async def _ask(self, request: Request) -> Command:
         """Ask the master."""
@@ -188,6 +203,9 @@ class Following:
         proof = self._admission.of_master(host)
         tls = None if self._admission.is_listed(host) else self._registrar.tls
         first = self.follower.connect(address, begin, end)
+        self._metadata.begin()
+        if not self._metadata.is_fresh:
+            self._tables_wanted.set()
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -229,7 +247,6 @@ class Following:
             connection.turned()
             if self._term is not None and self._term.master_address != master.address:
                 connection.end("another broker is the master now")
-            self._metadata.apply()
             if follower.behind_bytes > MIN_BEHIND_BYTES and now_s - told_s > PROGRESS_S:
                 told_s = now_s
                 log.info(
@@ -240,6 +257,13 @@ class Following:
 
     def appended(self) -> None:
         self._appended()
+
+    def apply_tables(self, connection: _MasterConnection) -> None:
+        """Take over the progress that was read, if the log has come far enough."""
+        try:
+            self._metadata.apply()
+        except MQError as error:
+            connection.end(str(error))
 
     def as_dict(self) -> dict[str, object]:
         """The state for the health report."""
@@ -335,6 +359,7 @@ class _MasterConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self.ended.is_set():
             return
+        self._owner.apply_tables(self)
         if self._proof is None and (report := self._follower.report()):
             transport.write(report)
         self._pause_or_resume()

@@ -24,7 +24,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 
-__all__ = ["Master", "Registrar", "period_s"]
+__all__ = ["FIRST_TIMEOUT_S", "UNREGISTER_TIMEOUT_S", "Master", "Registrar", "period_s"]
 
 log = sparing("mqspark.registrar")
 
@@ -98,14 +98,16 @@ class Registrar:
         self.master = Master()
         """The last master that a name server reported."""
 
-    async def start(self) -> None:
+    async def start(self, timeout_s: float = FIRST_TIMEOUT_S) -> None:
         """Register everywhere once, waiting for a bounded time; servers that do not answer are retried in the
         background."""
         if not self._servers:
             log.warning("no name server is configured (namesrvAddr): clients cannot find this broker")
             return
         self._broker.publication.due = False
-        await asyncio.gather(*(self._register(server, FIRST_TIMEOUT_S) for server in self._servers))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(self._register(server, timeout_s) for server in self._servers))
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._keep(server), name=f"mqspark-registrar-{server.address}")
@@ -205,14 +207,14 @@ class Registrar:
             if server.connection is not None:
                 server.connection.close()
 
-    async def stop(self) -> None:
+    async def stop(self, timeout_s: float = UNREGISTER_TIMEOUT_S) -> None:
         """Unregister at the servers that know the broker, waiting for each only briefly."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(self._unregister(server) for server in self._servers))
+        await asyncio.gather(*(self._unregister(server, timeout_s) for server in self._servers))
 
-    async def _unregister(self, server: _NameServer) -> None:
+    async def _unregister(self, server: _NameServer, timeout_s: float) -> None:
         connection = server.connection
         if connection is None:
             return
@@ -221,7 +223,7 @@ class Registrar:
                 await connection.request(
                     RequestCode.UNREGISTER_BROKER,
                     self._broker.publication.withdrawal(),
-                    timeout_s=UNREGISTER_TIMEOUT_S,
+                    timeout_s=timeout_s,
                 )
             except _FAILURES as error:
                 log.warning("could not unregister from %s: %s", server.address, error)

@@ -19,6 +19,7 @@ import pytest
 from mqspark import Message, Producer, SendStatus
 from mqspark.testing import Broker
 from mqspark_server.net import slaveport
+from tests.support.waiting import eventually
 
 TOPIC = "Copied"
 TIMEOUT_S = 60.0
@@ -81,6 +82,12 @@ def is_refused(broker: Broker) -> bool:
             return not slave.take()
     except ConnectionError:
         return True
+
+
+def slaves_of(broker: Broker) -> int:
+    parts = broker.apps[0].parts
+    assert parts is not None
+    return broker.call(lambda: len(parts.core.replicas))
 
 
 def log_of(broker: Broker) -> bytes:
@@ -296,3 +303,28 @@ def test_an_address_with_many_connections_displaces_its_own(
         late.take_until(end_of(broker))
         assert honest.recv(1 << 20)
         assert not all(reporting[1].take() for _ in range(100))
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 on its loopback interface"
+)
+def test_slaves_that_have_reported_displace_none_that_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address with many connections that claim a position does not end the handshakes of other slaves."""
+    monkeypatch.setattr(slaveport, "MAX_SLAVES", 3)
+    with (
+        Broker(store=tmp_path / "s", settings={"haSendHeartbeatInterval": 50}) as broker,
+        Producer(broker.namesrv, group="P") as producer,
+        contextlib.ExitStack() as held,
+    ):
+        producer.send(Message(TOPIC, b"first"))
+        for _ in range(2):
+            held.enter_context(closing(Slave(broker, source="127.0.0.2"))).take_until(end_of(broker))
+        honest = held.enter_context(connection_to_port(broker))
+        eventually(lambda: slaves_of(broker) == 3)
+        for _ in range(3):
+            with contextlib.suppress(ConnectionError):
+                held.enter_context(closing(Slave(broker, source="127.0.0.2"))).take()
+        honest.sendall(struct.pack(">q", 0))
+        assert len(honest.recv(1 << 20)) > 12

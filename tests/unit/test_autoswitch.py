@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
 from mqspark.broker.replication.follower import Diverged
+from mqspark.broker.replication.metadata import FRESH_MS
 from mqspark.broker.replication.term import Term
 from mqspark.errors import ProtocolError
 from mqspark.protocol.autoswitch import (
@@ -154,10 +155,12 @@ def replicas_of(bench: Bench) -> ControlledReplicas:
 class Pair:
     """A connection of a slave to a master."""
 
-    def __init__(self, master: Bench, slave: Bench, *, has_tables: bool = True) -> None:
+    def __init__(self, master: Bench, slave: Bench, *, has_tables: bool | None = True) -> None:
+        """``has_tables``: None: what the slave has copied so far."""
         self.master, self.slave = master, slave
         assert slave.broker.metadata is not None
-        slave.broker.metadata.is_copied = has_tables
+        if has_tables is not None:
+            slave.broker.metadata.copied_ms = slave.clock.monotonic_ms() if has_tables else None
         assert isinstance(slave.broker.follower, EpochFollower)
         self.follower = slave.broker.follower
         self.replica = master.broker.replicas.connect("s:1")
@@ -258,9 +261,61 @@ def test_a_slave_without_its_masters_tables_is_not_counted_in(tmp_path: Path, be
     assert log_of(slave) == log_of(master)
     assert replicas_of(master).wanted_set() is None
     assert slave.broker.metadata is not None
-    slave.broker.metadata.is_copied = True
+    slave.broker.metadata.copied_ms = slave.clock.monotonic_ms()
     pair.tick()
     assert replicas_of(master).wanted_set() == {1, 2}
+    pair.close()
+
+
+def test_a_slave_that_was_away_is_not_counted_in_before_its_tables_are_fresh(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    master, slave = (make(tmp_path / str(number), number, 1) for number in (1, 2))
+    benches += [master, slave]
+    send(master, 20)
+    pair = Pair(master, slave)
+    pair.carry()
+    pair.close()
+    master.clock.advance(FRESH_MS + 1)
+    slave.clock.advance(FRESH_MS + 1)
+    assert master.term is not None
+    master.term.renewed(master.clock.monotonic_ms())
+    assert slave.broker.metadata is not None
+    pair = Pair(master, slave, has_tables=None)
+    pair.carry()
+    assert replicas_of(master).wanted_set() is None
+    one_round(master, slave)
+    pair.tick()
+    assert replicas_of(master).wanted_set() == {1, 2}
+    slave.clock.advance(FRESH_MS + 1)
+    send(master, 1)
+    pair.carry()
+    pair.tick()
+    assert pair.replica.acked == slave.store.acked_offset == master.store.acked_offset, (
+        "once it has had them, a slave that cannot copy them again goes on"
+    )
+    pair.close()
+
+
+def test_a_master_that_was_started_again_counts_no_slave_in_that_lacks_something(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    """It does not know what it has acknowledged before in the same term, and the slave might be elected."""
+    master, behind = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    benches += [master, behind]
+    send(master, 20)
+    master.close()
+    take_part(master, 1, 1, 1)
+    assert master.term is not None
+    master.term.decided({1, 3}, 2)  # and the third is not there yet
+    master.open()
+    pair = Pair(master, behind)
+    pair.follower.received(b"".join(pair.replica.data(1 << 20)))  # only the handshake
+    pair.tick()
+    assert 0 <= pair.replica.acked < master.store.max_physical_offset
+    assert replicas_of(master).wanted_set() is None
+    pair.carry()
+    assert replicas_of(master).wanted_set() == {1, 2, 3}
     pair.close()
 
 

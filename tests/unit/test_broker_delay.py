@@ -86,6 +86,24 @@ def test_it_is_delivered_when_due_and_not_before(bench: Bench) -> None:
     assert len(bench.records("T", 3)) == 1
 
 
+def test_the_delay_begins_when_a_message_comes_also_while_the_disk_is_busy(bench: Bench) -> None:
+    """Others that wait to be written have the store time of the first."""
+    peer = bench.peer()
+    peer.give(SEND, send_ext("T", 0, "DELAY\x011\x02"), b"first")
+    bench.clock.advance(700)
+    peer.give(SEND, send_ext("T", 0, "DELAY\x011\x02"), b"second")
+    bench.broker.turn()
+    bench.flush()
+    bench.run_for(200)
+    assert bodies(bench) == []
+    bench.run_for(100)
+    assert bodies(bench) == [b"first"]
+    bench.run_for(600)
+    assert bodies(bench) == [b"first"]
+    bench.run_for(100)
+    assert bodies(bench) == [b"first", b"second"]
+
+
 def test_the_tick_asks_to_be_called_exactly_when_the_next_one_is_due(bench: Bench) -> None:
     send(bench.peer(), 1)
     bench.clock.advance(930)

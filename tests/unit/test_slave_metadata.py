@@ -9,6 +9,7 @@ import pytest
 
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.metadata import Metadata, Request, adopt_queues
+from mqspark.broker.state.consumer_offsets import NOT_FOUND
 from mqspark.errors import ProtocolError, TableFull
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -104,6 +105,42 @@ def test_a_slave_has_its_masters_topics_and_groups(pair: tuple[Bench, Bench]) ->
     slave.close()
     slave.open()
     assert names(slave) == names(master)
+
+
+def test_progress_at_a_place_of_another_masters_log_is_not_taken_over(pair: tuple[Bench, Bench]) -> None:
+    """The other master's log was longer, so its progress would never be due, and that of the next one not taken."""
+    master, slave = pair
+    metadata = metadata_of(slave)
+
+    def commit(offset: int) -> None:
+        ext = {"topic": "Orders", "consumerGroup": "G", "queueId": "0", "commitOffset": str(offset)}
+        assert master.peer().ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext).code == 0
+
+    def known() -> int:
+        return slave.broker.state.offsets.query("G", "Orders", 0)
+
+    put_topic(master, "Orders")
+    assert master.broker.state.subscriptions.find("G", master.peer().session) is not None
+    assert master.peer().ask(SEND, send_ext("Orders", 0), b"only here").code == 0
+    commit(1)
+    one_round(master, slave)
+    assert (known(), metadata.copied_ms) == (NOT_FOUND, None)
+    rounds = metadata.read()
+    asked = next(rounds)
+    metadata.begin()
+    copy_log(master, slave)
+    metadata.apply()
+    assert known() == NOT_FOUND
+    try:
+        while True:
+            asked = rounds.send(master.peer().ask(asked.code, asked.ext))
+    except StopIteration:
+        pass
+    assert known() == NOT_FOUND, "the round began before the connection"
+    commit(1)
+    one_round(master, slave)
+    assert known() == 1
+    assert metadata.is_fresh
 
 
 def test_a_new_master_has_the_topics_of_messages_that_were_copied_faster(pair: tuple[Bench, Bench]) -> None:

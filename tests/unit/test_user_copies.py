@@ -215,9 +215,9 @@ def test_a_slave_with_other_credentials_says_so_and_is_not_complete(pair: Pair) 
         one_round(pair, refused)
     metadata = pair.slave.broker.metadata
     assert metadata is not None
-    assert not metadata.is_copied, "in controller mode it is not counted in"
+    assert not metadata.is_fresh, "in controller mode it is not counted in"
     one_round(pair)
-    assert metadata.is_copied
+    assert metadata.is_fresh
 
 
 def test_a_master_without_users_leaves_the_slave_its_own(tmp_path: Path, pair: Pair) -> None:

@@ -3,11 +3,11 @@ AutoSwitchHAClient).
 
 A slave first compares its epochs with its master's, and takes its log back to where the newest common one ends. Then
 it goes on as a classic slave does: it compares its tail with the master's bytes, too, so that logs without epochs, or
-with wrong ones, are noticed. It reports nothing new before it has copied its master's tables once: a slave in
-the SyncStateSet may be elected, and would not know what groups have consumed.
+with wrong ones, are noticed. It reports nothing new on a connection before its copies of its master's tables are
+fresh: a slave in the SyncStateSet may be elected, and would not know what groups have consumed.
 
-The master counts a slave as in sync once it has everything that is confirmed, and asks the controller before it relies
-on that; and as out of sync after haMaxTimeSlaveNotCatchup.
+The master counts a slave as in sync once it has everything that is, or may be, confirmed, and asks the controller
+before it relies on that; and as out of sync after haMaxTimeSlaveNotCatchup.
 
 Must not know sockets.
 """
@@ -63,7 +63,7 @@ class EpochFollower(Follower):
         epochs: EpochFile,
         has_tables: Callable[[], bool],
     ) -> None:
-        """``has_tables``: whether the master's tables were copied."""
+        """``has_tables``: whether the copies of the master's tables are fresh."""
         self._has_tables = has_tables
         self._term = term
         self._epochs = epochs
@@ -75,7 +75,7 @@ class EpochFollower(Follower):
         self._said = -1
         """What the master has said is confirmed on this connection; -1 if nothing."""
         self._words = EpochFrames()
-        self._agreed = self._first_due = False
+        self._agreed = self._first_due = self._had_tables = False
 
     @property
     def confirmed(self) -> int:
@@ -149,7 +149,8 @@ class EpochFollower(Follower):
 
     @property
     def _reportable(self) -> int:
-        return self.position if self._has_tables() else self.begin
+        self._had_tables = self._had_tables or self._has_tables()
+        return self.position if self._had_tables else self.begin
 
     def _encode(self, position: int) -> bytes:
         return encode_position(position)
@@ -246,6 +247,9 @@ class ControlledReplicas(Replicas):
         self._epoch_follower = follower
         self._confirmed = -1
         """The last position that was confirmed."""
+        self._start_end = store.max_physical_offset
+        """The end of the log here at the start. A master that was started again in its term does not know what of that
+        it has acknowledged before."""
         self._since_ms = clock.monotonic_ms()
         self._left: set[int] = set()
         """Slaves whose connection ended."""
@@ -357,7 +361,7 @@ class ControlledReplicas(Replicas):
         for broker_id, replica in slaves.items():
             if replica.hello is None or replica.hello.is_learner or broker_id in term.sync_set:
                 continue
-            if replica.acked >= max(self._confirmed, begin):
+            if replica.acked >= max(self._confirmed, self._start_end, begin):
                 wanted.add(broker_id)
         return frozenset(wanted) if wanted != term.sync_set else None
 

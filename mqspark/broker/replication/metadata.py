@@ -43,13 +43,16 @@ from mqspark.store.store import MessageStore
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.usercopy import UserCopy
 
-__all__ = ["Metadata", "Request", "adopt_queues", "log_bounds"]
+__all__ = ["FRESH_MS", "Metadata", "Request", "adopt_queues", "log_bounds"]
 
 log = sparing(__name__, lines=20)
 
 PAGE_ROWS = 2_000
 MAX_PAGES = 1_000
 """Pages of a table that changes again and again while it is read; the next round starts anew."""
+
+FRESH_MS = 6_000
+"""Tables that were read longer ago are not fresh. Rounds are half of that apart."""
 
 BATCH_QUEUE = ("queue.type", "BatchCQ")
 
@@ -130,17 +133,30 @@ class Metadata:
         """The master's versions of what is copied."""
         self.topics_known_at: int | None = None
         """A position: the topics of all records before it are those of the master; None before the first round."""
-        self._are_tables_copied = False
         self.may_copy_progress: Callable[[], bool] = lambda: True
         """Whether the master's progress is not behind the one here."""
+        self.copied_ms: int | None = None
+        """The monotonic time at which the newest round began that is taken over as a whole."""
+        self._round_ms = 0
+        """The same of ``_due``."""
+        self._connections = 0
 
     @property
-    def is_copied(self) -> bool:
-        """Whether a whole round is taken over."""
-        return self._are_tables_copied and (self._users is None or self._users.is_complete)
+    def is_fresh(self) -> bool:
+        """Whether a replica with these tables knows what groups have consumed, but for a few seconds."""
+        copied_ms = self.copied_ms
+        if copied_ms is None or self._state.clock.monotonic_ms() - copied_ms > FRESH_MS:
+            return False
+        return self._users is None or self._users.is_complete
+
+    def begin(self) -> None:
+        """A log is copied over a new connection. What was read before belongs to places of another master's log."""
+        self._due.clear()
+        self._connections += 1
 
     def read(self) -> Round[None]:
         """One round of requests. Raises ProtocolError for an answer that cannot be understood, TableFull."""
+        connection, begin_ms = self._connections, self._state.clock.monotonic_ms()
         end = self._state.store.max_physical_offset
         topics = yield from self._topics()
         if topics is not None:
@@ -154,11 +170,12 @@ class Metadata:
         answer = yield Request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
         self._modes.follow(decode_table(MessageRequestModeSerializeWrapper, _success(answer)))
         if self.may_copy_progress():
-            yield from self._progress()
+            yield from self._progress(connection, begin_ms)
         if self._users is not None:
             self._users.take((yield Request(RequestCode.AUTH_LIST_USER, self._users.question())))
 
-    def _progress(self) -> Round[None]:
+    def _progress(self, connection: int, begin_ms: int) -> Round[None]:
+        """``connection`` and ``begin_ms``: when the round began."""
         state, due = self._state, list[Callable[[], None]]()
         offsets = decode_table(
             ConsumerOffsetSerializeWrapper, _success((yield Request(RequestCode.GET_ALL_CONSUMER_OFFSET, {})))
@@ -175,8 +192,9 @@ class Metadata:
             metrics = _success((yield Request(RequestCode.GET_TIMER_METRICS, {})))
             due.append(lambda: self._timers.metrics.follow(metrics))
         _, end = log_bounds((yield Request(RequestCode.GET_BROKER_RUNTIME_INFO, {})))
-        if not self._due:  # else the earlier ones come first, or a busy master's would never apply
-            self._due, self._due_at = due, end
+        if connection == self._connections and not self._due:
+            # Earlier ones come first, or a busy master's would never apply.
+            self._due, self._due_at, self._round_ms = due, end, begin_ms
         self.apply()
 
     def apply(self) -> None:
@@ -187,7 +205,7 @@ class Metadata:
             due, self._due = self._due, []
             for each in due:
                 each()
-            self._are_tables_copied = True
+            self.copied_ms = self._round_ms
 
     # --- tables in pages --------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -77,6 +78,12 @@ def encode_body(body: object) -> bytes:
     return _OBJECT_AS_KEY.sub(_bare, text) if b'"{' in text else text
 
 
+@cache
+def _names(body_type: type[Body]) -> list[tuple[str, str]]:
+    """The fields, and how they are called in JSON."""
+    return [(field.name, field.encode_name) for field in msgspec.structs.fields(body_type)]
+
+
 AT_ONCE = 256
 """Table entries encoded in one slice, including nested ones."""
 
@@ -103,12 +110,12 @@ def encode_in_slices(body: Body, members: Mapping[str, bytes] | None = None) -> 
 
     small: dict[str, Any] = {}
     large: dict[str, dict[Any, Any] | list[Any]] = {}
-    for member in msgspec.structs.fields(body):
-        value = getattr(body, member.name)
+    for name, encoded_name in _names(type(body)):
+        value = getattr(body, name)
         if isinstance(value, (dict, list)) and _is_large(value):
-            large[member.encode_name] = value
+            large[encoded_name] = value
         else:
-            small[member.encode_name] = value
+            small[encoded_name] = value
     head = encode_body({name: value for name, value in small.items() if name not in (members or ())})
     add(head[:-1])
     comma = b"," if len(head) > 2 else b""

@@ -139,8 +139,9 @@ class Appender:
     def put(self, record: PendingRecord) -> Place:
         """Append one message; ``commit`` writes it. Returns queue offset, physical offset and end offset.
 
-        All messages put between two commits have the store time of the first. Prepared and rolled back
-        messages (system flag) get queue offset 0 and no queue entry. Raises MessageTooLarge, InvalidMessage,
+        All messages put between two commits have the store time of the first, or of the last one with a delay level
+        before them: its delay begins when it comes, however long the disk takes. Prepared and rolled back messages
+        (system flag) get queue offset 0 and no queue entry. Raises MessageTooLarge, InvalidMessage,
         StoreReadOnly or DiskFull with nothing changed.
         """
         topic = record.topic
@@ -164,7 +165,7 @@ class Appender:
         position = log.position
         if position + size > log.room_end:
             position = self._make_room(size)
-        if not log.pending:
+        if not log.pending or queue.is_schedule:
             self.now_ms = self._clock.now_ms()
         if sys_flag & TRANSACTION_PREPARED_TYPE:
             queue_offset = 0

@@ -38,6 +38,8 @@ MIN_BYTES_PER_S = 1024
 """A slower slave is disconnected after UNREAD_S, because it keeps segments from being deleted."""
 
 UNREAD_S = 60.0
+REPORT_S = 5.0
+"""The time that a slave has for its first report before its connection may give way to another one."""
 LINGER_S = 5.0
 """Time for written data to be sent when the server stops."""
 
@@ -97,18 +99,25 @@ class ReplicationServer:
     def make_room(self, host: str) -> bool:
         """Whether a connection could be closed to make room for one from ``host``.
 
-        The address with the most connections gives way, so that nobody can displace the slaves of others: the
-        oldest connection that has not reported its position, or else, without users, the newest that has.
+        The address with the most connections gives way, whether they have reported a position or not, so that nobody
+        can displace the slaves of others: its oldest connection that has not reported, or else its newest. Among
+        addresses with equally many, those that have not reported give way: at once to their own address, after
+        REPORT_S to others. Connections that have proved who they are stay.
         """
-        unreported = [connection for connection in self._connections if connection.replica.acked < 0]
-        unproven = [connection for connection in reversed(self._connections) if not connection.is_proven]
-        held = Counter(connection.host for connection in unreported or unproven)
-        if not held:
-            return False
-        largest = max(held, key=held.__getitem__)
-        if not unreported and held[largest] <= held[host] + 1:
-            return False
-        victim = next(connection for connection in unreported or unproven if connection.host == largest)
+        unproven = [connection for connection in self._connections if not connection.is_proven]
+        unreported = [connection for connection in unproven if connection.replica.acked < 0]
+        held = Counter(connection.host for connection in unproven)
+        largest = max(held, key=held.__getitem__, default=host)
+        if held[largest] > held[host] + 1:
+            own = [connection for connection in unproven if connection.host == largest]
+            victim = next((connection for connection in own if connection in unreported), own[-1])
+        else:
+            late_s = self.loop.time() - REPORT_S
+            own = [connection for connection in unreported if connection.host == host]
+            late = [connection for connection in unreported if connection.since_s <= late_s]
+            if not own and not late:
+                return False
+            victim = (own or late)[0]
         victim.let_go("its address has the most connections, and other slaves wait")
         self.left(victim)
         return True
@@ -147,6 +156,7 @@ class _SlaveConnection(asyncio.Protocol):
         self._more_due = False
         self._given_bytes = 0
         self._pace = Pace(MIN_BYTES_PER_S, UNREAD_S)
+        self.since_s = server.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
