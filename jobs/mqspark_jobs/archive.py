@@ -57,7 +57,7 @@ __all__ = [
 _COLUMNS = (
     "key string, value binary, topic string, partition int, offset bigint, timestamp timestamp, tags string, "
     "broker string, bornTimestamp timestamp, msgId string, properties map<string,string>, physicalOffset bigint, "
-    f"sysFlag int, {DATE} date"
+    f"sysFlag int, reconsumeTimes int, flag int, bornHost binary, {DATE} date"
 )
 _UNIT_BYTES = 128 << 20
 _PIECE_BYTES = 8 << 20

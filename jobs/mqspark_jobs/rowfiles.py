@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mqspark.compression import InflateLimits
+from mqspark.message import BORN_HOST_V6
 from pyspark_pymq.files.locations import filesystem_of, is_remote, join, local_path
 from pyspark_pymq.records.decode import Decoder
 from pyspark_pymq.records.records import Ints, Records
@@ -42,8 +43,10 @@ COLUMNS = (
     "properties",
     "physicalOffset",
     "sysFlag",
+    "reconsumeTimes",
 )
-"""Columns of the files; ``topic`` and ``date`` are the table's partitions."""
+"""Columns that are decoded; ``topic`` and ``date`` are the table's partitions."""
+_FLAG_AT, _SYS_FLAG_AT, _BORN_HOST_AT = 16, 36, 48
 DATE = "date"
 _GROUP_BYTES = 32 << 20
 """Approximate bytes of log for one row group."""
@@ -175,7 +178,10 @@ class RowFiles:
         waiting: list[pa.RecordBatch] = []
         waiting_bytes = 0
         for piece in _near(positions):
+            row = 0
             for batch in decoder.batches(records, piece):
+                batch = _with_heads(batch, records, piece[row : row + batch.num_rows])
+                row += batch.num_rows
                 waiting.append(batch)
                 waiting_bytes += batch.nbytes
                 if waiting_bytes >= _TABLE_BYTES:
@@ -211,7 +217,12 @@ class RowFiles:
             target.parent.mkdir(parents=True, exist_ok=True)
             chosen.file = target.open("wb")
         chosen.writer = pq.ParquetWriter(
-            chosen.file, schema, compression="snappy", use_dictionary=_FEW_VALUES, write_statistics=_COUNTED
+            chosen.file,
+            schema,
+            compression="snappy",
+            use_dictionary=_FEW_VALUES,
+            write_statistics=_COUNTED,
+            write_page_checksum=True,
         )
         return chosen.writer
 
@@ -230,6 +241,22 @@ class RowFiles:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+
+def _with_heads(batch: pa.RecordBatch, records: Records, positions: Ints) -> pa.RecordBatch:
+    """The batch with what else a record says: its flag, and the host of its producer as the record has it."""
+    import pyarrow as pa
+
+    flags = records.ints(positions + _FLAG_AT).astype(np.int32)
+    is_v6 = records.ints(positions + _SYS_FLAG_AT) & BORN_HOST_V6 != 0
+    lengths = np.where(is_v6, 20, 8).astype(np.int32)
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    # Every byte of every host, in order.
+    places = np.repeat(positions + _BORN_HOST_AT - offsets[:-1], lengths) + np.arange(offsets[-1])
+    hosts = records.bytes[places]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(hosts)]
+    batch = batch.append_column("flag", pa.array(flags))
+    return batch.append_column("bornHost", pa.Array.from_buffers(pa.binary(), len(positions), buffers))
 
 
 def _near(positions: Ints) -> Iterator[Ints]:

@@ -12,7 +12,7 @@ servers when they are due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from mqspark.broker.pop.cluster_routes import ClusterRoutes
 from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
+from mqspark.broker.pull.waiting_reads import WaitingReads
 from mqspark.broker.registration import Publication
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.epochlink import (
@@ -337,6 +338,11 @@ class BrokerCore:
         elif self.pre_online is not None:
             self.handlers.update(refusals_before(self.handlers, lambda: self.pre_online is None))
         self.handlers = merged(self.handlers, more_handlers)
+        self.waiting_reads = WaitingReads(
+            clock, state.long_work, lambda: config.max_parked_bytes, lambda: config.archive_read_timeout
+        )
+        if store.serves_older:
+            self.handlers = self.waiting_reads.wrap(self.handlers)
         if authority is not None:
             self.handlers = authority.guard(self.handlers, Touched(state))
             state.permits = authority.may
@@ -355,6 +361,7 @@ class BrokerCore:
             state.slow_readers.ledger,
             modes.ledger,
             self.pulls.parked.ledger,
+            self.waiting_reads.ledger,
             self.routes.ledger,
             self._changes.ledger,
             self.transactions.ledger,
@@ -434,6 +441,14 @@ class BrokerCore:
         if self.store.put_count != puts:  # for example a check point that a pop's answer waits for
             self.progress(self.store.commit())
 
+    def older_fetched(self, key: Hashable, queues: Sequence[tuple[str, int]]) -> None:
+        """What ``NotAtHand`` called ``key`` is there, or cannot be read: go on with those who wait for it. ``queues``:
+        topic and queue id of what was asked for."""
+        self.waiting_reads.fetched(key)
+        self._arrived(
+            [(topic, queue_id, self.store.max_offset(topic, queue_id)) for topic, queue_id in queues]
+        )
+
     def replicated(self) -> None:
         """A slave may have more of the log, or have left: notify those who wait for it."""
         confirmed = self.replicas.confirmed
@@ -461,6 +476,7 @@ class BrokerCore:
             state.slow_readers.tick()
             self._part_cleaner.tick()
         self.pulls.expire()
+        self.waiting_reads.expire()
         self.routes.expire()
         state.peers.expire()
         state.calls.expire()

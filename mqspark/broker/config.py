@@ -226,6 +226,18 @@ class BrokerConfig:
     consumer_fallbehind_threshold: int = 16 << 30
     """How many bytes behind that is."""
 
+    archive_url: str = ""
+    """The table of the job ``archive``: its messages are served when the log no longer has them; "": none."""
+    archive_cache_path: str = ""
+    """Where fetched messages are kept; "": ``mqspark.archivecache`` in storePathRootDir. Emptied at the start."""
+    archive_cache_bytes: int = 1 << 30
+    archive_read_timeout: int = 10_000
+    """ms that a request waits for messages of the archive; then it is refused, and they are still fetched."""
+    archive_refresh_interval: int = 60_000
+    """ms between two looks at what the archive has."""
+    archive_fetch_memory_bytes: int = 1 << 30
+    """Memory of the process that reads the archive."""
+
     store_reply_message_enable: bool = True
     """Whether replies to requests are stored as well as forwarded."""
     reject_transaction_message: bool = False
@@ -298,6 +310,8 @@ class BrokerConfig:
         check_numbers(self, "max_error_rate_of_bloom_filter", most=99)
         check_numbers(self, "broker_id", "in_sync_replicas", least=0)
         check_numbers(self, "max_tables_bytes", "consumer_fallbehind_threshold", least=0, most=INT64_MAX)
+        check_numbers(self, "archive_cache_bytes", "archive_fetch_memory_bytes", most=INT64_MAX)
+        check_numbers(self, "archive_read_timeout", "archive_refresh_interval")
         check_numbers(
             self,
             "register_name_server_period",

@@ -9,6 +9,7 @@ import numpy as np
 
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.older import OlderMessages
 from mqspark.store.queue.batchqueue import BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
@@ -19,7 +20,7 @@ __all__ = ["QueueOffsets"]
 class QueueOffsets:
     """The offset queries of one store."""
 
-    __slots__ = ("_batch_queues", "_compacted", "_log", "_queues", "_tables")
+    __slots__ = ("_batch_queues", "_compacted", "_log", "_queues", "_tables", "older")
 
     def __init__(
         self, log: CommitLog, table: QueueTable, batch_table: BatchTable, compacted: CompactedQueues
@@ -29,6 +30,8 @@ class QueueOffsets:
         self._queues = table.queues
         self._batch_queues = batch_table.batch_queues
         self._compacted = compacted
+        self.older: OlderMessages | None = None
+        """What an archive has, if there is one."""
 
     def entries(
         self, topic: str, queue_id: int, offset: int, limit: int
@@ -71,7 +74,24 @@ class QueueOffsets:
         queue = self._queue(topic, queue_id)
         if queue is None:
             return -1
-        return 0 if self._compacted.begins(topic, queue_id) else queue.min_offset
+        if self._compacted.begins(topic, queue_id):
+            return 0
+        if self.older is not None and queue.min_offset:
+            return self.older.begin(topic, queue_id, queue.min_offset)
+        return queue.min_offset
+
+    def sure_min_offset(self, topic: str, queue_id: int) -> int:
+        """``min_offset`` for a reader that starts there. Raises NotAtHand and StoreUnreadable when it is not known what
+        the archive has."""
+        queue = self._queue(topic, queue_id)
+        if (
+            queue is None
+            or self.older is None
+            or not queue.min_offset
+            or self._compacted.begins(topic, queue_id)
+        ):
+            return self.min_offset(topic, queue_id)
+        return self.older.sure_begin(topic, queue_id, queue.min_offset)
 
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """The first offset stored at or after a time (``upper``: the last one stored at or before it).
@@ -82,8 +102,16 @@ class QueueOffsets:
         """
         bound = timestamp_ms + 1 if upper else timestamp_ms
         queue = self._queue(topic, queue_id)
-        if queue is None or queue.min_offset >= queue.max_offset:
-            return queue.min_offset if queue is not None else 0
+        if queue is None:
+            return 0
+        begin = queue.min_offset
+        if self.older is not None and begin:
+            older = self.older.offset_by_time(topic, queue_id, bound, begin)
+            if older < begin:
+                return max(older - 1, self.older.begin(topic, queue_id, begin)) if upper else older
+            begin = self.older.begin(topic, queue_id, begin)
+        if queue.min_offset >= queue.max_offset:
+            return queue.min_offset
         if isinstance(queue, BatchQueue):
             found = queue.offset_by_time(bound)
         else:
@@ -91,7 +119,7 @@ class QueueOffsets:
             found = queue.first_where(
                 lambda position, _size, _tags: at(position) >= bound, queue.min_offset, queue.max_offset
             )
-        return max(found - 1, queue.min_offset) if upper else found
+        return max(found - 1, begin) if upper else found
 
     def offset_by_position(self, topic: str, queue_id: int, position: int) -> int:
         """Offset of the first visible message at or after ``position`` in the log, otherwise the max offset;

@@ -20,7 +20,8 @@ from mqspark.store.index.indexer import Indexer
 from mqspark.store.index.keys import tag_key
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.commit import CommitPipeline
-from mqspark.store.messages.fetch import Fetcher, GetResult
+from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
+from mqspark.store.older import OlderMessages
 
 __all__ = ["Reads"]
 
@@ -39,6 +40,7 @@ class Reads:
         "_log",
         "_log_bounds",
         "_pipeline",
+        "older",
         "problem",
     )
 
@@ -59,6 +61,8 @@ class Reads:
         self._log_bounds = log_bounds
         self._indexer = indexer
         self._pipeline = pipeline
+        self.older: OlderMessages | None = None
+        """What an archive has, if there is one."""
         self._failed: Callable[[], object] | None = None
         self.problem: str | None = None
         """Why the last failed read failed, or None when it works again."""
@@ -79,14 +83,22 @@ class Reads:
         bulk: bool = False,
     ) -> GetResult:
         """Visible messages from ``offset`` on (``Fetcher.get``). For a compacted queue, what compaction has
-        kept. Raises StoreUnreadable."""
+        kept. Before the first message of the log, what an archive has. Raises StoreUnreadable, NotAtHand."""
         try:
             kept = self._compacted.get(
                 topic, queue_id, offset, max_messages, max_bytes, tag_codes, self._log_bounds
             )
             if kept is not None:
                 return kept
-            return self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
+            found = self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
+            older = self.older
+            if older is None or not found.min_offset:
+                return found
+            if found.status is not GetStatus.OFFSET_TOO_SMALL:
+                found.min_offset = older.begin(topic, queue_id, found.min_offset)
+                return found
+            low, high = found.min_offset, found.max_offset
+            return older.get(topic, queue_id, offset, low, high, max_messages, max_bytes, tag_codes)
         except (OSError, MemoryError) as error:
             raise self._unreadable(
                 f"offset {offset} of queue {queue_id} of topic {topic}",

@@ -49,6 +49,7 @@ from mqspark.store.messages.condition import Condition
 from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
 from mqspark.store.messages.healing import EntryHealer
 from mqspark.store.offsets import QueueOffsets
+from mqspark.store.older import OlderMessages
 from mqspark.store.queue.batchqueue import BatchTable, batch_topics
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
@@ -215,6 +216,7 @@ class MessageStore:
             lambda queue, first, end: condition.read_only is None and healer.heal(queue, first, end),
         )
         offsets = QueueOffsets(self.log, self.table, self.batch_table, self.compacted)
+        self._offsets = offsets
         self._reads = reads = Reads(
             config, self.log, self.fetcher, self.compacted, offsets.log_bounds, self.indexer, pipeline
         )
@@ -266,6 +268,8 @@ class MessageStore:
         self.entries = offsets.entries
         self.max_offset = offsets.max_offset
         self.min_offset = offsets.min_offset
+        self.sure_min_offset = offsets.sure_min_offset
+        self.log_bounds = offsets.log_bounds
         self.offset_by_timestamp = offsets.offset_by_timestamp
         self.offset_by_position = offsets.offset_by_position
         self.store_timestamp_at = offsets.store_timestamp_at
@@ -274,6 +278,15 @@ class MessageStore:
         self.has_queue = offsets.has_queue
         self.refuse_puts = condition.refuse
         self.distrust = condition.distrust
+
+    def serve_older(self, older: OlderMessages) -> None:
+        """From now on, reads before the first message of a queue's log go to ``older``."""
+        self._offsets.older = self._reads.older = older
+
+    @property
+    def serves_older(self) -> bool:
+        """Whether somebody has messages that the log no longer has."""
+        return self._reads.older is not None
 
     def _end_at(self, position: int) -> None:
         """The end of a copy was taken back to ``position``."""
@@ -601,6 +614,8 @@ class MessageStore:
             self.checkpoints.ends.note(queue.key for queue in hidden)
             if topic in self.table.hidden or topic in self.batch_table.hidden:
                 self.deletions.add(topic, self.log.min_offset, self.log.position)
+                if self._reads.older is not None:
+                    self._reads.older.forget(topic, self.log.position)
             else:
                 self.compacted.forget(topic)
 

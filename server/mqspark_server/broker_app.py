@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import logging
 import os
 import random
 import secrets
+from collections.abc import Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +47,7 @@ from mqspark_server.web.http import HttpServer
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
     from mqspark_server.console.pages import ClusterAt
+    from mqspark_server.tiered.archivetier import ArchivedMessages
 
 __all__ = ["BrokerApp"]
 
@@ -108,7 +111,8 @@ class BrokerApp(ProcessApp):
 
         self.lifecycle.advance(Phase.STARTING)
         authority = await self._open_authority(worker)
-        parts = self.parts = self._assemble(store, flush_worker, worker, http, authority)
+        archived = self._open_archive(store, worker) if self.config.archive_url else None
+        parts = self.parts = self._assemble(store, flush_worker, worker, http, authority, archived)
         await self._listen(parts, sockets)
         parts.flusher.start()
         parts.housekeeper.start()
@@ -226,6 +230,36 @@ class BrokerApp(ProcessApp):
                 wanted,
             )
 
+    def _open_archive(self, store: MessageStore, worker: Worker) -> ArchivedMessages:
+        """Let the store serve what the archive has. Storage that does not answer does not hold up the start."""
+        for package in ("pyarrow", "fsspec"):
+            if importlib.util.find_spec(package) is None:
+                raise ConfigError(
+                    f"archiveUrl needs {package}: pip install 'mqspark[tiered]'", key="archiveUrl"
+                )
+        from mqspark_server.tiered.archivetier import ArchivedMessages, TierSettings
+
+        config = self.config
+        settings = TierSettings(
+            url=config.archive_url,
+            broker=config.broker_name,
+            cache_directory=Path(config.archive_cache_path or self.store_path / "mqspark.archivecache"),
+            cache_bytes=config.archive_cache_bytes,
+            refresh_interval_ms=config.archive_refresh_interval,
+            fetch_memory_bytes=config.archive_fetch_memory_bytes,
+        )
+        floors = store.root_file(self.store_path / "mqspark.archivefloors")
+        archived = ArchivedMessages(settings, store, self.clock, floors, worker, self._archive_fetched)
+        self._ends.always(archived.stop)
+        archived.start()
+        store.serve_older(archived)
+        return archived
+
+    def _archive_fetched(self, key: Hashable, queues: Sequence[tuple[str, int]]) -> None:
+        if self.parts is not None:
+            self.parts.core.older_fetched(key, queues)
+            self.parts.server.schedule()
+
     async def _open_authority(self, worker: Worker) -> Authority | None:
         config = self.settings.auth
         if not config.authentication_enabled:
@@ -244,6 +278,7 @@ class BrokerApp(ProcessApp):
         worker: Worker,
         http: HttpServer | None,
         authority: Authority | None,
+        archived: ArchivedMessages | None,
     ) -> BrokerParts:
         """Connect the parts, and say in which order they end: stop accepting, unregister, sync, answer, close, save,
         checkpoint."""
@@ -298,6 +333,7 @@ class BrokerApp(ProcessApp):
             following=following,
             group=group,
             escaping=escaping,
+            archived=archived,
         )
 
         async def save() -> None:

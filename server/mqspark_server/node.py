@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mqspark_server.registrar import Registrar
     from mqspark_server.routefinder import RouteFinder
     from mqspark_server.settings.settings import BrokerSettings
+    from mqspark_server.tiered.archivetier import ArchivedMessages
 
 __all__ = ["BrokerNode", "BrokerParts"]
 
@@ -44,6 +45,8 @@ class BrokerParts:
     group: BrokerGroup | None
     escaping: Escaping | None
     """Both with enableSlaveActingMaster."""
+    archived: ArchivedMessages | None = None
+    """None without archiveUrl."""
 
 
 class BrokerNode(Protocol):

@@ -49,6 +49,7 @@ from mqspark.protocol.receipts import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 from mqspark.record import find_property, peek_properties, queue_offsets, readdressed
+from mqspark.store.older import NotAtHand
 from mqspark.store.store import GetResult, GetStatus
 
 __all__ = ["MAX_MESSAGES", "PopProcessor"]
@@ -400,6 +401,10 @@ class PopProcessor:
     def _take_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
         try:
             self._take_of_queue(pop, taking, topic, queue_id, flag)
+        except (
+            NotAtHand
+        ):  # as if there was nothing yet: the queue counts as grown when the messages are there
+            return
         except OSError as error:  # only this pop ends early; it keeps what it has taken
             taking.problem = taking.problem or error
 

@@ -115,7 +115,7 @@ class PopOffsets:
 
     def _first(self, topic: str, queue_id: int, init_mode: int) -> int:
         store = self._state.store
-        first = max(0, store.min_offset(topic, queue_id))
+        first = max(0, store.sure_min_offset(topic, queue_id))
         if init_mode == INIT_MIN or topic.startswith(RETRY_PREFIX):
             return first
         if first == 0 and self._starts_in_memory(topic, queue_id):

@@ -1,4 +1,4 @@
 """Serving pulls and looking up messages.
 
-Imported from outside: ``lookups``, ``pull``. Knows the state. Must not know sends.
+Imported from outside: ``lookups``, ``pull``, ``waiting_reads``. Knows the state. Must not know sends.
 """

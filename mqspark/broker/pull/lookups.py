@@ -4,7 +4,7 @@ QueryMessageProcessor)."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mqspark.broker.pull.logiclookups import LogicLookups
 from mqspark.broker.state.consumer_offsets import NOT_FOUND, is_brokers_own
@@ -29,6 +29,7 @@ from mqspark.protocol.headers.client_headers import (
     ViewMessageRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.record import parts_at
 
 __all__ = ["LookupProcessor"]
 
@@ -44,6 +45,12 @@ _TAG_INDEX = "T"
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
 """No client accepts a longer frame (RocketMQ would send it)."""
+
+
+def store_time_of(buffers: Sequence[memoryview]) -> int:
+    """The store time of the first record, ms; -1 without one."""
+    parts = parts_at(buffers[0], 0, len(buffers[0])) if buffers else None
+    return -1 if parts is None else parts.store_timestamp_ms
 
 
 class LookupProcessor:
@@ -84,7 +91,7 @@ class LookupProcessor:
         """Whether the queue is young: message 0 still exists and is within the part of the log that is assumed to
         be in the page cache. New groups always consume such a queue from its start."""
         store = self._state.store
-        if store.min_offset(topic, queue_id) != 0:
+        if store.log_bounds(topic, queue_id)[0] != 0:
             return False
         first = store.get(topic, queue_id, 0, 1, 1, None)
         if not first.buffers:
@@ -161,7 +168,7 @@ class LookupProcessor:
         store, config = self._state.store, self._state.topics.get(topic)
         if config is not None and config.inner_batch and not store.max_offset(topic, queue_id):
             return -1
-        return max(0, store.min_offset(topic, queue_id))
+        return max(0, store.sure_min_offset(topic, queue_id))
 
     def _offset_of_each(self, command: Command, offset_of: Callable[[str, int], int]) -> bytes:
         """The answer for the queues in the body; its header has the offset of the first."""
@@ -185,8 +192,11 @@ class LookupProcessor:
             if not static.is_local(part):
                 return self._state.peers.talk(session, command, self._logic.store_time(command, header, part))
         store = self._state.store
-        first = store.min_offset(header.topic, header.queue_id)
-        timestamp = store.store_timestamp_at(header.topic, header.queue_id, first)
+        first = store.sure_min_offset(header.topic, header.queue_id)
+        if first < store.log_bounds(header.topic, header.queue_id)[0]:
+            timestamp = store_time_of(store.get(header.topic, header.queue_id, first, 1, 1).buffers)
+        else:
+            timestamp = store.store_timestamp_at(header.topic, header.queue_id, first)
         return ok(command, {"timestamp": str(timestamp)})
 
     def query_message(self, session: Session, command: Command) -> None:

@@ -14,6 +14,7 @@ from mqspark.bounded import Ledger, require
 from mqspark.errors import InvalidMessage
 from mqspark.filter.sql import SqlFilter, filter_bytes
 from mqspark.record import peek_properties
+from mqspark.store.older import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 
@@ -89,7 +90,12 @@ def get_selected(
     position = offset
     window = FIRST_WINDOW
     while True:
-        found = store.get(topic, queue_id, position, min(window, end - position), MAX_WINDOW_BYTES)
+        try:
+            found = store.get(topic, queue_id, position, min(window, end - position), MAX_WINDOW_BYTES)
+        except NotAtHand:
+            if position == offset:
+                raise
+            break  # what was found so far is an answer
         if found.status is GetStatus.FOUND:
             if found.count != found.next_offset - position and window > 1:
                 # A record in between is missing. One record at a time, the offsets are unambiguous.

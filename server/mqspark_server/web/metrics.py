@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mqspark.broker.state.state import BrokerState
     from mqspark.store.store import MessageStore
     from mqspark_server.node import BrokerNode, BrokerParts
+    from mqspark_server.tiered.archivetier import ArchivedMessages
 
 __all__ = ["CONTENT_TYPE", "render"]
 
@@ -123,6 +124,8 @@ class _Collector:
             yield from self._storage(core)
             yield from self._timers(core)
             yield from self._pop(core)
+            if parts.archived is not None:
+                yield from self._archived(parts.archived)
 
     def limits(self, limit: int, over: int) -> list[Metric]:
         most = self._gauge("metrics_max_series", "limit of series per family (metricsMaxSeries)")
@@ -432,6 +435,24 @@ class _Collector:
         for (kind, outcome), count in sorted(store.damages.counts.items()):
             damage.add_metric((*node, kind, outcome), count)
         yield damage
+
+    def _archived(self, archived: ArchivedMessages) -> Iterator[Metric | None]:
+        cached = GaugeMetricFamily(
+            "mqspark_archive_cache_bytes", "bytes of fetched messages on disk", labels=_NODE
+        )
+        cached.add_metric(self._node, archived.cached_bytes)
+        yield cached
+        up = GaugeMetricFamily("mqspark_archive_readable", "1 if the last look at it worked", labels=_NODE)
+        up.add_metric(self._node, float(archived.problem is None))
+        yield up
+        for name, text, value in (
+            ("messages_out", "messages served from the archive", archived.messages_out),
+            ("fetches", "requests to the process that reads the archive", archived.fetches),
+            ("failures", "requests that failed", archived.failures),
+        ):
+            counter = CounterMetricFamily(f"mqspark_archive_{name}", text, labels=_NODE)
+            counter.add_metric(self._node, value)
+            yield counter
 
     def _timers(self, core: BrokerCore) -> Iterator[Metric | None]:
         table, counts = core.runtime_info(), core.timers.metrics

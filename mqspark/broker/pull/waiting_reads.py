@@ -1,0 +1,118 @@
+"""Requests that wait for messages of an archive.
+
+A handler that raises NotAtHand has changed nothing that may not be done twice: its request waits, and is handled once
+more when the messages are there. A request that has waited for too long is refused; the messages are still fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+
+from mqspark.bounded import Ledger
+from mqspark.clock import Clock
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.dispatch import Handler, dispatch
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import LongWork, Slices, Work
+from mqspark.store.older import NotAtHand
+
+__all__ = ["WAITING_CODES", "WaitingReads"]
+
+WAITING_CODES = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+    }
+)
+"""Reads that can be repeated from their beginning. Others are refused with the advice to try again."""
+_ENTRY_BYTES = 1_000
+SERVED_AT_ONCE = 4
+
+
+class _Waiting:
+    __slots__ = ("command", "deadline_ms", "handler", "session", "size_bytes")
+
+    def __init__(self, handler: Handler, session: Session, command: Command, deadline_ms: int) -> None:
+        self.handler = handler
+        self.session = session
+        self.command = command
+        self.deadline_ms = deadline_ms
+        self.size_bytes = _ENTRY_BYTES + 2 * len(bytes(command.raw_ext)) + len(command.body)
+
+
+class WaitingReads:
+    def __init__(
+        self, clock: Clock, long_work: LongWork, max_bytes: Callable[[], int], timeout_ms: Callable[[], int]
+    ) -> None:
+        self.ledger = Ledger("waitingReads", max_bytes, "WaitingReads._waiting", setting="maxParkedBytes")
+        self._clock = clock
+        self._long_work = long_work
+        self._timeout_ms = timeout_ms
+        self._waiting: dict[Hashable, list[_Waiting]] = {}
+
+    def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The handlers, of which those of WAITING_CODES may raise NotAtHand."""
+        return {
+            code: self._waits(handler) if code in WAITING_CODES else handler
+            for code, handler in handlers.items()
+        }
+
+    def _waits(self, handler: Handler) -> Handler:
+        def handle(session: Session, command: Command) -> bytes | Slices | None:
+            try:
+                return handler(session, command)
+            except NotAtHand as error:
+                self._add(error.key, handler, session, command)
+                return None
+
+        return handle
+
+    def _add(self, key: Hashable, handler: Handler, session: Session, command: Command) -> None:
+        """Raises TableFull."""
+        if command.flag & 2:
+            return
+        waiting = _Waiting(handler, session, command, self._clock.monotonic_ms() + self._timeout_ms())
+        self.ledger.charge(waiting.size_bytes)
+        self._waiting.setdefault(key, []).append(waiting)
+
+    def fetched(self, key: Hashable) -> None:
+        """Handle again what waits for ``key``, whether it was fetched or cannot be: then the handler says why."""
+        waiting = self._waiting.pop(key, None)
+        if waiting:
+            self.ledger.free(sum(each.size_bytes for each in waiting), len(waiting))
+            self._long_work.begin(None, self._handle(waiting))
+
+    def _handle(self, waiting: list[_Waiting]) -> Work[None]:
+        for number, each in enumerate(waiting):
+            if number and number % SERVED_AT_ONCE == 0:
+                yield
+            if each.session.open:
+                handlers = {each.command.code: self._waits(each.handler)}
+                dispatch(handlers, each.session, [each.command], self._long_work)
+
+    def expire(self) -> None:
+        """Refuse what has waited for too long."""
+        now_ms = self._clock.monotonic_ms()
+        for key, waiting in list(self._waiting.items()):
+            kept = [each for each in waiting if each.deadline_ms > now_ms and each.session.open]
+            if len(kept) == len(waiting):
+                continue
+            over = [each for each in waiting if each.deadline_ms <= now_ms or not each.session.open]
+            self.ledger.free(sum(each.size_bytes for each in over), len(over))
+            if kept:
+                self._waiting[key] = kept
+            else:
+                del self._waiting[key]
+            for each in over:
+                each.session.send(
+                    encode_response(
+                        each.command.opaque,
+                        ResponseCode.SYSTEM_BUSY,
+                        remark=f"the archive has not answered for {self._timeout_ms()} ms; the messages are still being"
+                        " fetched: try again later",
+                    )
+                )

@@ -1,0 +1,183 @@
+"""What an archive has of one broker: which offsets of which queues, and in which files.
+
+Only ranges of the log with a manifest count: their rows were compared with the log (``mqspark_jobs.archive``). Whoever
+can write to the storage can write anything, so nothing here is believed before it is checked: names, numbers, and that
+no file lies outside of the table.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mqspark.errors import StoreCorrupt
+from mqspark.store.disk.layout import is_storable_topic
+from pyspark_pymq.cluster.history import MANIFESTS
+from pyspark_pymq.files.deltafiles import delta_table
+from pyspark_pymq.files.locations import join, names, read_bytes
+
+__all__ = ["ArchiveCatalog", "ArchivedFile", "QueuePart", "RangeOfLog"]
+
+MAX_PARTS = 5_000_000
+"""Parts of queues in all ranges together, some 300 bytes each."""
+_AT_ONCE = 8
+"""Manifests that are read at a time."""
+_INT64 = 1 << 63
+
+Queue = tuple[str, int]
+
+
+class RangeOfLog(NamedTuple):
+    """[low, high) of the broker's log."""
+
+    low: int
+    high: int
+
+
+class QueuePart(NamedTuple):
+    """The offsets [first, end) of a queue that a range of the log has."""
+
+    first: int
+    end: int
+    range: RangeOfLog
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """A file with rows of one topic."""
+
+    url: str
+    size_bytes: int
+    low: int
+    high: int
+    """Physical offsets of its first and last row."""
+
+
+class ArchiveCatalog:
+    """``refresh`` reads what is new; the rest answers from memory."""
+
+    def __init__(self, url: str, broker: str) -> None:
+        self._url = url
+        self._broker = broker
+        self._ranges: dict[str, tuple[RangeOfLog, dict[Queue, tuple[int, int]]]] = {}
+        """By the names of their manifests."""
+        self._version = ""
+        self._files: dict[str, list[ArchivedFile]] = {}
+        self._parts: dict[Queue, list[QueuePart]] = {}
+
+    def refresh(self, floors: Mapping[str, int]) -> None:
+        """``floors``: positions before which the records of a topic are those of a deleted one. Raises StoreCorrupt,
+        MQError, OSError and what fsspec's file systems raise; then everything is as before."""
+        root = join(self._url, MANIFESTS, self._broker)
+        there = [name for name in names(root) if name.endswith(".json")]
+        new = [name for name in there if name not in self._ranges]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            loaded = list(pool.map(lambda name: self._load(join(root, name)), new))
+        ranges = {name: self._ranges[name] for name in there if name in self._ranges} | dict(
+            zip(new, loaded, strict=True)
+        )
+        parts = _chained(sorted(ranges.values(), key=lambda each: each[0]), floors, self._url)
+        log = [name for name in names(join(self._url, "_delta_log")) if name.endswith((".json", ".parquet"))]
+        version = max(log, default="")
+        if version != self._version or new:
+            self._files = _files(self._url)
+            self._version = version
+        self._ranges, self._parts = ranges, parts
+
+    def _load(self, url: str) -> tuple[RangeOfLog, dict[Queue, tuple[int, int]]]:
+        try:
+            return _checked(json.loads(read_bytes(url)), self._broker)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise StoreCorrupt(f"{url} is no manifest: {error}", path=url, offset=0) from None
+
+    def bounds(self) -> Iterator[tuple[str, int, int, int]]:
+        """Topic, queue id, first offset and end of what is archived of each queue."""
+        for (topic, queue_id), parts in self._parts.items():
+            yield topic, queue_id, parts[0].first, parts[-1].end
+
+    def parts(self, topic: str, queue_id: int, offset: int) -> list[QueuePart]:
+        """The parts of the queue with offsets from ``offset`` on, in order."""
+        found = self._parts.get((topic, queue_id), [])
+        return found[bisect.bisect_right(found, offset, key=lambda part: part.end) :]
+
+    def part_of(self, topic: str, queue_id: int, wanted: RangeOfLog) -> QueuePart | None:
+        """What the range has of the queue."""
+        found = self._parts.get((topic, queue_id), [])
+        place = bisect.bisect_left(found, wanted.low, key=lambda part: part.range.low)
+        return found[place] if place < len(found) and found[place].range == wanted else None
+
+    def files(self, topic: str, wanted: RangeOfLog) -> list[ArchivedFile]:
+        """The files of the topic with rows of a range of the log."""
+        return [
+            file for file in self._files.get(topic, []) if file.low < wanted.high and file.high >= wanted.low
+        ]
+
+
+def _checked(manifest: Any, broker: str) -> tuple[RangeOfLog, dict[Queue, tuple[int, int]]]:
+    low, high = manifest["low"], manifest["high"]
+    if manifest["broker"] != broker or not _is_range(low, high):
+        raise ValueError(f"its range {str((low, high))[:80]} is none, or of another broker")
+    queues: dict[Queue, tuple[int, int]] = {}
+    for topic, ends in manifest["queues"].items():
+        if not is_storable_topic(topic):
+            raise ValueError("there is no such topic")
+        for queue_id, (first, end) in ends.items():
+            if not queue_id.isdecimal() or len(queue_id) > 10 or not _is_range(first, end):
+                raise ValueError(f"queue {queue_id[:20]!r} has no offsets like these")
+            queues[topic, int(queue_id)] = (first, end)
+    return RangeOfLog(low, high), queues
+
+
+def _is_range(low: Any, high: Any) -> bool:
+    return type(low) is int and type(high) is int and 0 <= low < high < _INT64
+
+
+def _chained(
+    ranges: list[tuple[RangeOfLog, dict[Queue, tuple[int, int]]]], floors: Mapping[str, int], url: str
+) -> dict[Queue, list[QueuePart]]:
+    """The parts of each queue, newest incarnation of its topic only: its offsets ascend with the log."""
+    parts: dict[Queue, list[QueuePart]] = {}
+    count = 0
+    end = 0
+    for each, queues in ranges:
+        if each.low < end:
+            raise StoreCorrupt(f"{url}: ranges of the log overlap at {each.low}", path=url, offset=each.low)
+        end = each.high
+        count += len(queues)
+        if count > MAX_PARTS:
+            raise StoreCorrupt(f"{url}: more than {MAX_PARTS} parts of queues", path=url, offset=each.low)
+        for queue, (first, last) in queues.items():
+            known = parts.setdefault(queue, [])
+            if each.low < floors.get(queue[0], 0):
+                known.clear()
+                continue
+            if known and known[-1].end > first:
+                known.clear()
+            known.append(QueuePart(first, last, each))
+    return {queue: found for queue, found in parts.items() if found}
+
+
+def _files(url: str) -> dict[str, list[ArchivedFile]]:
+    files: dict[str, list[ArchivedFile]] = {}
+    root = join(url, "")
+    for each in delta_table(url).files:
+        topic = each.partition.get("topic")
+        path = each.url.removeprefix(root)
+        inside = (
+            each.url.startswith(root) and not {"", ".", ".."} & set(path.split("/")) and "://" not in path
+        )
+        if not inside or topic is None or not is_storable_topic(topic):
+            raise StoreCorrupt(
+                f"{url} names the file {each.url[:200]!r}, which is not in it", path=url, offset=0
+            )
+        low, high = each.lowest.get("physicalOffset"), each.highest.get("physicalOffset")
+        if type(low) is not int or type(high) is not int:
+            low, high = 0, _INT64 - 1  # without statistics it may have anything
+        files.setdefault(topic, []).append(ArchivedFile(each.url, each.size_bytes, low, high))
+    for found in files.values():
+        found.sort(key=lambda file: (file.low, file.url))
+    return files

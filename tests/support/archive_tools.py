@@ -1,0 +1,53 @@
+"""An archive without Spark: the files and manifests of the job's own tasks, and Delta's log by hand."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from pathlib import Path
+
+from mqspark_jobs.archive import UnitTask, archive_unit, plan_units
+from pyspark_pymq.files.locations import join, read_bytes, write_bytes
+from pyspark_pymq.files.logfiles import find_log
+
+__all__ = ["archive_log"]
+
+PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+
+
+def archive_log(store: Path, url: str, broker: str = "dev", *, low: int = 0, end: int | None = None) -> int:
+    """Archive the log from ``low`` on; ``end``: a position at which a record begins. Returns where the archive ends."""
+    log = find_log(str(store / "commitlog"))
+    adds, high = [], low
+    for unit in plan_units(log, low, end, cut_at=[]):
+        done = archive_unit(UnitTask(unit, broker, None, url))
+        if done.manifest.high <= done.manifest.low:
+            continue
+        done.manifest.save(url)
+        high = done.manifest.high
+        adds += [
+            {
+                "add": {
+                    "path": urllib.parse.quote(file.path, safe="/="),
+                    "partitionValues": {"topic": file.topic, "date": file.date},
+                    "size": file.size_bytes,
+                    "modificationTime": 0,
+                    "dataChange": True,
+                    "stats": json.dumps(
+                        {"numRecords": file.rows, "minValues": file.lowest, "maxValues": file.highest}
+                    ),
+                }
+            }
+            for file in done.files
+        ]
+    version = 0
+    while True:
+        name = join(url, "_delta_log", f"{version:020d}.json")
+        try:
+            read_bytes(name)
+        except FileNotFoundError:
+            break
+        version += 1
+    actions = [PROTOCOL, *adds] if not version else adds
+    write_bytes(name, "\n".join(map(json.dumps, actions)).encode() + b"\n")
+    return high
