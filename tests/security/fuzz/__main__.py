@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.security.fuzz.cases import Chance
-from tests.security.fuzz.targets import TARGETS, Target
+from tests.security.fuzz.kinds import Target
+from tests.security.fuzz.targets import TARGETS
 
 MAX_FINDINGS = 20
 

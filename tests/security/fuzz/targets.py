@@ -50,14 +50,14 @@ from mqspark.record import decode_records
 from mqspark.testing import Broker, FakeClock
 from tests.security.fuzz import cases
 from tests.security.fuzz.cases import Chance
-from tests.security.fuzz.victims import FREEZE_S, GROWTH_BYTES, Probe, Victim, http_get, running
+from tests.security.fuzz.decoders import DECODERS
+from tests.security.fuzz.kinds import Decoding, Finding, Target
+from tests.security.fuzz.victims import GROWTH_BYTES, Probe, Victim, http_get, running
 from tests.support import protocol_classes, web
 from tests.support.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.store_tools import copy_store
 
-__all__ = ["TARGETS", "Target"]
-
-Finding = str | None
+__all__ = ["TARGETS"]
 
 HEADERS = [*protocol_classes.HEADERS.values()]
 BODIES = [*protocol_classes.BODIES.values()]
@@ -79,75 +79,7 @@ REQUEST_BODIES: dict[int, type[msgspec.Struct]] = {
 COMMON_CODES = [code for code in REQUEST_HEADERS if not re.match("AUTH|CONTROLLER", RequestCode(code).name)]
 
 
-class Target:
-    """A thing that is fuzzed. ``open`` starts what it needs and ``verdict`` judges the whole run."""
-
-    name: str
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        yield
-
-    def make(self, chance: Chance) -> bytes:
-        raise NotImplementedError(self.name)
-
-    def run(self, case: bytes) -> Finding:
-        raise NotImplementedError(self.name)
-
-    def verdict(self) -> Finding:
-        return None
-
-    def measures(self) -> str:
-        return ""
-
-
-# --- in this process ----------------------------------------------------------------------------------------
-
-
-class _Decoding(Target):
-    """Bytes into a function of ours: only the declared errors, not a second of processor time, no memory kept."""
-
-    errors: tuple[type[Exception], ...] = (MQError,)
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.worst_s = 0.0
-        self._cases = 0
-        self._base_bytes = 0
-
-    def decode(self, case: bytes) -> None:
-        raise NotImplementedError(self.name)
-
-    def run(self, case: bytes) -> Finding:
-        began = time.thread_time()
-        try:
-            self.decode(case)
-        except self.errors:
-            pass
-        except Exception:
-            return traceback.format_exc()
-        took = time.thread_time() - began
-        self.worst_s = max(self.worst_s, took)
-        self._cases += 1
-        if self._cases == 2_000:
-            self._base_bytes = _own_bytes()
-        return f"{took:.2f} s of processor time for {len(case)} bytes" if took > FREEZE_S else None
-
-    def verdict(self) -> Finding:
-        grown = _own_bytes() - self._base_bytes if self._base_bytes else 0
-        return f"memory grew by {grown >> 20} MiB over {self._cases} cases" if grown > GROWTH_BYTES else None
-
-    def measures(self) -> str:
-        grown = _own_bytes() - self._base_bytes if self._base_bytes else 0
-        return (
-            f"worst case {self.worst_s * 1000:.0f} ms of processor time, memory {grown / (1 << 20):+.1f} MiB"
-        )
-
-
-class Headers(_Decoding):
+class Headers(Decoding):
     """Frames as the parser takes them apart, each header read as every class that it might be."""
 
     name = "headers"
@@ -166,7 +98,7 @@ class Headers(_Decoding):
                 decode_properties(properties)
 
 
-class Bodies(_Decoding):
+class Bodies(Decoding):
     """JSON as every class of body, fastjson's dialect and broken JSON among it; SQL92; compressed bytes; records."""
 
     name = "bodies"
@@ -189,7 +121,7 @@ class Bodies(_Decoding):
         return bytes([number]) + content
 
     def decode(self, case: bytes) -> None:
-        number, content = case[0], case[1:]
+        number, content = (case[0] if case else 0) % (len(BODIES) + 4), case[1:]
         if number < len(BODIES):
             decode_body(BODIES[number], content)
         elif number == len(BODIES):
@@ -694,10 +626,6 @@ def _json(chance: Chance, kind: type[msgspec.Struct]) -> bytes:
     return cases.odd_json(chance, plain) if chance.random() < 0.1 else plain
 
 
-def _own_bytes() -> int:
-    return int(re.findall(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024
-
-
 TARGETS: dict[str, type[Target]] = {
-    target.name: target for target in (Headers, Bodies, Requests, NameServer, Http, Stores)
+    target.name: target for target in (Headers, Bodies, *DECODERS, Requests, NameServer, Http, Stores)
 }

@@ -1,0 +1,55 @@
+"""The decoders under atheris, which changes bytes until they reach new code:
+
+    python -m tests.security.fuzz.guided TARGET [--seconds 600] [--findings DIR]
+
+It begins with the cases in ``corpus``. Exit code 0: nothing was found. A finding is a file in DIR; as
+``corpus/TARGET-NAME.case`` it is replayed by every run of the tests. Needs the package atheris.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+MAX_CASE_BYTES = 1 << 16
+
+
+def main() -> None:
+    import atheris
+
+    with atheris.instrument_imports(include=["mqspark"]):
+        from tests.security.fuzz.targets import TARGETS
+    from tests.security.fuzz.kinds import Decoding
+
+    decoders = {name: kind for name, kind in TARGETS.items() if issubclass(kind, Decoding)}
+    parser = argparse.ArgumentParser(prog="python -m tests.security.fuzz.guided", description=__doc__)
+    parser.add_argument("target", choices=decoders)
+    parser.add_argument("--seconds", type=int, default=600)
+    parser.add_argument("--findings", type=Path, default=Path("findings"))
+    arguments = parser.parse_args()
+    arguments.findings.mkdir(parents=True, exist_ok=True)
+    corpus = Path(tempfile.mkdtemp())  # libFuzzer ends the process, so nothing is left to remove it
+    for path in CORPUS.glob(f"{arguments.target}-*.case"):
+        (corpus / path.name).write_bytes(path.read_bytes())
+    target = decoders[arguments.target](corpus)
+
+    def one(case: bytes) -> None:
+        story = target.run(case)
+        if story is not None:
+            raise AssertionError(story)
+
+    options = [
+        f"-max_total_time={arguments.seconds}",
+        f"-max_len={MAX_CASE_BYTES}",
+        "-timeout=5",
+        "-rss_limit_mb=1024",
+    ]
+    atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={arguments.findings}/", str(corpus)], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
