@@ -53,8 +53,9 @@ def rocketmq_namesrv(
     jars: Jars, folder: Path, options: Sequence[str] = (), settings: Mapping[str, object] | None = None
 ) -> Iterator[str]:
     """A real name server; its address. ``options`` are Java's."""
-    port = free_port()
-    conf = write_conf(folder / "namesrv.conf", {"listenPort": port, "bindAddress": HOST, **(settings or {})})
+    values = {"listenPort": free_port(), "bindAddress": HOST, **(settings or {})}
+    port = values["listenPort"]
+    conf = write_conf(folder / "namesrv.conf", values)
     command = java_command(
         jars, "org.apache.rocketmq.namesrv.NamesrvStartup", folder, "-c", str(conf),
         heap_mib=128, options=["-XX:TieredStopAtLevel=1", *options],
@@ -116,6 +117,7 @@ def rocketmq_broker(
         **ROCKETMQ_BROKER_SETTINGS,
         **(settings or {}),
     }
+    port = int(str(values["listenPort"]))
     conf = write_conf(folder / "broker.conf", values)
     command = java_command(
         jars,

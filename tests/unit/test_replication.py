@@ -229,6 +229,23 @@ def test_a_sync_master_answers_when_enough_have_the_message(tmp_path: Path) -> N
     bench.close()
 
 
+def test_how_many_must_have_a_message_can_be_changed_at_any_time(tmp_path: Path) -> None:
+    bench = make(tmp_path, broker_role=BrokerRole.SYNC_MASTER)
+    slave = connected(bench, 0)[0]
+    peer = bench.peer()
+    assert peer.ask(SEND, send_ext(), b"alone").code == 0
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"inSyncReplicas=2\n").code == 0
+    peer.give(SEND, send_ext(), b"both")
+    bench.broker.turn()
+    assert peer.heard() == []
+    slave.data(1 << 20)
+    has_all(slave, bench)
+    bench.broker.replicated()
+    (answer,) = peer.heard()
+    assert answer.code == 0
+    bench.close()
+
+
 def test_neither_flush_nor_replication_alone_is_enough(tmp_path: Path) -> None:
     bench = make(tmp_path, sync=True, broker_role=BrokerRole.SYNC_MASTER, in_sync_replicas=2)
     peer = bench.peer()
