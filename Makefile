@@ -16,6 +16,7 @@ $(READY): pyproject.toml
 	@echo 'Setting up $(VENV): about one minute, longer when packages have to be downloaded.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pyspark_pymq.precompile
 	touch $(READY)
 
 # What interop tests run, in ~/.cache/mqspark: jars and clients of other languages.

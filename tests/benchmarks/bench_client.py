@@ -104,9 +104,9 @@ def cpp() -> tuple[Command, dict[str, str]]:
 
 def java() -> Command:
     jars = jar_cache.fetch()
-    classes = jar_cache.compiled(SIDES / "Side.java", jars)
+    program = jar_cache.compiled(SIDES / "Side.java", jars)
     return lambda folder: java_command(
-        jar_cache.Jars(jars.jar_folder, classes), "Side", folder, heap_mib=JAVA_HEAP_MIB, options=[]
+        jar_cache.Jars(jars.jar_folder, program), "Side", folder, heap_mib=JAVA_HEAP_MIB, options=[]
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.interop import jars
+from tests.interop.class_archives import rocketmq_classes, spark_classes
 from tests.interop.other_clients import cpp_binding, go_program, js_program
 from tests.interop.proxy import fetch_grpc_client, fetch_proxy
 from tests.spark.delta_jars import delta_jars
@@ -28,6 +29,8 @@ WANTED: dict[str, Callable[[], object]] = {
     "the JavaScript client": js_program,
     "Delta for Spark": delta_jars,
     f"Spark {NEWEST}": partial(pyspark_of, NEWEST),
+    "archives of RocketMQ's classes": rocketmq_classes,
+    "an archive of Spark's classes": spark_classes,
 }
 
 

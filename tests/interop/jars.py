@@ -1,14 +1,17 @@
 """The unmodified RocketMQ jars, fetched once into the cache, and the driver compiled against them."""
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.maven import cached, copy_dependencies, digest, require_tools, run
+from tests.support.jvm import class_archive
+from tests.support.maven import cache_folder, cached, copy_dependencies, digest, require_tools, run
 
 HERE = Path(__file__).parent
 OLD_CLIENTS = ["4.9.8", "5.3.3"]
 COMPILE_TIMEOUT_S = 120
+PROGRAM = "program.jar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +19,17 @@ class Jars:
     """Where the jars and the compiled driver are, and how to name them on a java command line."""
 
     jar_folder: Path
-    class_folder: Path
+    program: Path
+    """A jar: there are no archives of classes that come from folders."""
 
     @property
     def classpath(self) -> str:
-        return f"{self.class_folder}{os.pathsep}{self.jar_folder}/*"
+        return f"{self.program}{os.pathsep}{self.jar_folder}/*"
+
+    def class_archive(self, main_class: str) -> Path:
+        """Of the JVMs that run this class: see ``tests.support.jvm``."""
+        name = main_class.rpartition(".")[2].lower()
+        return class_archive(cache_folder() / "classes", name, self.classpath, main_class)
 
 
 def fetch() -> Jars:
@@ -32,16 +41,12 @@ def fetch() -> Jars:
     pom = HERE / "pom.xml"
     jar_folder = cached(f"rocketmq-{digest(pom)}", lambda folder: copy_dependencies(pom, folder))
     source = HERE / "java" / "Driver.java"
-    class_folder = cached(
-        f"driver-{digest(pom, source)}", lambda folder: _compile(source, jar_folder, folder)
-    )
-    return Jars(jar_folder, class_folder)
+    return Jars(jar_folder, _program(f"driver-{digest(pom, source)}", source, jar_folder))
 
 
 def compiled(source: Path, jars: Jars) -> Path:
-    """The folder with the classes of another program, compiled against the same jars."""
-    name = f"{source.stem.lower()}-{digest(HERE / 'pom.xml', source)}"
-    return cached(name, lambda folder: _compile(source, jars.jar_folder, folder))
+    """The jar of another program, compiled against the same jars."""
+    return _program(f"{source.stem.lower()}-{digest(HERE / 'pom.xml', source)}", source, jars.jar_folder)
 
 
 def fetch_client(version: str) -> Jars:
@@ -52,10 +57,7 @@ def fetch_client(version: str) -> Jars:
         f"client-{version}-{digest(pom)}",
         lambda folder: copy_dependencies(pom, folder, f"-Dclient.version={version}"),
     )
-    class_folder = cached(
-        f"basics-{version}-{digest(pom, source)}", lambda folder: _compile(source, jar_folder, folder)
-    )
-    return Jars(jar_folder, class_folder)
+    return Jars(jar_folder, _program(f"basics-{version}-{digest(pom, source)}", source, jar_folder))
 
 
 def dependencies(pom: Path) -> Path:
@@ -67,11 +69,17 @@ def dependencies(pom: Path) -> Path:
 def driver_with(pom: Path, source: Path) -> Jars:
     """A program of ours compiled against the jars that a pom names. Raises as ``fetch`` does."""
     jar_folder = dependencies(pom)
-    name = f"{source.stem.lower()}-{digest(pom, source)}"
-    return Jars(jar_folder, cached(name, lambda folder: _compile(source, jar_folder, folder)))
+    return Jars(jar_folder, _program(f"{source.stem.lower()}-{digest(pom, source)}", source, jar_folder))
 
 
-def _compile(source: Path, jar_folder: Path, folder: Path) -> None:
-    require_tools("javac")
-    command = ["javac", "-Xlint:none", "-nowarn", "-encoding", "UTF-8", "-d", str(folder)]
-    run([*command, "-cp", f"{jar_folder}/*", str(source)], COMPILE_TIMEOUT_S)
+def _program(name: str, source: Path, jar_folder: Path) -> Path:
+    """The jar of a program compiled against the jars of a folder."""
+
+    def make(folder: Path) -> None:
+        require_tools("javac", "jar")
+        with tempfile.TemporaryDirectory() as classes:
+            command = ["javac", "-Xlint:none", "-nowarn", "-encoding", "UTF-8", "-d", classes]
+            run([*command, "-cp", f"{jar_folder}/*", str(source)], COMPILE_TIMEOUT_S)
+            run(["jar", "--create", "--file", str(folder / PROGRAM), "-C", classes, "."], COMPILE_TIMEOUT_S)
+
+    return cached(f"{name}-jar", make) / PROGRAM

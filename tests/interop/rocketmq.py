@@ -9,8 +9,11 @@ import pytest
 
 from tests.interop.jars import HERE, Jars
 from tests.support.clusters import Cluster, brokers_known_to, mqspark_cluster, write_conf
+from tests.support.jvm import with_classes_of
 from tests.support.processes import HOST, free_port, listens, process, set_options, wait_for_start
 
+NAMESRV = "org.apache.rocketmq.namesrv.NamesrvStartup"
+BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 EITHER = ["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))]
 """Parameters of a fixture that yields ``either_cluster``."""
 
@@ -40,6 +43,7 @@ def java_command(
         "-Djava.net.preferIPv4Stack=true",
         f"-Drmq.logback.configurationFile={HERE / 'java' / 'logback.xml'}",
         f"-Dinterop.log.file={folder / 'rocketmq.log'}",
+        *with_classes_of(jars.class_archive(main_class)),
         *options,
         "-cp",
         jars.classpath,
@@ -57,7 +61,7 @@ def rocketmq_namesrv(
     port = values["listenPort"]
     conf = write_conf(folder / "namesrv.conf", values)
     command = java_command(
-        jars, "org.apache.rocketmq.namesrv.NamesrvStartup", folder, "-c", str(conf),
+        jars, NAMESRV, folder, "-c", str(conf),
         heap_mib=128, options=["-XX:TieredStopAtLevel=1", *options],
     )  # fmt: skip
     address = f"{HOST}:{port}"
@@ -121,7 +125,7 @@ def rocketmq_broker(
     conf = write_conf(folder / "broker.conf", values)
     command = java_command(
         jars,
-        "org.apache.rocketmq.broker.BrokerStartup",
+        BROKER,
         folder,
         "-c",
         str(conf),

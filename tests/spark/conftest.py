@@ -15,6 +15,7 @@ import pyspark_pymq
 from mqspark_jobs.commandline import delta_settings
 from tests.spark.delta_jars import delta_jars
 from tests.support.dev import DevCluster
+from tests.support.jvm import spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +32,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
-    # Less compiling, fewer threads: the tests run many short queries on few cores.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": spark_options(),
 }
 
 

@@ -21,7 +21,7 @@ def main() -> None:
     builder = SparkSession.builder.master("local[2]").config(map=pyspark_pymq.tuned_settings())
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     # Made to start fast: most of these processes live for a few seconds.
-    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    builder = builder.config("spark.driver.extraJavaOptions", settings["java_options"])
     spark = builder.config(map=settings["spark"]).getOrCreate()
     reader = spark.readStream.format("pymq").options(**settings["source"])
     frame = reader.load().selectExpr("cast(value as string) value", "partition", "offset")

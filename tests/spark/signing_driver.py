@@ -22,6 +22,7 @@ def main() -> None:
     builder = builder.config("spark.eventLog.compress", "false").config("spark.ui.port", "0")
     builder = builder.config("spark.eventLog.dir", (folder / "events").as_uri())
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "tables"))
+    builder = builder.config("spark.driver.extraJavaOptions", settings["java_options"])
     spark = builder.getOrCreate()
     keys, options = settings["keys"], {"nameserver": settings["nameserver"], "topic": "Orders"}
     shown: list[str] = []

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from mqspark_jobs import commandline as command
 from tests.spark.delta_jars import delta_jars
 from tests.support.dev import DevCluster
+from tests.support.jvm import spark_options
 from tests.support.processes import start, stop, tail
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -98,6 +99,7 @@ def killed_and_restarted(
         "checkpoint": str(root / "checkpoint"),
         "stop": str(root / "stop"),
         "spark": spark,
+        "java_options": spark_options(),
     }
     driver = Driver(root, settings)
     sent = 0

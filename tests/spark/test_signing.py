@@ -15,6 +15,7 @@ from mqspark import AdminClient, Credentials
 from mqspark.errors import ConfigError
 from pyspark_pymq.options import ReadOptions, WriteOptions
 from tests.support.clusters import mqspark_broker, mqspark_namesrv
+from tests.support.jvm import spark_options
 from tests.support.processes import mqspark_command
 
 BASE = {"nameserver": "127.0.0.1:9876", "topic": "T"}
@@ -82,7 +83,13 @@ def test_keys_are_nowhere_that_a_query_leaves_traces(tmp_path: Path) -> None:
         with mqspark_broker(tmp_path, namesrv, settings | users):
             with AdminClient(namesrv, credentials=credentials) as admin:
                 admin.create_topic("Orders", queues=2)
-            given = {"folder": str(folder), "nameserver": namesrv, "keys": keys, "file": str(file)}
+            given: dict[str, object] = {
+                "folder": str(folder),
+                "nameserver": namesrv,
+                "keys": keys,
+                "file": str(file),
+            }
+            given["java_options"] = spark_options()
             (tmp_path / "settings.json").write_text(json.dumps(given))
             script = Path(__file__).with_name("signing_driver.py")
             done = subprocess.run(

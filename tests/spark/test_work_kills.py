@@ -16,6 +16,7 @@ import pytest
 
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from tests.support.dev import DevCluster
+from tests.support.jvm import spark_options
 from tests.support.processes import start, stop
 from tests.support.waiting import eventually
 
@@ -47,6 +48,7 @@ class Work:
             "results": self.results,
             "checkpoint": str(root / "checkpoint"),
             "stop": str(root / "stop"),
+            "java_options": spark_options(),
         }
         self._settings.write_text(json.dumps(settings))
         self._process: subprocess.Popen[str] | None = None

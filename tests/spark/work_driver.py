@@ -28,7 +28,7 @@ def main() -> None:
 
     builder = SparkSession.builder.master(settings["master"]).config(map=pyspark_pymq.tuned_settings())
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    builder = builder.config("spark.driver.extraJavaOptions", settings["java_options"])
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.log.level", "ERROR")
     spark = builder.getOrCreate()
     queue = pyspark_pymq.WorkQueue(

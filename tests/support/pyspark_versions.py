@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from pyspark_pymq.precompile import precompile
 from tests.support.maven import FETCH_TIMEOUT_S, ToolMissing, cached, run
 
 __all__ = ["NEWEST", "OLDEST", "pyspark_of"]
@@ -19,6 +20,7 @@ def pyspark_of(version: str) -> Path:
         # Without its dependencies: py4j and pyarrow are those of the environment.
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         run([*pip, "--target", str(folder), f"pyspark=={version}"], FETCH_TIMEOUT_S)
+        precompile(folder / "pyspark" / "python" / "lib" / "pyspark.zip")
 
     try:
         return cached(f"pyspark-{version}", install)
