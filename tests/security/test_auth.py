@@ -255,6 +255,10 @@ _GROUP = json.dumps({"groupName": "G", "consumerGroup": "G", "topic": "T"}).enco
 _TOPICS = json.dumps({"topicConfigList": [{"topicName": "New"}]}).encode()
 _ACKS = json.dumps({"brokerName": "b-a", "acks": [{"c": "G", "t": "T", "r": "0"}]}).encode()
 _REPLY = send_ext("C_REPLY_TOPIC")
+_OLD_REPLY = {
+    "producerGroup": "p", "topic": "C_REPLY_TOPIC", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+    "queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0",
+}  # fmt: skip
 
 OPEN_THERE: list[tuple[int, Mapping[str, str], bytes, tuple[str, ...]]] = [
     (R.UPDATE_AND_CREATE_TOPIC_LIST, {}, _TOPICS, ("Topic:New Create",)),
@@ -271,6 +275,7 @@ OPEN_THERE: list[tuple[int, Mapping[str, str], bytes, tuple[str, ...]]] = [
     (R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, {}, b"", ("Cluster:C Get",)),
     (R.CLEAN_EXPIRED_CONSUMEQUEUE, {}, b"", ("Cluster:C Update",)),
     (R.CLEAN_UNUSED_TOPIC, {}, b"", ("Cluster:C Update",)),
+    (R.SEND_REPLY_MESSAGE, _OLD_REPLY, b"x", ("Topic:C_REPLY_TOPIC Pub",)),
     (R.SEND_REPLY_MESSAGE_V2, _REPLY, b"x", ("Topic:C_REPLY_TOPIC Pub",)),
     (R.DELETE_EXPIRED_COMMITLOG, {}, b"", ("Cluster:C Update",)),
     (R.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, {"topic": "T"}, b"", ("Cluster:C Get",)),

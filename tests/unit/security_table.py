@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mqspark.auth.access import TABLE, Row
 from mqspark.protocol.codes import RequestCode
+from tests.unit.security_shown import shown_table
 
 HEAD = """# Who may send which request
 
@@ -67,7 +68,7 @@ def needs(row: Row) -> str:
 
 def markdown() -> str:
     lines = (f"| {int(code)} | {RequestCode(code).name} | {needs(TABLE[code])} |\n" for code in sorted(TABLE))
-    return HEAD + "".join(lines)
+    return HEAD + "".join(lines) + shown_table()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark_server.authfiles import open_authority
 from tests.unit.auth_kit import ROOT, allow, authority, entry
 from tests.unit.broker_kit import ManualClock
+from tests.unit.security_shown import SHOWN, Shown
 from tests.unit.security_table import markdown
 
 CANARY = "canary-of-a-password"
@@ -129,6 +131,16 @@ def test_every_request_code_has_a_row() -> None:
     for code, row in TABLE.items():
         assert row.super_only or row.to_client or row.needs, code
         assert all(need.actions for need in row.needs)
+
+
+@pytest.mark.parametrize(
+    "row", [row for rows in SHOWN.values() for row in rows], ids=lambda row: row.what[:40]
+)
+def test_what_the_page_says_is_shown_by_tests_that_exist(row: Shown) -> None:
+    for test in row.tests:
+        place, name = test.split("::")
+        text = (Path("tests") / f"{place}.py").read_text()
+        assert re.search(rf"def test_{name}\(", text), test
 
 
 def test_the_page_prints_the_table() -> None:

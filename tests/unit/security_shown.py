@@ -1,0 +1,313 @@
+"""What is shown by which test: a part of docs/security.md, whose rows are checked to name tests that exist."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["SHOWN", "Shown", "shown_table"]
+
+
+class Shown(NamedTuple):
+    what: str
+    tests: tuple[str, ...]
+    """``folder/file::test``, below ``tests/``."""
+    lacks: str = ""
+    """What of it is not there yet."""
+
+
+AUTH, POLICIES, PORT = "security/test_auth", "unit/test_auth_policies", "security/test_replication_port"
+HTTP, USERS, TLS = "security/test_http", "security/test_http_users", "security/test_tls"
+ATTACKS, DOORS, FUZZ = "security/test_known_attacks", "security/test_open_doors", "security/test_fuzz"
+SIGNED, COPIES = "interop/test_signed_clients", "unit/test_user_copies"
+
+SHOWN: dict[str, list[Shown]] = {
+    "Who you are, and what you may do": [
+        Shown(
+            "no handler is reached without a signature",
+            (f"{AUTH}::no_handler_is_reached_without_a_signature",),
+        ),
+        Shown(
+            "signatures are those of Java, Go and C++ clients (ACL 1.0, ACL 2.0)",
+            (
+                "unit/test_signature::the_requests_of_a_java_client_have_our_signatures",
+                f"{SIGNED}::a_signed_send_and_a_signed_consumer",
+                f"{SIGNED}::who_may_not_send_stores_nothing",
+                f"{SIGNED}::who_may_not_read_is_given_nothing",
+            ),
+        ),
+        Shown(
+            "unknown, disabled and wrong look the same, and guesses are slowed down by user and by address",
+            (
+                f"{AUTH}::unknown_disabled_and_wrong_look_the_same",
+                f"{AUTH}::guesses_are_slowed_down_for_one_user_at_one_address",
+                f"{AUTH}::one_address_guesses_for_many_users_no_faster",
+                f"{USERS}::an_address_that_fails_too_often_has_to_wait",
+                f"{PORT}::guesses_at_the_secret_of_servers_are_slowed_down",
+            ),
+        ),
+        Shown(
+            "policies: the most specific entry, Deny wins, source addresses, default policies, whitelists",
+            (
+                f"{POLICIES}::the_most_specific_entry_decides_and_deny_wins",
+                f"{POLICIES}::default_policies_count_only_if_no_custom_entry_matches",
+                f"{AUTH}::sources",
+                f"{AUTH}::whitelists",
+            ),
+        ),
+        Shown(
+            "mqadmin's commands for users and policies", ("interop/test_auth::users_and_policies_by_mqadmin",)
+        ),
+        Shown(
+            "plain_acl.yml of 4.x becomes users",
+            (
+                "unit/test_auth_migration::accounts_become_users_once",
+                "unit/test_auth_migration::files_that_are_refused",
+            ),
+        ),
+        Shown(
+            "one row for each code; deny unless listed; the page prints the table",
+            (f"{POLICIES}::every_request_code_has_a_row", f"{POLICIES}::the_page_prints_the_table"),
+        ),
+        Shown(
+            "requests are judged on what they really touch: stored messages, transactions, retry topics, light queues",
+            (
+                f"{AUTH}::a_foreign_message_is_not_sent_back_into_ones_own_retry_topic",
+                f"{AUTH}::a_message_is_looked_up_by_its_own_topic_not_the_headers",
+                f"{AUTH}::a_retry_topic_is_its_groups",
+                f"{AUTH}::a_foreign_transaction_is_not_ended",
+                f"{AUTH}::a_check_shows_a_half_message_only_to_who_may_write_its_topic",
+                f"{AUTH}::light_queues_are_topics_of_their_own",
+                f"{AUTH}::the_brokers_own_topics_are_the_clusters",
+                f"{AUTH}::a_heartbeat_and_locks_name_no_foreign_group",
+            ),
+        ),
+        Shown("client ids are bound to users", (f"{AUTH}::a_client_id_is_its_users",)),
+        Shown(
+            "name server, controller, HA port and HTTP have the same users",
+            (
+                f"{AUTH}::a_name_server_believes_only_its_users",
+                "security/test_controller_users::nobody_else_is_heard",
+                f"{PORT}::who_proves_nothing_gets_nothing",
+                f"{USERS}::nobody_reads",
+                f"{USERS}::a_user_may_do_what_policies_say_from_where_they_say",
+            ),
+        ),
+        Shown(
+            "slaves and new masters know the users of the old one; nothing of it is in clear on the wire or the disk",
+            (
+                f"{COPIES}::a_slave_lets_in_whom_its_master_lets_in",
+                f"{COPIES}::what_its_master_takes_away_is_taken_away_at_the_slave",
+                f"{COPIES}::what_is_copied_is_on_disk_under_the_slaves_own_key",
+                f"{COPIES}::an_answer_is_good_for_one_question_and_from_its_master_alone",
+                f"{COPIES}::nobody_but_a_server_gets_the_users",
+                "security/test_replicated_users::a_slave_knows_the_users_of_its_master",
+                "security/test_replicated_users::a_promoted_master_knows_the_users_of_the_old_one",
+            ),
+        ),
+        Shown(
+            "secrets are encrypted on disk, and in no answer, log line, metric, page or trace of a Spark query",
+            (
+                f"{POLICIES}::users_survive_in_their_file_without_a_clear_secret",
+                f"{POLICIES}::a_file_that_is_cut_changed_or_of_another_key_refuses_the_start",
+                f"{POLICIES}::the_key_is_private_and_must_not_be_lost",
+                f"{AUTH}::no_answer_shows_a_password",
+                f"{DOORS}::files_of_users_are_their_owners",
+                "unit/test_signature::keys_are_not_shown",
+                "spark/test_signing::keys_are_nowhere_that_a_query_leaves_traces",
+            ),
+        ),
+        Shown(
+            "HTTP: bearer tokens with scopes and expiry, session cookies with CSRF tokens, Host and Origin, ETags",
+            (
+                f"{USERS}::a_session_of_a_page",
+                f"{USERS}::a_bearers_token_is_no_cookie_and_a_cookie_no_token",
+                f"{USERS}::a_token_that_only_reads",
+                f"{USERS}::sessions_end_and_are_bounded",
+                f"{HTTP}::a_name_that_somebody_elses_dns_points_here_reads_and_posts_nothing",
+                f"{HTTP}::a_request_without_a_host_or_with_two_is_refused",
+                f"{HTTP}::pages_of_other_origins_are_refused",
+                f"{HTTP}::what_a_page_may_send_without_being_asked_first_is_not_read",
+                "integration/test_http_api::topics_are_made_changed_and_deleted",
+            ),
+        ),
+        Shown(
+            "a server that others reach has users, or an operator's consent",
+            (
+                "unit/test_server_settings::a_server_that_others_reach_has_users_or_an_operators_consent",
+                f"{USERS}::http_on_an_open_address_without_users_needs_consent",
+            ),
+        ),
+        Shown("our clients sign on RocketMQ 5.5.0", ("interop/test_credentials::every_client_is_let_in",)),
+        Shown(
+            "RocketMQ 5.5.0's open places are closed",
+            (
+                f"{AUTH}::a_user_without_the_right_is_refused",
+                f"{AUTH}::authentication_cannot_be_switched_off_by_a_request",
+                f"{AUTH}::only_a_super_user_manages_users_and_policies",
+                f"{DOORS}::the_address_of_a_proxy_protocol_is_not_believed",
+                f"{DOORS}::a_source_that_is_claimed_gives_no_right",
+                f"{PORT}::a_slave_copies_over_tls_and_nobody_in_plain",
+            ),
+        ),
+    ],
+    "TLS": [
+        Shown(
+            "by the first byte; permissive and enforcing; TLS 1.2 and later",
+            (
+                f"{TLS}::plain_and_encrypted_peers_on_one_port",
+                f"{TLS}::plain_peers_are_refused_when_tls_is_required",
+                f"{TLS}::old_versions_are_refused",
+                f"{USERS}::https_alone_with_secure_cookies",
+            ),
+        ),
+        Shown(
+            "client certificates, and their names as users",
+            (
+                f"{TLS}::certificates_of_clients",
+                f"{AUTH}::a_trusted_certificate_is_its_names_user_if_that_is_wanted",
+                "security/test_certificate_users::a_certificate_is_its_names_user_with_its_policies",
+                "security/test_certificate_users::other_certificates_are_nobody",
+            ),
+            "no lists of revoked certificates: disable the user",
+        ),
+        Shown(
+            "files are read again without a dropped connection",
+            (f"{TLS}::a_changed_certificate_is_used_for_new_connections",),
+        ),
+        Shown(
+            "our clients verify host names",
+            (
+                "integration/test_client_tls::what_is_not_trusted_is_refused",
+                "integration/test_client_tls::a_name_that_the_certificate_lacks",
+            ),
+        ),
+        Shown(
+            "unmodified Java clients, with signatures",
+            (
+                f"{SIGNED}::java_over_tls_with_a_certificate_and_signatures",
+                "interop/test_tls::javas_client_on_our_servers",
+            ),
+            "the released Go client (2.1.2) and the C++ binding speak no TLS",
+        ),
+    ],
+    "Hostile input": [
+        Shown(
+            "before any login: frames, headers, connections in all and by address, handshakes, bytes in flight",
+            (
+                "security/test_partial_frames::an_address_has_no_more_than_its_share",
+                "security/test_partial_frames::known_peers_stay_and_strangers_are_refused",
+                "security/test_partial_frames::a_frame_that_does_not_go_on_ends",
+                f"{TLS}::a_handshake_has_a_time_limit",
+                f"{TLS}::a_handshake_has_a_size_limit",
+                "security/test_unread::all_that_do_not_read_have_a_bound_together_and_others_are_served",
+                "security/test_json::a_header_as_long_as_may_be",
+            ),
+        ),
+        Shown(
+            "after it: every table is bounded in bytes, refuses what is new, and shows in a metric",
+            (
+                "security/test_table_registry::every_container_of_a_running_broker_and_name_server_is_bounded",
+                "security/test_tables::a_full_table_refuses_what_is_new_and_keeps_what_it_has",
+                "security/test_registration::one_connection_makes_so_many_groups_whatever_it_asks",
+                f"{POLICIES}::the_table_is_bounded",
+            ),
+            "limits by user: a table is shared by all users, and one of them can fill it",
+        ),
+        Shown(
+            "no request holds a server",
+            (
+                "security/test_costs::no_request_holds_a_broker",
+                "security/test_costs::no_request_holds_a_name_server",
+                "security/test_loop::many_connections_with_costly_requests_share_the_time_of_one_iteration",
+            ),
+        ),
+        Shown(
+            "decompression is capped by size and ratio, in the broker, clients and Spark",
+            (
+                "security/test_inflate::a_body_becomes_no_more_than_its_limits",
+                "security/test_inflate::a_consumer_passes_sixty_bombs",
+                "security/test_spark_inflate::sixty_bombs_become_nulls_or_an_error_that_says_what_to_do",
+            ),
+        ),
+        Shown(
+            "JSON: depth, references, long numbers", ("security/test_json::deep_nesting_is_refused_as_such",)
+        ),
+        Shown(
+            "one validator of names; no name becomes a path but through it",
+            (
+                "security/test_names::every_text_of_a_header_or_body_is_a_name_or_declared_free",
+                "security/test_names::a_path_from_names_lies_below_its_directory",
+                "security/test_names::no_path_is_made_of_a_name_by_hand",
+            ),
+        ),
+        Shown(
+            "clients and executors trust no broker",
+            (
+                "security/test_local_reads::a_hostile_broker_has_no_file_opened",
+                "security/test_local_reads::another_users_store_is_not_read",
+                "security/test_routes::a_broker_that_lies_does_not_take_the_others_along",
+                "security/test_client_tables::what_is_remembered_of_brokers_has_a_bound",
+            ),
+        ),
+        Shown(
+            "fuzzing, ten minutes a target, also guided by atheris, with a kept corpus",
+            (
+                f"{FUZZ}::ten_minutes_of_a_target",
+                f"{FUZZ}::guided_by_what_code_is_reached",
+                f"{FUZZ}::what_was_found_before",
+            ),
+        ),
+        Shown(
+            "no pickle of foreign bytes, eval, yaml.load, shell, or assertion that is relied on",
+            (
+                "unit/test_rules_of_safety::"
+                "no_module_runs_or_unpickles_what_it_reads_or_relies_on_an_assertion",
+            ),
+        ),
+        Shown(
+            "published attacks",
+            (
+                f"{ATTACKS}::cve_2023_33246_settings_start_no_command_and_name_no_file",
+                f"{ATTACKS}::cve_2023_37582_a_name_server_writes_no_file_of_a_peers_choice",
+                f"{ATTACKS}::cve_2024_23321_no_answer_contains_a_credential",
+                f"{ATTACKS}::cve_2023_25194_no_setting_of_a_peer_names_a_class",
+                f"{ATTACKS}::cve_2023_46604_no_body_names_a_class",
+                f"{ATTACKS}::cve_2021_3127_one_users_rights_open_nothing_of_anothers",
+                f"{ATTACKS}::cve_2022_31008_no_page_or_answer_over_http_tells_a_secret_of_replication",
+                f"{ATTACKS}::cve_2022_24280_no_peer_chooses_where_a_server_connects",
+            ),
+        ),
+        Shown(
+            "files are 0600, directories 0700, and no link is followed when one is opened for writing",
+            (
+                "security/test_store_files::a_broker_lets_nobody_else_read_what_it_stores",
+                "security/test_store_files::nothing_is_written_through_a_link",
+                "security/test_store_files::a_device_is_not_even_opened",
+            ),
+        ),
+        Shown("the units of systemd leave little open", ("unit/test_systemd_units::it_leaves_little_open",)),
+    ],
+    "Audit": [
+        Shown(
+            "who did what to what from where, in a private, rotating file, with a limit of lines; metrics by decision",
+            (
+                "unit/test_auth_auditlog::lines_are_one_object_each_and_limited",
+                "unit/test_auth_auditlog::files_are_rotated_and_private",
+                f"{AUTH}::decisions_are_told",
+                f"{USERS}::everything_is_in_the_audit_log_and_no_secret_is",
+                f"{PORT}::who_leaves_without_a_proof_is_audited_once",
+                f"{PORT}::who_is_refused_or_silent_is_audited_and_counted",
+            ),
+        ),
+    ],
+}
+
+
+def shown_table() -> str:
+    lines = ["\n## What is shown by which test\n"]
+    for title, rows in SHOWN.items():
+        lines += [f"\n### {title}\n", "\n| what | tests | not yet |\n", "|---|---|---|\n"]
+        for row in rows:
+            names = "; ".join(f"`{test.replace('::', '.py::test_')}`" for test in row.tests)
+            lines.append(f"| {row.what} | {names} | {row.lacks} |\n")
+    return "".join(lines)
