@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Protocol, runtime_checkable
 
-__all__ = ["Clock", "ClockDriver", "MovableClock", "SystemClock"]
+__all__ = ["Clock", "ClockDriver", "MovableClock", "SystemClock", "local_utc_offset_ms"]
 
 
 class Clock(Protocol):
@@ -40,3 +40,8 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+
+def local_utc_offset_ms(now_ms: int) -> int:
+    """How far this host's local time is ahead of UTC at a time."""
+    return time.localtime(now_ms / 1000).tm_gmtoff * 1000

@@ -58,9 +58,10 @@ from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.state.locks import QueueLocks
+from mqspark.broker.state.meters import SAMPLE_INTERVAL_MS
 from mqspark.broker.state.slowreaders import SlowReaders
 from mqspark.broker.state.state import BrokerState, Random
-from mqspark.broker.state.stats import SAMPLE_INTERVAL_MS, Stats
+from mqspark.broker.state.stats import Stats
 from mqspark.broker.state.subscriptions import SubscriptionGroups
 from mqspark.broker.state.topics import Topics
 from mqspark.broker.state.writer import Writer
@@ -75,7 +76,7 @@ from mqspark.broker.transaction.transactions import TransactionService
 from mqspark.clock import Clock
 from mqspark.config import ForeignKeys, no_foreign_keys
 from mqspark.message import new_unique_id
-from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, dispatch, merged, ok
 from mqspark.protocol.session import Session
@@ -94,6 +95,16 @@ if TYPE_CHECKING:  # imported where users have to log in
 
 __all__ = ["BrokerCore"]
 
+_UNTIMED = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+    }
+)
+"""Requests whose answers are counted where they are sent."""
 CLIENT_SCAN_INTERVAL_MS = 10_000
 TICK_MS = 200
 """The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
@@ -133,11 +144,13 @@ class BrokerCore:
         term: Term | None = None,
         settings_file: ConfigFile | None = None,
         more_handlers: Mapping[int, Handler] = MappingProxyType({}),
+        utc_offset_ms: Callable[[int], int] = lambda now_ms: 0,
     ) -> None:
         """``authority``: None lets everybody do everything. ``shell_settings``: what GET_BROKER_CONFIG shows beside
         the settings of the core. ``settings_file`` merges changed settings into what it contains; None: they last
         until the end. ``term``: in controller mode, this broker's part. A changed
-        part needs a new core. ``more_handlers``: of the shell."""
+        part needs a new core. ``more_handlers``: of the shell. ``utc_offset_ms``: of local time, whose midnights
+        divide the day counters."""
         self.config = config
         self.term = term
         self.store = store
@@ -150,6 +163,7 @@ class BrokerCore:
             store.max_physical_offset,
             cluster=config.broker_cluster_name,
             max_bytes=lambda: config.max_statistics_bytes,
+            utc_offset_ms=utc_offset_ms,
         )
         mappings = Mappings(config, clock)
         groups, filters = SubscriptionGroups(config, clock), ConsumerFilters(config, clock)
@@ -187,12 +201,13 @@ class BrokerCore:
             published_generation=lambda: self.publication.known_generation,
             is_deleted=lambda: not store.deletions.behind,
             long_work=state.long_work,
+            rpc=stats.rpc,
         )
         store.deletions.on_removed = self._changes.answer_due
         modes = RequestModes(lambda: config.max_group_table_bytes)
         self._saved = SavedState(state, modes, config_file, self._changes.answer_due, settings_file)
         store_host = store.store_host
-        self.acks = Acks(clock)
+        self.acks = Acks(clock, stats.rpc)
         self.delays = DelayService(state, config_file("delayOffset.json"))
         self.transactions = TransactionService(state, self.acks, store_host)
         timer_files = TimerFiles(
@@ -343,6 +358,7 @@ class BrokerCore:
         )
         if store.serves_older:
             self.handlers = self.waiting_reads.wrap(self.handlers)
+        self.handlers = stats.rpc.timed(self.handlers, _UNTIMED)
         if authority is not None:
             self.handlers = authority.guard(self.handlers, Touched(state))
             state.permits = authority.may
@@ -395,7 +411,10 @@ class BrokerCore:
         self.state.stats.connected += 1
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
-        dispatch(self.handlers, session, commands, self.state.long_work, self.state.calls.answered)
+        state = self.state
+        dispatch(
+            self.handlers, session, commands, state.long_work, state.calls.answered, state.stats.rpc.refused
+        )
 
     @property
     def work_waits(self) -> bool:
@@ -431,6 +450,8 @@ class BrokerCore:
         if progress.failed is not None:
             self.acks.fail(f"the store failed: {progress.failed}")
         if progress.arrivals:
+            if self.acks.took_ms:
+                self.state.stats.puts_took(progress.arrivals, self.acks.took_ms)
             self._arrived(progress.arrivals)
 
     def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:

@@ -122,10 +122,12 @@ def dispatch(
     commands: Iterable[Command],
     long_work: LongWork,
     answered: Callable[[Session, Command], None] | None = None,
+    refused: Callable[[Command, bytes], None] | None = None,
 ) -> None:
     """Answer every command. An error of one handler reaches neither the caller nor other commands.
 
     ``answered`` receives the responses to requests of the server itself; without it they are dropped.
+    ``refused`` learns of the answers to requests that failed.
     """
     for command in commands:
         if command.flag & 1:
@@ -140,7 +142,9 @@ def dispatch(
         try:
             frame = _unserved(command) if handler is None else handler(session, command)
         except Exception as error:
-            frame = failure(session, command, error)
+            frame = failed = failure(session, command, error)
+            if refused is not None:
+                refused(command, failed)
         if frame is None:  # as for most sends and pulls, which are answered later
             continue
         if isinstance(frame, bytes):

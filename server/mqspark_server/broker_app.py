@@ -17,7 +17,7 @@ from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.term import Term
-from mqspark.clock import Clock, SystemClock
+from mqspark.clock import Clock, SystemClock, local_utc_offset_ms
 from mqspark.errors import ConfigError
 from mqspark.message import encode_host
 from mqspark.protocol.dispatch import Handler
@@ -296,12 +296,14 @@ class BrokerApp(ProcessApp):
             term=self.term,
             settings_file=settings_file(self.settings.file),
             more_handlers=self.more_handlers,
+            utc_offset_ms=local_utc_offset_ms,
         )
         server = remoting_server(
             self.config.broker_name, core, outbox, self.settings.server, self._after_turn, core.overload
         )
         client_tls = self.settings.server.client_tls
         tls = None if client_tls is None else client_context(client_tls)
+        core.state.stats.broken_and_idle = lambda: (server.protocol_errors, server.idle_closed)
         signer = self.settings.auth.inner_signer
         registrar = Registrar(core, server.write_outbox, tls, signer)
         admission = Admission(self.config, authority, signer)

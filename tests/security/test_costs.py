@@ -23,7 +23,8 @@ from mqspark.broker.state import groups
 from mqspark.broker.state.changes import ANSWERED_AT_ONCE
 from mqspark.broker.state.consumer_offsets import DROPPED_AT_ONCE
 from mqspark.broker.state.groups import MEMBERS_AT_ONCE
-from mqspark.broker.state.stats import ROWS_AT_ONCE, SAMPLE_INTERVAL_MS, Meter
+from mqspark.broker.state.meters import SAMPLE_INTERVAL_MS, Meter
+from mqspark.broker.state.stats import ROWS_AT_ONCE
 from mqspark.filter.tags import Tags
 from mqspark.message import MessageQueue
 from mqspark.namesrv.namesrv import NameServer

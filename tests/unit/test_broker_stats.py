@@ -1,8 +1,13 @@
 """The figures that mqadmin's statsAll shows, on a clock that is moved by hand."""
 
-from mqspark.broker.state.stats import SAMPLE_INTERVAL_MS, Stats
+from mqspark.broker.state.histogram import Histogram
+from mqspark.broker.state.meters import SAMPLE_INTERVAL_MS
+from mqspark.broker.state.rpctimes import Rpc, RpcTimes
+from mqspark.broker.state.stats import Stats
 from mqspark.broker.state.topics import Topic
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import encode_response
 from mqspark.protocol.slices import finished
 from tests.unit.broker_kit import ManualClock
 
@@ -101,3 +106,106 @@ def test_rows_of_the_whole_broker_and_of_what_was_sent_back() -> None:
     assert sum_of("SNDBCK_PUT_NUMS", "T@G") is None
     sample(stats, [])
     assert sum_of("BROKER_PUT_NUMS", "C") == 30
+
+
+def test_latencies_of_queues_and_reads_from_disk() -> None:
+    stats = Stats(ManualClock(), cluster="C")
+    topic = Topic(TopicConfig(topic_name="T"))
+    topic.count(300)
+    stats.got("T", "G", 5, 500, 3, 20)
+    stats.got("T", "G", 1, 100, 3)
+    stats.got("T", "G", 2, 200, 4)
+    stats.read_from_disk("T", "G", 2, 200)
+    stats.puts_took([("T", 1, 10), ("T", 2, 7)], 4)
+    stats.puts_took([("T", 1, 12)], 3)
+    stats.delayed_went_on(2, 50)
+    stats.registered(0, consumers=True, producers=False)
+    sample(stats, [topic, Topic(TopicConfig(topic_name="SCHEDULE_TOPIC_XXXX"))])
+
+    def of(table: str, key: str) -> tuple[int, int | None] | None:
+        meter, times = stats.meter(table, key), stats.times(table, key)
+        return (
+            None
+            if meter is None
+            else (meter.minute.growth(), None if times is None else times.minute.growth())
+        )
+
+    assert of("GROUP_GET_LATENCY", "3@T@G") == (20, 2)
+    assert of("GROUP_GET_LATENCY", "4@T@G") is None  # nothing took a millisecond
+    assert of("GROUP_GET_NUMS", "T@G") == (8, 3)
+    assert of("GROUP_GET_FROM_DISK_SIZE", "T@G") == (200, None)
+    assert of("BROKER_GET_FROM_DISK_NUMS", "C") == (2, None)
+    assert of("TOPIC_PUT_LATENCY", "1@T") == (4 + 2 * 3, 12)
+    assert of("QUEUE_GET_NUMS", "SCHEDULE_TOPIC_XXXX@2@SCHEDULE_CONSUMER") == (1, 1)
+    assert stats.meter("CONSUMER_REGISTER_TIME", "C") is not None
+    assert stats.meter("PRODUCER_REGISTER_TIME", "C") is None
+    assert stats.meter("QUEUE_GET_TIMES", "3@T@G") is None  # not one of RocketMQ's
+    assert stats.get_longest_ms == 20
+    before = stats.ledger.bytes
+    finished(stats.forget_group("G"))
+    assert of("GROUP_GET_LATENCY", "3@T@G") is None
+    sample(stats, [])
+    assert of("TOPIC_PUT_LATENCY", "1@T") is None
+    assert stats.ledger.bytes < before
+
+
+def test_days_begin_at_local_midnight_and_leave_out_system_topics() -> None:
+    clock = ManualClock()
+    until_midnight = 86_400_000 - (clock.now_ms() + 7_200_000) % 86_400_000
+    stats = Stats(clock, utc_offset_ms=lambda now_ms: 7_200_000)
+    own, system = Topic(TopicConfig(topic_name="T")), Topic(TopicConfig(topic_name="SCHEDULE_TOPIC_XXXX"))
+    own.put_count, system.put_count, stats.put_messages = 3, 2, 5
+    sample(stats, [own, system])
+    assert stats.day_counters()["msgPutTotalTodayNow"] == "3"
+    assert stats.day_counters()["msgPutTotalTodayMorning"] == "0"
+    clock.advance(until_midnight)
+    sample(stats, [own, system])
+    assert stats.day_counters()["msgPutTotalTodayMorning"] == "3"
+    clock.advance(86_400_000)
+    sample(stats, [own, system])
+    assert stats.day_counters()["msgPutTotalYesterdayMorning"] == "3"
+
+
+def test_messages_by_their_type_and_size() -> None:
+    topic = Topic(TopicConfig(topic_name="T"))
+    topic.count(200)
+    topic.count(6_000)
+    topic.count(3_000, messages=3)
+    topic.count(100, "fifo")
+    topic.put_count += 1  # as the fast path of a send does it
+    topic.put_bytes += 2_000
+    topic.over_1k += 1
+    kinds = dict(topic.of_kinds())
+    assert {kind: (part.messages, part.bytes) for kind, part in kinds.items()} == {
+        "fifo": (1, 100),
+        "normal": (6, 11_200),
+    }
+    sizes = kinds["normal"].sizes
+    assert [count for _, count in sizes.buckets()] == [2, 3, 4, 4, 4, 4, 4]
+    assert sizes.total == 200 + 6_000 + 1_000 + 2_000
+
+
+def test_answers_are_counted_by_request_answer_and_wait() -> None:
+    clock = ManualClock()
+    rpc = RpcTimes(clock)
+    rpc.record(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS, 4, 10, waited=True)
+    rpc.row(Rpc(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS, False)).quick += 3
+    rpc.record(987_654, 7_654, 1)
+    rpc.record(987_655, 7_655, 1)  # codes that peers make up share one row
+    rows = {tuple(key)[:3]: found for key, found in rpc}
+    assert rows[(11, 0, True)].buckets()[:3] == [("1.0", 0.0), ("3.0", 0.0), ("5.0", 10.0)]
+    assert (rows[(11, 0, True)].total, rows[(11, 0, False)].count) == (40, 3)
+    assert rows[(-1, -1, False)].count == 2
+    assert len(rows) == 3
+    frame = encode_response(1, ResponseCode.QUERY_NOT_FOUND, {"code": "7"}, remark="r")
+    handlers = rpc.timed({1: lambda session, command: frame}, frozenset())
+    assert set(handlers) == {1}
+
+
+def test_a_histogram() -> None:
+    found = Histogram((1, 3))
+    found.quick += 2
+    for value in (0, 1, 2, 3, 4, 5):
+        found.record(value)
+    assert found.buckets() == [("1.0", 4.0), ("3.0", 6.0), ("+Inf", 8.0)]
+    assert (found.count, found.total) == (8, 15)

@@ -1,5 +1,5 @@
 """Administration requests: queries and changes by tools.
 
-Imported from outside: ``processors``, ``relays``, ``runtime``, ``views``. Must not know the ``BrokerCore`` that
-registers its handlers.
+Imported from outside: ``processors``, ``progress``, ``relays``, ``runtime``, ``views``. Must not know the
+``BrokerCore`` that registers its handlers.
 """

@@ -74,6 +74,10 @@ class GroupAdminProcessor:
         return None
 
     def _put_group(self, config: SubscriptionGroupConfig) -> None:
+        with self._state.stats.creating():
+            self._check_and_put(config)
+
+    def _check_and_put(self, config: SubscriptionGroupConfig) -> None:
         _check_group(config.group_name)
         old = self._state.subscriptions.configured(config.group_name)
         attributes = dict(old.attributes) if old else {}

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from mqspark.broker.admin.runtime import store_proof
 from mqspark.broker.admin.topicadmin import existing_topic
+from mqspark.broker.state.meters import Totals
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.stats import MOMENT_TABLES
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.admin_bodies import (
     BrokerStatsData,
@@ -101,15 +103,56 @@ class InspectionProcessor:
 
     def stats_data(self, session: Session, command: Command) -> bytes:
         header = command.header(ViewBrokerStatsDataRequestHeader)
-        meter = self._state.stats.meter(header.stats_name, header.stats_key)
+        stats = self._state.stats
+        if header.stats_name in MOMENT_TABLES and (moment := self._moment(header)) is not None:
+            item = BrokerStatsItem(sum=moment)
+            return ok(
+                command,
+                None,
+                encode_body(BrokerStatsData(stats_minute=item, stats_hour=item, stats_day=item)),
+            )
+        meter = stats.meter(header.stats_name, header.stats_key)
         if meter is None:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             )
+        times = stats.times(header.stats_name, header.stats_key)
         minute, hour, day = (
-            BrokerStatsItem(sum=totals.growth(), tps=totals.per_second())
-            for totals in (meter.minute, meter.hour, meter.day)
+            BrokerStatsItem(sum=totals.growth(), tps=totals.per_second(), avgpt=_mean(totals, often))
+            for totals, often in (
+                (meter.minute, None if times is None else times.minute),
+                (meter.hour, None if times is None else times.hour),
+                (meter.day, None if times is None else times.day),
+            )
         )
         return ok(
             command, None, encode_body(BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
         )
+
+    def _moment(self, header: ViewBrokerStatsDataRequestHeader) -> int | None:
+        """How far a group (queue@topic@group) is behind the end of the log: in bytes, or in ms of the message it read
+        last. None when it reads no such queue."""
+        state, store = self._state, self._state.store
+        queue_text, _, rest = header.stats_key.partition("@")
+        topic, _, group = rest.partition("@")
+        if not (queue_text.isascii() and queue_text.isdigit() and len(queue_text) < 10):
+            return None
+        queue_id = int(queue_text)
+        read_to = state.offsets.pull_offset(group, topic, queue_id)
+        if read_to < 0:
+            read_to = state.offsets.query(group, topic, queue_id)
+        if read_to < 0 or not store.has_queue(topic, queue_id):
+            return None
+        if read_to >= store.max_offset(topic, queue_id):
+            return 0
+        if header.stats_name == MOMENT_TABLES[1]:
+            stored_ms = store.store_timestamp_at(topic, queue_id, read_to)
+            return max(0, state.clock.now_ms() - stored_ms) if stored_ms > 0 else 0
+        _, entries = store.entries(topic, queue_id, read_to, 1)
+        return max(0, store.max_physical_offset - entries[0][0]) if entries else 0
+
+
+def _mean(totals: Totals, times: Totals | None) -> float:
+    """Of what was added at a time; 1 when each addition added 1."""
+    count = totals.growth() if times is None else times.growth()
+    return totals.growth() / count if count else 0.0

@@ -114,8 +114,9 @@ class TopicAdminProcessor:
 
     def update_topic(self, session: Session, command: Command) -> None:
         header = command.header(CreateTopicRequestHeader)
-        topic = self._checked(_asked_topic(header), attribute_changes(header.attributes))
-        self._state.topics.put(topic)
+        with self._state.stats.creating(header.topic):
+            topic = self._checked(_asked_topic(header), attribute_changes(header.attributes))
+            self._state.topics.put(topic)
         self._change(session, command, topics=True)
 
     def update_static_topic(self, session: Session, command: Command) -> None:
@@ -162,7 +163,8 @@ class TopicAdminProcessor:
             }
             plain = copy_config(config)
             plain.attributes = {}
-            self._state.topics.put(self._checked(plain, changes))
+            with self._state.stats.creating(config.topic_name):
+                self._state.topics.put(self._checked(plain, changes))
             if number % CHANGED_AT_ONCE == 0:
                 yield ESSENTIAL
         self._change(session, command, topics=True)

@@ -10,7 +10,7 @@ from mqspark.broker.state.groups import ConsumerGroup
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import Language
 
-__all__ = ["View", "group_names", "groups_view", "lags", "language_name", "topics_view"]
+__all__ = ["View", "group_names", "groups_view", "language_name", "topics_view"]
 
 QUEUES_AT_ONCE = 256
 
@@ -88,19 +88,6 @@ def groups_view(state: BrokerState, only: Collection[str] | None = None) -> View
             "lag": sum(topic["lag"] for topic in topics),
             "topics": topics,
         }
-
-
-def lags(state: BrokerState) -> Iterator[tuple[str, str, int] | None]:
-    """(topic, group, lag in messages) for every group and topic with committed offsets; None as in ``View``."""
-    done = 0
-    for topic, group in state.offsets.pairs():
-        lag = 0
-        for queue_id, offset in state.offsets.queues(group, topic).items():
-            lag += max(0, state.store.max_offset(topic, queue_id) - offset)
-            done += 1
-            if done % QUEUES_AT_ONCE == 0:
-                yield None
-        yield topic, group, lag
 
 
 def _queue_lag(state: BrokerState, group: str, topic: str, queue_id: int, offset: int) -> dict[str, Any]:

@@ -105,6 +105,7 @@ class ClientProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the heartbeat has {objects} groups and subscriptions, the limit is {MAX_HEARTBEAT_OBJECTS}",
             )
+        began_ms = self._state.clock.monotonic_ms()
         data = decode_body(HeartbeatData, command.body)
         client_id = data.client_id
         if not client_id:
@@ -148,6 +149,7 @@ class ClientProcessor:
                     )
                 except TableFull as error:
                     full = error
+        self._state.stats.registered(began_ms, consumers=bool(consumers), producers=bool(producers))
         if full is not None:
             raise full
         is_sub_change = changed or not data.heartbeat_fingerprint

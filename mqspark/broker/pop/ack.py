@@ -54,7 +54,8 @@ class _Record:
         """Why the record could not be stored."""
 
 
-Answer = tuple[Session, int, Sequence[_Record]]
+Answer = tuple[Session, int, int, Sequence[_Record]]
+"""Session, request code, opaque and what the answer waits for."""
 """The session that waits, its opaque, and the records it waits for; the last one determines the answer."""
 
 
@@ -101,7 +102,7 @@ class AckProcessor:
         record = self._record(_key(header.topic, header.consumer_group, header.queue_id, receipt), receipt)
         record.offsets[header.offset] = None
         if not command.is_oneway:
-            record.answers.append((session, command.opaque, (record,)))
+            record.answers.append((session, command.code, command.opaque, (record,)))
         return None
 
     def batch_ack(self, session: Session, command: Command) -> bytes | None:
@@ -140,7 +141,9 @@ class AckProcessor:
             return ok(command)
         if not command.is_oneway:
             # Records are written in the order of their first acknowledgement. The answer waits for all of them.
-            next(reversed(self._records.values())).answers.append((session, command.opaque, own))
+            next(reversed(self._records.values())).answers.append(
+                (session, command.code, command.opaque, own)
+            )
         return None
 
     def change_invisible_time(self, session: Session, command: Command) -> bytes | None:
@@ -178,6 +181,7 @@ class AckProcessor:
             answer = ChangeInvisibleTimeResponseHeader(
                 pop_time=pop_time_ms, invisible_time=header.invisible_time, revive_qid=receipt.revive_queue
             )
+            self._acks.other(command.code)
             self._acks.waiting.append((end_offset, session, ok(command, answer)))
         return None
 
@@ -200,9 +204,10 @@ class AckProcessor:
                 record.problem = store_problem = error
             except (Refusal, InvalidMessage, MessageTooLarge) as error:
                 record.problem = error  # other records are written all the same
-            for session, opaque, waited_for in record.answers:
+            for session, code, opaque, waited_for in record.answers:
                 problem = next((each.problem for each in waited_for if each.problem is not None), None)
                 if problem is None:
+                    self._acks.other(code)
                     waiting.append((end_offset, session, encode_response(opaque, ResponseCode.SUCCESS)))
                 else:
                     remark = f"the acknowledgement could not be stored: {problem}"

@@ -154,8 +154,13 @@ class AssignmentProcessor:
         if command.is_oneway:
             return
 
+        began_ms = self._state.clock.monotonic_ms()
+
         def answer() -> bytes:
-            return ok(command, body=self._assignments(question))
+            frame = ok(command, body=self._assignments(question))
+            took_ms = self._state.clock.monotonic_ms() - began_ms
+            self._state.stats.rpc.record(command.code, ResponseCode.SUCCESS, took_ms)
+            return frame
 
         self._routes.answer(session, question.topic, answer, len(command.body))
 

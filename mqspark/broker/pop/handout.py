@@ -73,7 +73,7 @@ _NOTHING_WANTED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL, Ge
 class Pop(Waiter):
     """A validated pop."""
 
-    __slots__ = ("init_mode", "invisible_time_ms", "max_messages", "order")
+    __slots__ = ("began_ms", "init_mode", "invisible_time_ms", "max_messages", "order", "was_parked")
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class Pop(Waiter):
         header: PopMessageRequestHeader,
         wanted: Wanted,
         deadline_ms: int,
+        began_ms: int,
     ) -> None:
         super().__init__(
             session,
@@ -97,6 +98,8 @@ class Pop(Waiter):
         self.invisible_time_ms = header.invisible_time
         self.init_mode = header.init_mode
         self.order = header.order
+        self.began_ms = began_ms
+        self.was_parked = False
 
 
 class _Taking:
@@ -217,7 +220,7 @@ class PopProcessor:
                 continue
             while (pop := self.parked.take(topic, group, waiting_for)) is not None:
                 if pop.session.room <= 0:  # leave the messages to other consumers
-                    pop.session.send(_nothing(pop, self._new_taking(pop)))
+                    self._send_nothing(pop, self._new_taking(pop))
                     continue
                 taking = self._take(pop)
                 if taking.count:
@@ -248,7 +251,7 @@ class PopProcessor:
         if taking.problem is not None:
             self._refuse(pop, taking.problem)
         else:
-            pop.session.send(_nothing(pop, taking))
+            self._send_nothing(pop, taking)
 
     # --- many at once ---
 
@@ -320,14 +323,15 @@ class PopProcessor:
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD] {len(self._durably)} pops wait for the disk already; retry later",
             )
-        return Pop(session, command, header, wanted, state.clock.monotonic_ms() + wait_ms)
+        now_ms = state.clock.monotonic_ms()
+        return Pop(session, command, header, wanted, now_ms + wait_ms, now_ms)
 
     def _park(self, pop: Pop) -> bool:
         """False if too many are parked. A pop whose time is up is answered."""
         config = self._state.config
         parked = self.parked
         if pop.deadline_ms <= self._state.clock.monotonic_ms():
-            pop.session.send(_nothing(pop, self._new_taking(pop)))
+            self._send_nothing(pop, self._new_taking(pop))
             return True
         if (
             parked.count + len(self._expired) >= config.max_pop_polling_size
@@ -335,6 +339,7 @@ class PopProcessor:
             or not parked.has_room(pop)
         ):
             return False
+        pop.was_parked = True
         parked.park(pop)
         return True
 
@@ -471,7 +476,9 @@ class PopProcessor:
                 taking.buffers.append(record)
                 taking.size_bytes += len(record)
         taking.count += result.count
-        state.stats.got(topic, pop.group, result.count, result.size_bytes)
+        traffic = state.stats.got(topic, pop.group, result.count, result.size_bytes, queue_id)
+        if traffic is not None:
+            traffic.popped += result.count
         state.slow_readers.served(topic, pop.group, queue_id, result.buffers)
 
     def _put_check_point(
@@ -500,6 +507,17 @@ class PopProcessor:
 
     # --- answering ---
 
+    def _count(self, pop: Pop, code: int) -> int:
+        """Count an answer; ms since the pop came."""
+        took_ms = self._state.clock.monotonic_ms() - pop.began_ms
+        rpc = self._state.stats.rpc
+        rpc.record(RequestCode.POP_MESSAGE, code, took_ms, waited=pop.was_parked)
+        return took_ms
+
+    def _send_nothing(self, pop: Pop, taking: _Taking) -> None:
+        self._count(pop, ResponseCode.POLLING_TIMEOUT)
+        pop.session.send(_nothing(pop, taking))
+
     def _answer(self, pop: Pop, taking: _Taking) -> None:
         """Called when the check points are acked."""
         session, opaque = pop.session, pop.opaque
@@ -507,6 +525,7 @@ class PopProcessor:
         ext = taking.ext(pop)
         buffers = taking.buffers
         if pop.order:  # no check point to wait for
+            self._count(pop, ResponseCode.SUCCESS)
             size_bytes = sum(map(len, buffers))
             session.send(
                 encode_response_head(opaque, ResponseCode.SUCCESS, ext, size_bytes, "FOUND"), *buffers
@@ -514,6 +533,7 @@ class PopProcessor:
             return
 
         def answer(is_acked: bool) -> None:
+            self._count(pop, ResponseCode.SUCCESS if is_acked else ResponseCode.SERVICE_NOT_AVAILABLE)
             if is_acked:
                 head = encode_response_head(
                     opaque, ResponseCode.SUCCESS, ext, sum(map(len, buffers)), "FOUND"
@@ -543,6 +563,7 @@ class PopProcessor:
 
     def _refuse(self, pop: Pop, problem: Exception) -> None:
         refusal = _refusal(problem)
+        self._count(pop, refusal.code)
         pop.session.send(encode_response(pop.opaque, refusal.code, remark=refusal.remark))
 
 

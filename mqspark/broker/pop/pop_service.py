@@ -12,6 +12,7 @@ from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pop.watch import PopWatchProcessor
 from mqspark.broker.state.acks import Acks, Deferred
+from mqspark.broker.state.histogram import Histogram
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.store.disk.configfile import ConfigFile
@@ -21,6 +22,10 @@ from mqspark.store.store import StoreProgress
 __all__ = ["PopService"]
 
 TICK_MS = 200
+
+
+SCAN_BOUNDS_MS = (1, 10, 100, 1_000, 2_000, 3_000)
+"""Of rocketmq_pop_buffer_scan_time_consume (PopMetricsManager)."""
 
 
 class PopService:
@@ -37,6 +42,9 @@ class PopService:
     ) -> None:
         """``starts_in_memory(topic, queue id)``: whether the queue is young, so that new groups always consume it
         from its start; ``timer_is_idle()``: no timed message is late."""
+        self._clock = state.clock
+        self.scans_ms = Histogram(SCAN_BOUNDS_MS)
+        """Time of each look at the revive log."""
         self._answers, self._durably = Deferred(), Deferred()
         log = ReviveLog(state)
         self._offsets = offsets = PopOffsets(state, starts_in_memory)
@@ -71,7 +79,20 @@ class PopService:
         self._watch.expire()
         for key in self._order.freed():
             self._wake(*key)
-        return min(TICK_MS, self._revival.tick())
+        began_ms = self._clock.monotonic_ms()
+        wait_ms = self._revival.tick()
+        self.scans_ms.record(self._clock.monotonic_ms() - began_ms)
+        return min(TICK_MS, wait_ms)
+
+    @property
+    def unanswered(self) -> int:
+        """Pops whose check points are not acked yet."""
+        return len(self._answers)
+
+    @property
+    def unsettled(self) -> int:
+        """Pops and revivals whose offsets wait for the disk."""
+        return len(self._durably)
 
     def revive_behind(self) -> list[tuple[int, int]]:
         """For each revive queue: records and ms."""

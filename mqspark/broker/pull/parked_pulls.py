@@ -14,6 +14,7 @@ from mqspark.bounded import Ledger, require
 from mqspark.broker.state.selection import HeldFilters, Wanted
 from mqspark.broker.statictopic.logicreads import LogicRead
 from mqspark.clock import Clock
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
 
 __all__ = ["Pull", "ParkedPulls"]
@@ -28,7 +29,9 @@ class Pull:
     """A validated pull. ``offset`` advances while the pull is parked and finds only messages that do not match."""
 
     __slots__ = (
+        "began_ms",
         "bulk",
+        "code",
         "deadline_ms",
         "first_offset",
         "group",
@@ -58,8 +61,10 @@ class Pull:
         group_sys_flag: int,
         bulk: bool = False,
         logic: LogicRead | None = None,
+        code: int = RequestCode.PULL_MESSAGE,
     ) -> None:
-        """``queue_id`` and ``offset`` are of the physical queue; ``logic``: the pull is of a logic queue."""
+        """``queue_id`` and ``offset`` are of the physical queue; ``logic``: the pull is of a logic queue. ``code``: of
+        the request. ``began_ms`` is set when it is parked."""
         self.session = session
         self.opaque = opaque
         self.group = group
@@ -74,6 +79,8 @@ class Pull:
         self.topic_sys_flag = topic_sys_flag
         self.group_sys_flag = group_sys_flag
         self.deadline_ms = 0
+        self.code = code
+        self.began_ms = -1
 
 
 class ParkedPulls:

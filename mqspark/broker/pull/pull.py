@@ -16,6 +16,7 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pull.elsewhere import ReadsElsewhere
 from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
 from mqspark.broker.state.groups import TAG
+from mqspark.broker.state.rpctimes import Rpc
 from mqspark.broker.state.selection import Wanted, get_selected
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.logicreads import LogicRead, PullOutcome
@@ -71,6 +72,9 @@ _CODES = {
 
 
 MASTER_ID = 0
+_PULL = int(RequestCode.PULL_MESSAGE)
+FAR_BEHIND = 4_096
+"""A group that is less messages behind the end of a queue reads from memory; which is asked of the others."""
 
 _POSITION = struct.Struct(">28xq")
 """The physical offset in the head of a record."""
@@ -113,6 +117,7 @@ class PullProcessor:
         self._why_unsure = why_unsure
         self._is_acting = is_acting
         self._get = state.store.get
+        self._at_once = state.stats.rpc.row(Rpc(_PULL, int(ResponseCode.SUCCESS), waited=False))
         self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
         self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
         """Pulls that are no longer parked and not served yet."""
@@ -177,7 +182,8 @@ class PullProcessor:
                 if config.long_polling_enable
                 else config.short_polling_time_mills
             )
-            pull.deadline_ms = state.clock.monotonic_ms() + max(0, wait_ms)
+            pull.began_ms = state.clock.monotonic_ms()
+            pull.deadline_ms = pull.began_ms + max(0, wait_ms)
             self.parked.park(pull)
 
     def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
@@ -314,6 +320,7 @@ class PullProcessor:
             group.group_sys_flag,
             header.mqspark_bulk is True,
             logic,
+            command.code,
         )
 
     def _expression(self, header: PullMessageRequestHeader) -> Wanted:
@@ -415,12 +422,16 @@ class PullProcessor:
             head = self._head(pull, ResponseCode.SUCCESS, status, result.next_offset, result, size_bytes)
             session.send_sized(head, result.buffers, size_bytes)
             self._given[session.id] = self._given.get(session.id, 0) + size_bytes
-            state.stats.got(pull.topic, pull.group, result.count, size_bytes)
+            took_ms = state.clock.monotonic_ms() - began_ms
+            state.stats.got(pull.topic, pull.group, result.count, size_bytes, pull.queue_id, took_ms)
+            if took_ms == 0 and pull.began_ms < 0 and pull.code == _PULL:
+                self._at_once.quick += 1
+            else:
+                self._answered(pull, ResponseCode.SUCCESS, began_ms)
+            if result.max_offset - result.next_offset > FAR_BEHIND:
+                self._count_disk_read(pull, result)
             state.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)
             state.slow_readers.served(pull.topic, pull.group, pull.queue_id, result.buffers)
-            took_ms = state.clock.monotonic_ms() - began_ms
-            if took_ms > state.stats.get_longest_ms:
-                state.stats.get_longest_ms = took_ms
             return True
         code = _CODES.get(status)
         if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
@@ -440,8 +451,26 @@ class PullProcessor:
         if code is ResponseCode.PULL_NOT_FOUND and pull.offset != pull.first_offset:
             code, status = ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE"
         state.stats.pulls_missed += 1
+        self._answered(pull, code, began_ms)
         session.send(self._head(pull, code, status, next_offset, result, 0))
         return True
+
+    def _answered(self, pull: Pull, code: int, began_ms: int) -> None:
+        """Count the answer. A pull that was parked is as old as its wait."""
+        waited = pull.began_ms >= 0
+        took_ms = self._state.clock.monotonic_ms() - (pull.began_ms if waited else began_ms)
+        self._state.stats.rpc.record(pull.code, code, took_ms, waited=waited)
+
+    def _count_disk_read(self, pull: Pull, result: GetResult) -> None:
+        if self._is_on_disk(result):
+            self._state.stats.read_from_disk(pull.topic, pull.group, result.count, result.size_bytes)
+
+    def _is_on_disk(self, result: GetResult) -> bool:
+        """Whether the messages are probably no longer in memory (DefaultMessageStore.checkInDiskByCommitOffset)."""
+        state, last = self._state, result.buffers[-1]
+        end = _POSITION.unpack_from(last)[0] + len(last)
+        ratio = state.store_config.access_message_in_memory_max_ratio
+        return bool(state.store.max_physical_offset - end > self._memory_bytes * ratio // 100)
 
     def _on_a_slave(
         self, pull: Pull, code: ResponseCode, next_offset: int, has_master: bool
@@ -460,12 +489,8 @@ class PullProcessor:
         group = state.subscriptions.configured(pull.group)
         if group is None:
             return MASTER_ID
-        if result.buffers:
-            last = result.buffers[-1]
-            end = _POSITION.unpack_from(last)[0] + len(last)
-            ratio = state.store_config.access_message_in_memory_max_ratio
-            if state.store.max_physical_offset - end > self._memory_bytes * ratio // 100:
-                return group.which_broker_when_consume_slowly
+        if result.buffers and self._is_on_disk(result):
+            return group.which_broker_when_consume_slowly
         return group.broker_id
 
     def _put_off(self, pull: Pull) -> None:

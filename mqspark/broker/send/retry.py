@@ -21,6 +21,7 @@ from mqspark.message import (
     ORIGIN_MESSAGE_ID,
     PERM_WRITE,
     RETRY_TOPIC,
+    SCHEDULE_TOPIC,
     STORE_HOST_V6,
     WAIT,
     PhysicalOffset,
@@ -117,10 +118,13 @@ class SendBackProcessor:
         except (StoreReadOnly, NotNow) as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}") from None
         state.stats.was_sent_back(draft.properties[RETRY_TOPIC], header.group)
+        if draft.topic != SCHEDULE_TOPIC:  # where the writer counts it
+            state.stats.put_into_queue(draft.topic, draft.queue_id, stored.size_bytes)
         if draft.topic.startswith(DLQ_PREFIX):
             state.stats.became_dead(draft.properties[RETRY_TOPIC], header.group)
         if not command.is_oneway:
             done = ok(command)
+            self._acks.other(command.code)
             self._acks.waiting.append((stored.end_offset, _Failing(session, done), done))
         return None
 

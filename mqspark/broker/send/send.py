@@ -47,6 +47,7 @@ from mqspark.message import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
     TRACE_ON,
+    TRANS_HALF_TOPIC,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
@@ -78,6 +79,7 @@ _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _OTHER_TYPES = _TIMED | {DELAY, SHARDING_KEY}
 """A message with one of these properties is no priority message."""
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
+SHARDING_MARK = f"\x02{SHARDING_KEY}\x01"
 _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
 
 
@@ -136,6 +138,7 @@ class SendProcessor:
         """``once_known(session)`` returns a receiver that forwards answers once a name server knows the topics as
         they are now. ``all_wait``: a message is stored only when its guarantee is met, whatever its sender says."""
         self._state = state
+        self._acks = acks
         self._waiting, self._unsafe = acks.waiting, acks.unsafe
         self._once_known = once_known
         self._all_wait = all_wait
@@ -253,9 +256,20 @@ class SendProcessor:
             raise self._store_refusal(error) from None
         stats = self._state.stats
         stats.put_messages += 1
-        topic.put_count += 1
-        topic.put_bytes += len(body)
+        size_bytes = end_offset - physical_offset
+        if may_name_ours and SHARDING_MARK in text:
+            topic.count(size_bytes, "fifo")
+        else:
+            topic.put_count += 1
+            topic.put_bytes += size_bytes
+            if size_bytes > 1024:
+                if size_bytes <= 4096:
+                    topic.over_1k += 1
+                else:
+                    topic.sizes.record(size_bytes)
         if not command.flag & 2:
+            if command.code == _SEND_MESSAGE:
+                self._acks.other(_SEND_MESSAGE)
             message_id = f"{self._id_prefix}{physical_offset:016X}"
             if logic is not None:
                 queue_id, queue_offset = logic.number, sent_offset(logic.leader, queue_offset)
@@ -348,6 +362,8 @@ class SendProcessor:
             stored = self._state.writer.put(draft)
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
+        if draft.topic == TRANS_HALF_TOPIC:
+            self._state.stats.events(topic.name).halves += 1
         if topic.retry_of is not None and target != topic.name:
             self._state.stats.became_dead(topic.name, topic.retry_of)
         if not command.is_oneway:
@@ -370,6 +386,11 @@ class SendProcessor:
             is_transactional = sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties
             waits = is_transactional or self._waits(f"\x02{text}")
             (self._waiting if waits else self._unsafe).append((stored.end_offset, session, frame))
+
+    @staticmethod
+    def _kind(shared: str) -> str:
+        """The message type of a batch."""
+        return "fifo" if SHARDING_MARK in f"\x02{shared}" else "normal"
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
         """The recall handle of a delayed message."""
@@ -471,9 +492,10 @@ class SendProcessor:
         except (InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
         self._state.stats.put_messages += count
-        topic.put_count += count
-        topic.put_bytes += len(command.body)
+        size_bytes = end_offset - int.from_bytes(physical_offsets[:8], "big")
+        topic.count(size_bytes, self._kind(shared), count)
         if not command.flag & 2:
+            self._acks.other(command.code)
             prefix = self._id_prefix
             ids = physical_offsets.hex(",", 8).upper()
             ids = prefix + ids.replace(",", f",{prefix}")
@@ -516,9 +538,9 @@ class SendProcessor:
         )
         stored = StoredPosition(*self._state.store.put_inner_batch(together, count))
         self._state.stats.put_messages += count
-        topic.put_count += count
-        topic.put_bytes += len(command.body)
+        topic.count(stored.size_bytes, self._kind(shared), count)
         if not command.is_oneway:
+            self._acks.other(command.code)
             queue_id, queue_offset = record.queue_id, stored.queue_offset
             if logic is not None:
                 queue_id, queue_offset = logic.number, sent_offset(logic.leader, queue_offset)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mqspark.broker.state.puttimes import PutTimes
+from mqspark.broker.state.rpctimes import RpcTimes
 from mqspark.clock import Clock
-from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.dispatch import Refusal
@@ -27,17 +28,23 @@ class Receiver(Protocol):
 
 
 class Acks:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, rpc: RpcTimes | None = None) -> None:
+        """``rpc``: what also counts the waiting times, by request."""
         self._clock = clock
+        self._rpc = RpcTimes(clock) if rpc is None else rpc
+        self._others: dict[int, int] = {}
+        """Request code → how many answers to it this turn has added; to SEND_MESSAGE_V2 are all the rest."""
+        self.took_ms = 0
+        """The longest wait of what the last ``release`` released."""
         self.times = PutTimes()
         """Waiting times of the released answers."""
         self.waiting: deque[tuple[int, Receiver, bytes]] = deque()
         """(end offset in the log, receiver, the success frame)."""
         self.unsafe: list[tuple[int, Receiver, bytes]] = []
         """The same for messages whose senders wait only until they are written, not for the disk or slaves."""
-        self._turns: deque[tuple[int, int]] = deque()
-        """(end offset, monotonic ms) at the end of each turn that added something; many sends share one clock
-        reading."""
+        self._turns: deque[tuple[int, int, dict[int, int] | None]] = deque()
+        """(end offset, monotonic ms, answers that are not to SEND_MESSAGE_V2 by request code) at the end of each turn
+        that added something; many sends share one clock reading."""
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -50,16 +57,23 @@ class Acks:
                 f"[OVERLOAD] {capacity} requests wait for the disk already; retry later",
             )
 
+    def other(self, code: int) -> None:
+        """An answer was added that is not to SEND_MESSAGE_V2."""
+        self._others[code] = self._others.get(code, 0) + 1
+
     def end_turn(self) -> None:
         """Set the time of everything that has been added since the last call."""
         if self.waiting and (not self._turns or self._turns[-1][0] < self.waiting[-1][0]):
-            self._turns.append((self.waiting[-1][0], self._clock.monotonic_ms()))
+            others, self._others = self._others or None, {}
+            self._turns.append((self.waiting[-1][0], self._clock.monotonic_ms(), others))
 
     def release_unsafe(self, *, written: bool) -> None:
         """Send the answers of ``unsafe`` when their messages are written. Otherwise let them wait with the rest."""
         if written:
             for _, receiver, frame in self.unsafe:
                 receiver.send(frame)
+            self._count(0, len(self.unsafe), self._others)
+            self._others = {}
         else:
             self.waiting.extend(self.unsafe)
         self.unsafe.clear()
@@ -70,8 +84,9 @@ class Acks:
         if not waiting or waiting[0][0] > acked:
             return
         now_ms = self._clock.monotonic_ms()
+        self.took_ms = 0
         while waiting and waiting[0][0] <= acked:
-            turn_end, added_ms = turns.popleft() if turns else (acked, now_ms)
+            turn_end, added_ms, others = turns.popleft() if turns else (acked, now_ms, None)
             before, end = len(waiting), min(turn_end, acked)
             while waiting and waiting[0][0] <= end:
                 _, session, frame = waiting.popleft()
@@ -82,10 +97,23 @@ class Acks:
                     session.send(*frames)
                 else:
                     session.send(frame)
-            self.times.record(now_ms - added_ms, before - len(waiting))
+            took_ms, count = now_ms - added_ms, before - len(waiting)
+            self.took_ms = max(self.took_ms, took_ms)
+            self.times.record(took_ms, count)
             if turn_end > acked:
-                turns.appendleft((turn_end, added_ms))
+                turns.appendleft((turn_end, added_ms, others))
+                others = None
+            self._count(took_ms, count, others)
         self._forget_turns()
+
+    def _count(self, took_ms: int, count: int, others: dict[int, int] | None) -> None:
+        """``others``: of the answers, those to other requests than SEND_MESSAGE_V2."""
+        if others:
+            for code, number in others.items():
+                self._rpc.record(code, ResponseCode.SUCCESS, took_ms, number)
+                count -= number
+        if count > 0:
+            self._rpc.record(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, took_ms, count)
 
     def fail(self, remark: str) -> None:
         """The store accepted messages and could not keep its guarantee: answer all waiting sends with an error."""
@@ -98,7 +126,7 @@ class Acks:
         not as safely as asked for."""
         oldest_ms = self._clock.monotonic_ms() - timeout_ms
         late = None
-        for end_offset, added_ms in self._turns:
+        for end_offset, added_ms, _ in self._turns:
             if added_ms > oldest_ms:
                 break
             late = end_offset
@@ -110,6 +138,7 @@ class Acks:
         while waiting and (up_to is None or waiting[0][0] <= up_to):
             _, session, frame = waiting.popleft()
             # Rare, so the fields are parsed from the prepared frame instead of stored with it.
+            self._rpc.record(RequestCode.SEND_MESSAGE_V2, code, 0)
             (success,) = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frame)
             session.send(encode_response(success.opaque, code, success.ext, remark=remark))
         self._forget_turns()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from mqspark.bounded import Ledger
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.acks import Receiver
+from mqspark.broker.state.rpctimes import RpcTimes
 from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
@@ -46,6 +47,8 @@ class _Change(NamedTuple):
     published: bool
     """Whether a name server must know the change, too."""
     deadline_ms: int
+    code: int = -1
+    """Of the request, when its answer is counted here."""
 
     @property
     def size_bytes(self) -> int:
@@ -81,7 +84,9 @@ class PendingChanges:
         published_generation: Callable[[], int],
         is_deleted: Callable[[], bool],
         long_work: LongWork,
+        rpc: RpcTimes | None = None,
     ) -> None:
+        self._rpc = RpcTimes(clock) if rpc is None else rpc
         self._config = config
         self._clock = clock
         self._published_generation = published_generation
@@ -104,7 +109,9 @@ class PendingChanges:
         done = encode_response(command.opaque, ResponseCode.SUCCESS)
         remark = "the change is in force, but could not be saved yet"
         unsaved = encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=remark)
-        change = _Change(session, done, unsaved, saved, saved.generation, published, deadline_ms)
+        change = _Change(
+            session, done, unsaved, saved, saved.generation, published, deadline_ms, command.code
+        )
         if not self._wait_for(change):
             session.send(unsaved)
 
@@ -159,9 +166,16 @@ class PendingChanges:
         )
         is_published = not change.published or self._published_generation() >= change.generation
         if is_saved and (is_published or is_late):
+            self._count(change, ResponseCode.SUCCESS)
             change.session.send(change.done)
         elif is_late:
+            self._count(change, ResponseCode.SYSTEM_ERROR)
             change.session.send(change.unsaved)
         else:
             return False
         return True
+
+    def _count(self, change: _Change, code: int) -> None:
+        if change.code >= 0:
+            took_ms = self._clock.monotonic_ms() - (change.deadline_ms - CHANGE_TIMEOUT_MS)
+            self._rpc.record(change.code, code, took_ms)

@@ -6,29 +6,43 @@ samples.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.state.histogram import Histogram
+from mqspark.broker.state.meters import MINUTE_SAMPLES, TEN_MINUTE_SAMPLES, Meter, Totals
+from mqspark.broker.state.rpctimes import RpcTimes
 from mqspark.broker.state.topics import Topic
 from mqspark.clock import Clock
-from mqspark.message import is_system_topic
+from mqspark.message import SCHEDULE_TOPIC, is_system_topic
 from mqspark.protocol.slices import ESSENTIAL, Work
 
-__all__ = ["Meter", "Revival", "Stats", "Traffic", "SAMPLE_INTERVAL_MS"]
+__all__ = ["MOMENT_TABLES", "Revival", "Stats", "TopicEvents", "Traffic"]
 
-SAMPLE_INTERVAL_MS = 10_000
-MINUTE_SAMPLES = 7
-TEN_MINUTE_SAMPLES = 61
-TICKS_PER_HOUR_NOTE = 60
-"""A row is sampled for its hour every ten minutes."""
-TICKS_PER_DAY_NOTE = 360
-"""A row is sampled for its day every hour."""
 DAY_MS = 86_400_000
-GROUP_TABLES = "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS", "GROUP_ACK_NUMS", "GROUP_CK_NUMS"
+GROUP_TABLES = (
+    "GROUP_GET_NUMS",
+    "GROUP_GET_SIZE",
+    "GROUP_GET_FROM_DISK_NUMS",
+    "GROUP_GET_FROM_DISK_SIZE",
+    "SNDBCK_PUT_NUMS",
+    "GROUP_ACK_NUMS",
+    "GROUP_CK_NUMS",
+)
 """Tables with a row for each topic@group."""
+QUEUE_TABLES = (
+    "QUEUE_PUT_NUMS",
+    "QUEUE_PUT_SIZE",
+    "QUEUE_GET_NUMS",
+    "QUEUE_GET_SIZE",
+    "TOPIC_PUT_LATENCY",
+    "GROUP_GET_LATENCY",
+)
+"""Tables with a row for each queue: topic@queue and queue@topic of those that count puts and their latency,
+topic@queue@group and queue@topic@group of those that count gets."""
 DEAD_TABLE, DEAD_ROW = "SNDBCK2DLQ_TIMES", "SEND_BACK_TO_DLQ"
 """A row is owner@topic@group@SEND_BACK_TO_DLQ. There are no owners, so it begins with null, as in RocketMQ."""
 BROKER_TABLES = (
@@ -38,10 +52,37 @@ BROKER_TABLES = (
     "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC",
     "BROKER_ACK_NUMS",
     "BROKER_CK_NUMS",
+    "BROKER_GET_FROM_DISK_NUMS",
+    "BROKER_GET_FROM_DISK_SIZE",
+    "CONSUMER_REGISTER_TIME",
+    "PRODUCER_REGISTER_TIME",
 )
 """Tables with one row, named after the cluster."""
+TIMES_TABLES = "TOPIC_PUT_TIMES", "GROUP_GET_TIMES", "QUEUE_PUT_TIMES", "QUEUE_GET_TIMES"
+"""How often something was added to a row. They give the others' means, and tools do not see them."""
+MEANS = {
+    "TOPIC_PUT_NUMS": "TOPIC_PUT_TIMES",
+    "TOPIC_PUT_SIZE": "TOPIC_PUT_TIMES",
+    "GROUP_GET_NUMS": "GROUP_GET_TIMES",
+    "GROUP_GET_SIZE": "GROUP_GET_TIMES",
+    "QUEUE_PUT_NUMS": "QUEUE_PUT_NUMS",
+    "QUEUE_PUT_SIZE": "QUEUE_PUT_NUMS",
+    "QUEUE_GET_NUMS": "QUEUE_GET_NUMS",
+    "QUEUE_GET_SIZE": "QUEUE_GET_NUMS",
+    "TOPIC_PUT_LATENCY": "QUEUE_PUT_TIMES",
+    "GROUP_GET_LATENCY": "QUEUE_GET_TIMES",
+}
+"""Table → the one that says how often."""
+MOMENT_TABLES = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
+"""Tables with the last value of each queue@topic@group: how far behind the end of the log, and how old, what it read
+was. RocketMQ keeps them for its log file, and does not tell tools."""
 ACTIVITY_TABLE = "CHANNEL_ACTIVITY"
-"""Rows CONNECT and CLOSE: connections."""
+"""Rows CONNECT, CLOSE, EXCEPTION and IDLE: connections."""
+_QUEUE_FIRST = frozenset({"TOPIC_PUT_LATENCY", "GROUP_GET_LATENCY", "QUEUE_PUT_TIMES", "QUEUE_GET_TIMES"})
+"""Tables whose rows begin with the queue id."""
+_QUEUE_SECOND = frozenset({"QUEUE_PUT_NUMS", "QUEUE_PUT_SIZE", "QUEUE_GET_NUMS", "QUEUE_GET_SIZE"})
+_REGISTER_TABLES = frozenset({"CONSUMER_REGISTER_TIME", "PRODUCER_REGISTER_TIME"})
+SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 FIXED_TABLES = frozenset({*BROKER_TABLES, ACTIVITY_TABLE})
 
 
@@ -50,73 +91,78 @@ ROWS_AT_ONCE = 256
 
 MAX_BYTES = 512 << 20
 _COUNTER_BYTES = ENTRY_BYTES + 176
+_TRAFFIC_BYTES = ENTRY_BYTES + 360
+_EVENTS_BYTES = ENTRY_BYTES + 900
+FINISH_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
+DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 3 * 86_400)
+CREATE_BOUNDS_MS = (10, 100, 1_000, 3_000, 5_000)
+"""Of BrokerMetricsManager and DefaultStoreMetricsManager."""
 _REVIVAL_BYTES = ENTRY_BYTES + 4_000
 """With counters for each revive queue."""
 _METER_BYTES = ENTRY_BYTES + 1_200
 """With all samples that it can have."""
 
 
-class Totals:
-    """Samples of a total: (ms, total), oldest first."""
-
-    __slots__ = ("_length", "_notes")
-
-    def __init__(self, length: int = MINUTE_SAMPLES) -> None:
-        self._length = 2 * length
-        self._notes = array("q")
-        """ms and total alternately, compact because a broker has one for every topic and group."""
-
-    def note(self, now_ms: int, total: int) -> None:
-        notes = self._notes
-        notes.append(now_ms)
-        notes.append(total)
-        if len(notes) > self._length:
-            del notes[:2]
-
-    def per_second(self, samples: int = MINUTE_SAMPLES) -> float:
-        """The mean rate between the last sample and the one ``samples`` - 1 before it."""
-        notes = self._notes
-        if len(notes) < 4:
-            return 0.0
-        last_ms, last = notes[-2:]
-        at = max(0, len(notes) - 2 * samples)
-        first_ms, first = notes[at : at + 2]
-        return (last - first) * 1000 / (last_ms - first_ms) if last_ms > first_ms else 0.0
-
-    def growth(self) -> int:
-        return self._notes[-1] - self._notes[1] if self._notes else 0
-
-
-class Meter:
-    """One row of a table over the last minute, hour and day (StatsItem). A new row counts from 0 one interval
-    before its first sample, so that the event that created it is included."""
-
-    __slots__ = ("day", "hour", "minute")
-
-    def __init__(self, now_ms: int) -> None:
-        self.minute = Totals(MINUTE_SAMPLES)
-        self.hour = Totals(7)
-        self.day = Totals(25)
-        self.minute.note(now_ms - SAMPLE_INTERVAL_MS, 0)
-        self.hour.note(now_ms - TICKS_PER_HOUR_NOTE * SAMPLE_INTERVAL_MS, 0)
-        self.day.note(now_ms - TICKS_PER_DAY_NOTE * SAMPLE_INTERVAL_MS, 0)
-
-    def note(self, now_ms: int, total: int, tick: int) -> None:
-        self.minute.note(now_ms, total)
-        if tick % TICKS_PER_HOUR_NOTE == 0:
-            self.hour.note(now_ms, total)
-        if tick % TICKS_PER_DAY_NOTE == 0:
-            self.day.note(now_ms, total)
-
-
 class Traffic:
-    """What one group received from one topic."""
+    """What one group received from one queue."""
 
-    __slots__ = ("bytes", "messages")
+    __slots__ = ("bytes", "latency_ms", "messages", "popped", "reads")
 
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
+        self.reads = 0
+        """Answers that had messages."""
+        self.popped = 0
+        """Of the messages, those that have to be acknowledged."""
+        self.latency_ms = 0
+        """Sum over the reads."""
+
+    def add(self, other: Traffic) -> None:
+        self.messages += other.messages
+        self.bytes += other.bytes
+        self.reads += other.reads
+        self.popped += other.popped
+        self.latency_ms += other.latency_ms
+
+
+class TopicEvents:
+    """What happened to transactions and timer messages of one topic."""
+
+    __slots__ = ("commits", "delays_s", "finishes_s", "halves", "rollbacks")
+
+    def __init__(self) -> None:
+        self.halves = 0
+        """Half messages stored since the start and not decided yet."""
+        self.commits = 0
+        self.rollbacks = 0
+        self.finishes_s = Histogram(FINISH_BOUNDS_S)
+        """From the birth of a half message to its commit."""
+        self.delays_s = Histogram(DELAY_BOUNDS_S)
+        """From the birth of a timer message to its delivery time."""
+
+    def committed(self, seconds: int) -> None:
+        self.given_up()
+        self.commits += 1
+        self.finishes_s.record(max(0, seconds))
+
+    def rolled_back(self) -> None:
+        self.given_up()
+        self.rollbacks += 1
+
+    def given_up(self) -> None:
+        self.halves = max(0, self.halves - 1)
+
+
+class PutLatency:
+    """How long messages of one queue took until their guarantee was met."""
+
+    __slots__ = ("max_offset", "total_ms")
+
+    def __init__(self, max_offset: int) -> None:
+        self.max_offset = max_offset
+        """End of the queue when it was last counted."""
+        self.total_ms = 0
 
 
 class Revival:
@@ -141,9 +187,11 @@ class Stats:
         *,
         cluster: str = "DefaultCluster",
         max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+        utc_offset_ms: Callable[[int], int] = lambda now_ms: 0,
     ) -> None:
         """``log_end``: the end of the log at start. ``max_bytes``: the limit of rows by topic and group; beyond
-        it, events count only in the totals."""
+        it, events count only in the totals. ``utc_offset_ms``: of local time at a time, for days begin at local
+        midnight."""
         self.ledger = Ledger(
             "statistics",
             max_bytes,
@@ -152,7 +200,11 @@ class Stats:
             "Stats.dead",
             "Stats.acks",
             "Stats.checks",
+            "Stats.disk_reads",
+            "Stats.put_latencies",
+            "Stats.queue_puts",
             "Stats.revivals",
+            "Stats.of_topics",
             "Stats._tables",
             "Revival.put",
             "Revival.read",
@@ -168,8 +220,15 @@ class Stats:
         self.get_bytes = 0
         self.pulls_found = 0
         self.pulls_missed = 0
-        self.gets: dict[tuple[str, str], Traffic] = {}
-        """(topic, group) → traffic."""
+        self.gets: dict[tuple[str, str, int], Traffic] = {}
+        """(topic, group, queue id) → traffic."""
+        self.disk_reads: dict[tuple[str, str], Traffic] = {}
+        """(topic, group) → what it read that is probably not in memory."""
+        self.put_latencies: dict[tuple[str, int], PutLatency] = {}
+        """(topic, queue id) → of queues whose messages ever took a millisecond."""
+        self.queue_puts: dict[tuple[str, int], tuple[int, int]] = {}
+        """(topic, queue id) → messages and bytes of delayed messages and of those sent back (RocketMQ counts no others
+        by queue)."""
         self.sent_back: dict[tuple[str, str], int] = {}
         """(topic, group) → messages that consumers sent back."""
         self.dead: dict[tuple[str, str], int] = {}
@@ -181,6 +240,16 @@ class Stats:
         self.acked_messages = self.check_points = 0
         self.connected = self.closed = 0
         """Connections since the start."""
+        self.broken_and_idle: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Connections closed for an error, and for silence. Set by the shell."""
+        self.consumer_registrations_ms: int | None = None
+        """Time that registrations took; None until the first."""
+        self.producer_registrations_ms: int | None = None
+        self.rpc = RpcTimes(clock)
+        self.of_topics: dict[str, TopicEvents] = {}
+        """topic → events that only some topics have."""
+        self.creations: dict[tuple[bool, bool, bool], Histogram] = {}
+        """(of a topic, not a group; succeeded; is a system topic) → ms that it took."""
         self.get_longest_ms = 0
         """The longest time for which a pull or pop read."""
         self.revivals: dict[tuple[str, str], Revival] = {}
@@ -194,24 +263,140 @@ class Stats:
         self._ticks = 0
         self._tables: dict[str, dict[str, Meter]] = {
             name: {}
-            for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", *GROUP_TABLES, DEAD_TABLE, *FIXED_TABLES)
+            for name in (
+                "TOPIC_PUT_NUMS",
+                "TOPIC_PUT_SIZE",
+                *GROUP_TABLES,
+                *QUEUE_TABLES,
+                *TIMES_TABLES,
+                DEAD_TABLE,
+                *FIXED_TABLES,
+            )
         }
-        self._day = self.started_ms // DAY_MS
+        self._utc_offset_ms = utc_offset_ms
+        self._day = self._today(self.started_ms)
+        self._system_puts = self._system_gets = 0
+        """Messages of system topics, when last counted."""
         self._midnight_put = self._midnight_get = 0
         self._yesterday_put = self._yesterday_get = 0
 
-    def got(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
+    def _today(self, now_ms: int) -> int:
+        return (now_ms + self._utc_offset_ms(now_ms)) // DAY_MS
+
+    def got(
+        self, topic: str, group: str, messages: int, size_bytes: int, queue_id: int = 0, took_ms: int = 0
+    ) -> Traffic | None:
+        """A group got messages. Returns its traffic; None when there is no room for it."""
         self.get_messages += messages
         self.get_bytes += size_bytes
         self.pulls_found += 1
-        key = (topic, group)
+        key = (topic, group, queue_id)
         traffic = self.gets.get(key)
         if traffic is None:
-            if not self._has_room(_COUNTER_BYTES, topic, group):
-                return
+            if not self._has_room(_TRAFFIC_BYTES, topic, group):
+                return None
             traffic = self.gets[key] = Traffic()
         traffic.messages += messages
         traffic.bytes += size_bytes
+        traffic.reads += 1
+        if took_ms:
+            self.waited_ms(traffic, took_ms)
+        return traffic
+
+    def waited_ms(self, traffic: Traffic, took_ms: int) -> None:
+        """A read took so long."""
+        traffic.latency_ms += took_ms
+        if took_ms > self.get_longest_ms:
+            self.get_longest_ms = took_ms
+
+    def delayed_went_on(self, queue_id: int, size_bytes: int) -> None:
+        """A delayed message was delivered. RocketMQ counts it as read by a group of its own, and nowhere else."""
+        key = (SCHEDULE_TOPIC, SCHEDULE_GROUP, queue_id)
+        traffic = self.gets.get(key)
+        if traffic is None:
+            if not self._has_room(_TRAFFIC_BYTES, *key[:2]):
+                return
+            traffic = self.gets[key] = Traffic()
+        traffic.messages += 1
+        traffic.bytes += size_bytes
+        traffic.reads += 1
+
+    def read_from_disk(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
+        key = (topic, group)
+        traffic = self.disk_reads.get(key)
+        if traffic is None:
+            if not self._has_room(_TRAFFIC_BYTES, topic, group):
+                return
+            traffic = self.disk_reads[key] = Traffic()
+        traffic.messages += messages
+        traffic.bytes += size_bytes
+
+    def puts_took(self, arrivals: Iterable[tuple[str, int, int]], took_ms: int) -> None:
+        """The messages before these (topic, queue id, max offset) took a millisecond or more. Those that took less
+        change no sum, so they are not counted one by one."""
+        latencies = self.put_latencies
+        for topic, queue_id, max_offset in arrivals:
+            found = latencies.get((topic, queue_id))
+            if found is None:
+                if not self._has_room(_COUNTER_BYTES, topic):
+                    continue
+                found = latencies[(topic, queue_id)] = PutLatency(max_offset - 1)
+            found.total_ms += took_ms * max(0, max_offset - found.max_offset)
+            found.max_offset = max_offset
+
+    def put_into_queue(self, topic: str, queue_id: int, size_bytes: int) -> None:
+        """A delayed message, or one that was sent back, was stored."""
+        key = (topic, queue_id)
+        found = self.queue_puts.get(key)
+        if found is None:
+            if not self._has_room(_COUNTER_BYTES, topic):
+                return
+            found = (0, 0)
+        self.queue_puts[key] = found[0] + 1, found[1] + size_bytes
+
+    def events(self, topic: str) -> TopicEvents:
+        """Of a topic; they are kept when there is room for them."""
+        found = self.of_topics.get(topic)
+        if found is None:
+            found = TopicEvents()
+            if self._has_room(_EVENTS_BYTES, topic):
+                self.of_topics[topic] = found
+        return found
+
+    @contextmanager
+    def creating(self, topic: str | None = None) -> Iterator[None]:
+        """Count the time in which a topic (None: a group) is created or changed, or in which that fails."""
+        began_ms, succeeded = self._clock.monotonic_ms(), False
+        try:
+            yield
+            succeeded = True
+        finally:
+            key = (topic is not None, succeeded, topic is not None and is_system_topic(topic))
+            found = self.creations.get(key)
+            if found is None:
+                found = self.creations[key] = Histogram(CREATE_BOUNDS_MS)
+            found.record(self._clock.monotonic_ms() - began_ms)
+
+    def registered(self, began_ms: int, *, consumers: bool, producers: bool) -> None:
+        """A heartbeat with these was processed since ``began_ms`` (monotonic)."""
+        took_ms = self._clock.monotonic_ms() - began_ms
+        if consumers:
+            self.consumer_registrations_ms = (self.consumer_registrations_ms or 0) + took_ms
+        if producers:
+            self.producer_registrations_ms = (self.producer_registrations_ms or 0) + took_ms
+
+    def in_flight(self, topic: str, group: str, popped: int) -> int:
+        """Popped messages of this run that are neither acknowledged nor revived (PopInflightMessageCounter)."""
+        key = (topic, group)
+        revival = self.revivals.get(key)
+        return max(0, popped - self.acks.get(key, 0) - (0 if revival is None else revival.revived))
+
+    def traffic(self) -> dict[tuple[str, str], Traffic]:
+        """(topic, group) → the sum of its queues."""
+        sums: dict[tuple[str, str], Traffic] = {}
+        for (topic, group, _), found in list(self.gets.items()):
+            sums.setdefault((topic, group), Traffic()).add(found)
+        return sums
 
     def was_sent_back(self, topic: str, group: str) -> None:
         self._count(self.sent_back, topic, group)
@@ -267,34 +452,41 @@ class Stats:
         totals["transferred"].note(now_ms, self.get_messages)
         for name, total in self._watched.items():
             totals[name].note(now_ms, total())
-        if now_ms // DAY_MS != self._day:
-            self._day = now_ms // DAY_MS
-            self._yesterday_put, self._midnight_put = self._midnight_put, self.put_messages
-            self._yesterday_get, self._midnight_get = self._midnight_get, self.get_messages
+        today = self._today(now_ms)
+        if today != self._day:
+            self._day = today
+            self._yesterday_put, self._midnight_put = self._midnight_put, self._own_puts
+            self._yesterday_get, self._midnight_get = self._midnight_get, self._own_gets
         return self._sample_rows(topics, exists, now_ms, self._ticks)
+
+    @property
+    def _own_puts(self) -> int:
+        """Without system topics, whose messages were counted in the last sample."""
+        return max(0, self.put_messages - self._system_puts)
+
+    @property
+    def _own_gets(self) -> int:
+        return max(0, self.get_messages - self._system_gets)
 
     def _sample_rows(
         self, topics: Iterable[Topic], exists: Callable[[str], bool], now_ms: int, tick: int
     ) -> Work[None]:
         yield from self._drop(lambda topic, group: not exists(topic))
-        system_puts = system_gets = 0
+        system_puts = 0
         for number, topic in enumerate(topics, 1):
             if topic.put_count and exists(topic.name):
                 self._note("TOPIC_PUT_NUMS", topic.name, now_ms, topic.put_count, tick)
                 self._note("TOPIC_PUT_SIZE", topic.name, now_ms, topic.put_bytes, tick)
+                if topic.joined_count:
+                    times = topic.put_count - topic.joined_count
+                    self._note("TOPIC_PUT_TIMES", topic.name, now_ms, times, tick)
                 if is_system_topic(topic.name):
                     system_puts += topic.put_count
             if number % ROWS_AT_ONCE == 0:
                 yield
-        for number, key in enumerate(list(self.gets), 1):
-            if (traffic := self.gets.get(key)) is not None:
-                name = "@".join(key)
-                self._note("GROUP_GET_NUMS", name, now_ms, traffic.messages, tick)
-                self._note("GROUP_GET_SIZE", name, now_ms, traffic.bytes, tick)
-                if is_system_topic(key[0]):
-                    system_gets += traffic.messages
-            if number % ROWS_AT_ONCE == 0:
-                yield
+        self._system_puts = system_puts
+        yield from self._sample_gets(now_ms, tick)
+        yield from self._sample_queues(now_ms, tick)
         for table, counted in (
             ("SNDBCK_PUT_NUMS", self.sent_back),
             ("GROUP_ACK_NUMS", self.acks),
@@ -310,16 +502,73 @@ class Stats:
         totals = (
             self.put_messages,
             self.get_messages,
-            self.put_messages - system_puts,
-            self.get_messages - system_gets,
+            self._own_puts,
+            self._own_gets,
             self.acked_messages,
             self.check_points,
+            sum(traffic.messages for traffic in self.disk_reads.values()),
+            sum(traffic.bytes for traffic in self.disk_reads.values()),
+            self.consumer_registrations_ms,
+            self.producer_registrations_ms,
         )
         rows = [(table, self._cluster, total) for table, total in zip(BROKER_TABLES, totals, strict=True)]
-        rows += [(ACTIVITY_TABLE, "CONNECT", self.connected), (ACTIVITY_TABLE, "CLOSE", self.closed)]
+        broken, idle = self.broken_and_idle()
+        rows += [
+            (ACTIVITY_TABLE, "CONNECT", self.connected),
+            (ACTIVITY_TABLE, "CLOSE", self.closed),
+            (ACTIVITY_TABLE, "EXCEPTION", broken),
+            (ACTIVITY_TABLE, "IDLE", idle),
+        ]
         for table, name, total in rows:
-            if total > 0:
+            if total or (total is not None and table in _REGISTER_TABLES):
                 self._note(table, name, now_ms, total, tick)
+
+    def _sample_gets(self, now_ms: int, tick: int) -> Work[None]:
+        sums: dict[tuple[str, str], Traffic] = {}
+        for number, key in enumerate(list(self.gets), 1):
+            if (traffic := self.gets.get(key)) is not None:
+                topic, group, queue_id = key
+                sums.setdefault((topic, group), Traffic()).add(traffic)
+                if traffic.latency_ms:
+                    row = f"{queue_id}@{topic}@{group}"
+                    self._note("GROUP_GET_LATENCY", row, now_ms, traffic.latency_ms, tick)
+                    self._note("QUEUE_GET_TIMES", row, now_ms, traffic.reads, tick)
+                if topic == SCHEDULE_TOPIC:
+                    row = f"{topic}@{queue_id}@{group}"
+                    self._note("QUEUE_GET_NUMS", row, now_ms, traffic.messages, tick)
+                    self._note("QUEUE_GET_SIZE", row, now_ms, traffic.bytes, tick)
+            if number % ROWS_AT_ONCE == 0:
+                yield
+        system_gets = 0
+        for number, ((topic, group), traffic) in enumerate(sums.items(), 1):
+            row = f"{topic}@{group}"
+            self._note("GROUP_GET_NUMS", row, now_ms, traffic.messages, tick)
+            self._note("GROUP_GET_SIZE", row, now_ms, traffic.bytes, tick)
+            self._note("GROUP_GET_TIMES", row, now_ms, traffic.reads, tick)
+            if is_system_topic(topic) and group != SCHEDULE_GROUP:
+                system_gets += traffic.messages
+            if (read := self.disk_reads.get((topic, group))) is not None:
+                self._note("GROUP_GET_FROM_DISK_NUMS", row, now_ms, read.messages, tick)
+                self._note("GROUP_GET_FROM_DISK_SIZE", row, now_ms, read.bytes, tick)
+            if number % ROWS_AT_ONCE == 0:
+                yield
+        self._system_gets = system_gets
+
+    def _sample_queues(self, now_ms: int, tick: int) -> Work[None]:
+        for number, key in enumerate(list(self.put_latencies), 1):
+            if (latency := self.put_latencies.get(key)) is not None:
+                row = f"{key[1]}@{key[0]}"
+                self._note("TOPIC_PUT_LATENCY", row, now_ms, latency.total_ms, tick)
+                self._note("QUEUE_PUT_TIMES", row, now_ms, latency.max_offset, tick)
+            if number % ROWS_AT_ONCE == 0:
+                yield
+        for number, key in enumerate(list(self.queue_puts), 1):
+            if (put := self.queue_puts.get(key)) is not None:
+                row = f"{key[0]}@{key[1]}"
+                self._note("QUEUE_PUT_NUMS", row, now_ms, put[0], tick)
+                self._note("QUEUE_PUT_SIZE", row, now_ms, put[1], tick)
+            if number % ROWS_AT_ONCE == 0:
+                yield
 
     def _note(self, table: str, key: str, now_ms: int, total: int, tick: int) -> None:
         meter = self._tables[table].get(key)
@@ -334,19 +583,24 @@ class Stats:
 
     def _drop(self, is_gone: Callable[[str, str], bool]) -> Work[None]:
         """Remove the rows of a deleted (topic, group); "" where a table has none."""
-        counters: tuple[dict[tuple[str, str], Any], ...] = (
-            self.gets,
-            self.sent_back,
-            self.dead,
-            self.acks,
-            self.checks,
-            self.revivals,
+        counters: tuple[tuple[dict[Any, Any], int], ...] = (
+            (self.gets, _TRAFFIC_BYTES),
+            (self.disk_reads, _TRAFFIC_BYTES),
+            (self.put_latencies, _COUNTER_BYTES),
+            (self.queue_puts, _COUNTER_BYTES),
+            (self.sent_back, _COUNTER_BYTES),
+            (self.dead, _COUNTER_BYTES),
+            (self.acks, _COUNTER_BYTES),
+            (self.checks, _COUNTER_BYTES),
+            (self.revivals, _REVIVAL_BYTES),
+            (self.of_topics, _EVENTS_BYTES),
         )
-        for counted in counters:
-            row_bytes = _REVIVAL_BYTES if counted is self.revivals else _COUNTER_BYTES
+        for counted, row_bytes in counters:
             for number, key in enumerate(list(counted), 1):
-                if is_gone(*key) and counted.pop(key, None) is not None:
-                    self.ledger.free(row_bytes + text_bytes(*key))
+                names = [key] if isinstance(key, str) else [name for name in key if isinstance(name, str)]
+                gone = is_gone(names[0], names[1] if len(names) > 1 else "")
+                if gone and counted.pop(key, None) is not None:
+                    self.ledger.free(row_bytes + text_bytes(*names))
                 if number % ROWS_AT_ONCE == 0:
                     yield ESSENTIAL
         for table, rows in self._tables.items():
@@ -370,7 +624,11 @@ class Stats:
 
     def meter(self, table: str, key: str) -> Meter | None:
         """None if unknown."""
-        return self._tables.get(table, {}).get(key)
+        return None if table in TIMES_TABLES else self._tables.get(table, {}).get(key)
+
+    def times(self, table: str, key: str) -> Meter | None:
+        """How often something was added to a row; None: as often as its sum says."""
+        return self._tables.get(MEANS.get(table, ""), {}).get(key)
 
     def rates(self, name: str) -> str:
         """The means of the last 10 s, minute and ten minutes, separated by spaces."""
@@ -387,15 +645,19 @@ class Stats:
         return {
             "msgPutTotalYesterdayMorning": str(self._yesterday_put),
             "msgPutTotalTodayMorning": str(self._midnight_put),
-            "msgPutTotalTodayNow": str(self.put_messages),
+            "msgPutTotalTodayNow": str(self._own_puts),
             "msgGetTotalYesterdayMorning": str(self._yesterday_get),
             "msgGetTotalTodayMorning": str(self._midnight_get),
-            "msgGetTotalTodayNow": str(self.get_messages),
+            "msgGetTotalTodayNow": str(self._own_gets),
         }
 
 
 def _topic_and_group(table: str, row: str) -> tuple[str, str]:
     if table == DEAD_TABLE:
         row = row.removeprefix("null@").removesuffix("@" + DEAD_ROW)
+    elif table in _QUEUE_FIRST:
+        row = row.partition("@")[2]
     topic, _, group = row.partition("@")
+    if table in _QUEUE_SECOND:
+        group = group.partition("@")[2]
     return topic, group

@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, weigh
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.histogram import Histogram
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
@@ -37,7 +38,7 @@ from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from mqspark.store.queue.multidispatch import is_lmq
 
-__all__ = ["MAX_QUEUES", "Topic", "Topics", "check_kept_topic", "next_version"]
+__all__ = ["MAX_QUEUES", "SIZE_BOUNDS", "Topic", "Topics", "check_kept_topic", "next_version"]
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
@@ -48,11 +49,26 @@ MAX_QUEUES = 65_536
 """The limit for one topic. RocketMQ has none, but several requests have a cost proportional to the number of
 queues."""
 SCHEDULE_QUEUES = 18
+NORMAL = "normal"
+SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
+"""Of rocketmq_message_size (BrokerMetricsManager)."""
 BENCHMARK_QUEUES = 1024
 
 
 def next_version(version: DataVersion, now_ms: int) -> DataVersion:
     return DataVersion(state_version=version.state_version, timestamp=now_ms, counter=version.counter + 1)
+
+
+class OfKind:
+    """The messages of one topic that have one type."""
+
+    __slots__ = ("bytes", "messages", "sizes")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.sizes = Histogram(SIZE_BOUNDS)
+        """Mean bytes of a message, by sends."""
 
 
 class Topic:
@@ -61,13 +77,16 @@ class Topic:
     __slots__ = (
         "commits_only",
         "config",
-        "get_count",
         "inner_batch",
+        "joined_bytes",
+        "joined_count",
+        "kinds",
         "multi_tag",
         "name",
         "needs_key",
         "order",
         "order_by_priority",
+        "over_1k",
         "plain",
         "put_bytes",
         "put_count",
@@ -76,6 +95,7 @@ class Topic:
         "readable",
         "retry_of",
         "send_forbidden",
+        "sizes",
         "sys_flag",
         "write_queue_nums",
     )
@@ -84,7 +104,15 @@ class Topic:
         self.name = config.topic_name
         self.put_count = 0
         self.put_bytes = 0
-        self.get_count = 0
+        """Of whole records."""
+        self.joined_count = 0
+        """Of the messages, those after the first of their batch."""
+        self.joined_bytes = 0
+        self.kinds: dict[str, OfKind] = {}
+        """The part of messages that are not ordinary, by their type."""
+        self.over_1k = 0
+        """Sends of ordinary messages of over 1 and up to 4 KiB; longer ones are in ``sizes``."""
+        self.sizes = Histogram(SIZE_BOUNDS)
         self.send_forbidden = is_broker_topic(self.name)
         self.commits_only = self.name == SINK_DECISIONS_TOPIC
         """Whether only committed half messages may be stored in it."""
@@ -109,6 +137,43 @@ class Topic:
             self.order or self.send_forbidden or self.commits_only or self.inner_batch or self.retry_of
         )
         """Copy the configuration, so that a send only needs to check its queue id."""
+
+    def count(self, size_bytes: int, kind: str = NORMAL, messages: int = 1) -> None:
+        """A send of messages, whose records have this size together, was stored."""
+        self.put_count += messages
+        self.put_bytes += size_bytes
+        each_bytes = size_bytes // messages if messages > 1 else size_bytes
+        if messages > 1:
+            self.joined_count += messages - 1
+            self.joined_bytes += size_bytes - each_bytes
+        if kind != NORMAL:
+            of_kind = self.kinds.get(kind)
+            if of_kind is None:
+                of_kind = self.kinds[kind] = OfKind()
+            of_kind.messages += messages
+            of_kind.bytes += size_bytes
+            of_kind.sizes.record(each_bytes)
+        elif each_bytes > SIZE_BOUNDS[0]:
+            self.sizes.record(each_bytes)
+
+    def of_kinds(self) -> Iterator[tuple[str, OfKind]]:
+        """All messages by their type."""
+        rest = OfKind()
+        rest.messages, rest.bytes = self.put_count, self.put_bytes
+        sends = self.put_count - self.joined_count
+        total_bytes = self.put_bytes - self.joined_bytes
+        for kind, part in self.kinds.items():
+            rest.messages -= part.messages
+            rest.bytes -= part.bytes
+            sends -= part.sizes.count
+            total_bytes -= part.sizes.total
+            yield kind, part
+        rest.sizes = self.sizes.copy()
+        rest.sizes.add(SIZE_BOUNDS[1], self.over_1k)
+        rest.sizes.add(0, max(0, sends - rest.sizes.count))
+        rest.sizes.total = total_bytes
+        if rest.messages:
+            yield NORMAL, rest
 
     def describe(self) -> str:
         """As RocketMQ prints a TopicConfig in its remarks."""

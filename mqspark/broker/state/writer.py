@@ -21,10 +21,17 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_HOST_V6,
     CRC32,
+    DELAY,
     MULTI_DISPATCH,
     MULTI_TAGS,
+    SCHEDULE_TOPIC,
+    SHARDING_KEY,
     STORE_HOST_V6,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRANSACTION_PREPARED,
     decode_properties,
     encode_properties,
     java_hashes,
@@ -37,6 +44,7 @@ from mqspark.store.store import MessageStore
 __all__ = ["Diversion", "Draft", "Outlet", "StoredPosition", "Writer"]
 
 
+_DELAYS = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, "__STARTDELIVERTIME"})
 _CRC_NAME = CRC32.encode()
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 """Set by the store from the hosts it is given."""
@@ -67,6 +75,11 @@ class StoredPosition(NamedTuple):
     physical_offset: int
     end_offset: int
     """The log position that must be acked before anyone may learn of the message (``Acks``)."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the record, or of all records of a batch."""
+        return self.end_offset - self.physical_offset
 
 
 Diversion = Callable[[Draft], None]
@@ -143,7 +156,7 @@ class Writer:
                 prepared_offset=draft.prepared_offset,
             )
         )
-        self._count(topic, len(draft.body))
+        self._count(topic, stored, draft.queue_id, _kind(draft.properties))
         return stored
 
     def put_batch(
@@ -159,17 +172,19 @@ class Writer:
             record = replace(record, sys_flag=record.sys_flag | MULTI_TAGS)
         if isinstance(items, BatchMembers):
             first_offset, array, end = self._store.put_members(record, items)
-            position, body_bytes = int(array[0]), items.body_bytes
+            position = int(array[0])
         else:
             first_offset, positions, end = self._store.put_batch(record, items)
-            position, body_bytes = positions[0], sum([len(body) for _, body, _ in items])
+            position = positions[0]
+        stored = StoredPosition(first_offset, position, end)
         self._stats.put_messages += len(items)
         if target is not None:
-            target.put_count += len(items)
-            target.put_bytes += body_bytes
-        return StoredPosition(first_offset, position, end)
+            target.count(stored.size_bytes, messages=len(items))
+        return stored
 
-    def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
+    def relay(
+        self, record: Parts, topic: str, queue_id: int, properties: bytes, kind: str = "delay"
+    ) -> StoredPosition:
         """Store a record again elsewhere, bypassing the diversions; for messages whose wait is over.
 
         Raises what ``MessageStore.put`` raises.
@@ -199,7 +214,7 @@ class Writer:
                 reconsume_times=record.reconsume_times,
             )
         )
-        self._count(target, len(record.body))
+        self._count(target, stored, queue_id, kind)
         return stored
 
     def _append(self, record: PendingRecord) -> StoredPosition:
@@ -210,8 +225,18 @@ class Writer:
                 return StoredPosition(*self._store.put_dispatched(wanted_queues(names.decode()), record))
         return StoredPosition(*self._store.put(record))
 
-    def _count(self, topic: Topic | None, body_bytes: int) -> None:
+    def _count(self, topic: Topic | None, stored: StoredPosition, queue_id: int, kind: str) -> None:
         self._stats.put_messages += 1
         if topic is not None:
-            topic.put_count += 1
-            topic.put_bytes += body_bytes
+            topic.count(stored.size_bytes, kind)
+            if topic.name == SCHEDULE_TOPIC:
+                self._stats.put_into_queue(topic.name, queue_id, stored.size_bytes)
+
+
+def _kind(properties: dict[str, str]) -> str:
+    """The message type (BrokerMetricsManager.getMessageType)."""
+    if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
+        return "transaction"
+    if SHARDING_KEY in properties:
+        return "fifo"
+    return "normal" if _DELAYS.isdisjoint(properties) else "delay"

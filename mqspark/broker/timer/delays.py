@@ -222,6 +222,7 @@ class DelayService:
         self._clock = state.clock
         self._store: MessageStore = state.store
         self._outlet: Outlet = state.writer
+        self._stats = state.stats
         delays_ms = DelayLevels(state.store_config.message_delay_level).delays_ms
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
         self.offsets = DelayOffsets(
@@ -340,6 +341,7 @@ class DelayService:
                     _log.error("%s", problem)
                 wait_ms = RETRY_MS
                 break
+            self._stats.delayed_went_on(level.queue_id, size)
             room_bytes -= size
             offset += 1
             if self._stuck:

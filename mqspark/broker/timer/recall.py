@@ -89,6 +89,7 @@ class RecallProcessor:
             raise self._refusal(ResponseCode.SYSTEM_ERROR, f"execute error: {error}") from None
         if not command.is_oneway:
             answer = ok(command, {"msgId": unique_id, **self._region}, remark=_REMARK)
+            self._acks.other(command.code)
             self._acks.waiting.append((stored.end_offset, session, answer))
 
     @property

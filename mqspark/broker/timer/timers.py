@@ -85,6 +85,8 @@ _READS_A_DELIVERY = 4
 """Chain records that can be read in the time that storing one message takes."""
 BLANK_SLOTS = 60
 """TIMER_BLANK_SLOTS: the distance in ticks that a message keeps from the point where the wheel wraps around."""
+SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
+
 NEVER_ENQUEUED = (1 << 63) - 1
 """TIMER_ENQUEUE_MS of a message that was due before it entered the wheel."""
 _NEVER_MS = 1 << 62
@@ -441,6 +443,8 @@ class TimerService:
         else:
             self._wheel.put(tick, slot.first, at, slot.messages + step)
         self.metrics.add(target[0], step, now_ms)
+        delay_s = (out_ms - record.born_timestamp_ms) // 1000
+        self._stats.events(target[0]).delays_s.record(max(0, delay_s))
 
     # --- out of the wheel -----------------------------------------------------------------------------------
 
@@ -730,6 +734,19 @@ class TimerService:
             if record is not None:
                 require(record.previous < at, f"the chain of tick {tick} does not go back at {at}")
                 at = record.previous
+
+    def snapshot(self) -> dict[int, int]:
+        """Messages in the wheel by how long they wait at most, in s (TimerMetrics.getTimerDistList)."""
+        now_tick = self._clock.now_ms() // self._precision_ms
+        ticks = [now_tick, *(now_tick + bound * 1000 // self._precision_ms for bound in SNAPSHOT_BOUNDS_S)]
+        return dict(zip(SNAPSHOT_BOUNDS_S, self._wheel.counts(ticks), strict=True))
+
+    def enqueue_latency_ms(self) -> int:
+        """How long the oldest message has waited that is not in the wheel yet."""
+        if self._queue_offset >= self._store.max_offset(TIMER_TOPIC, 0):
+            return 0
+        stored_ms = self._store.store_timestamp_at(TIMER_TOPIC, 0, self._queue_offset)
+        return max(0, self._clock.now_ms() - stored_ms) if stored_ms > 0 else 0
 
     def runtime_info(self) -> dict[str, str]:
         """Rows of code 28."""

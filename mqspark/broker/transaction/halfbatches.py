@@ -189,11 +189,10 @@ def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = 
         properties=_inner_properties(half),
         sys_flag=batch.sys_flag,
     )
-    stored = state.store.put_inner_batch(record, count)
+    stored = StoredPosition(*state.store.put_inner_batch(record, count))
     state.stats.put_messages += count
-    topic.put_count += count
-    topic.put_bytes += len(parts.body)
-    return StoredPosition(*stored)
+    topic.count(stored.size_bytes, messages=count)
+    return stored
 
 
 def still_missing(items: Sequence[Item], found: Sequence[tuple[bytes, bytes]]) -> list[Item]:

@@ -86,6 +86,10 @@ class Half:
         return self.parts.queue_offset
 
     @property
+    def real_topic(self) -> str:
+        return self.properties.get(REAL_TOPIC, "")
+
+    @property
     def group(self) -> str | None:
         return self.properties.get(PRODUCER_GROUP)
 

@@ -174,12 +174,16 @@ class TransactionService:
         current = self._current(half)
         if current is None:
             return ok(command)
+        events = self._state.stats.events(half.real_topic)
         if decision == TRANSACTION_ROLLBACK_TYPE:
             self._decide(half.identity, current)
+            events.rolled_back()
             return ok(command)
         stored = self._commit_batch(half, current) if half.is_batch else self._commit(half)
         self._decide(half.identity, current)
+        events.committed((self._state.clock.now_ms() - half.parts.born_timestamp_ms) // 1000)
         if not command.is_oneway:
+            self._acks.other(command.code)
             self._acks.waiting.append((stored.end_offset, session, ok(command)))
         return None
 
@@ -473,6 +477,7 @@ class TransactionService:
         topic = self._state.topics.ensure(TRANS_CHECK_MAX_TIME_TOPIC, 1, needed=True)
         self._put_copy(half.parts, topic.name, half.properties)
         self._forget(half.identity)
+        self._state.stats.events(half.real_topic).given_up()
         _log.warning(
             "transaction %s of group %s was never decided; its message is in %s now",
             half.unique_id,
@@ -481,7 +486,8 @@ class TransactionService:
         )
 
     def _put_copy(self, parts: Parts, topic: str, properties: dict[str, str]) -> StoredPosition:
-        return self._state.writer.relay(parts, topic, 0, encode_properties(properties))
+        encoded = encode_properties(properties)
+        return self._state.writer.relay(parts, topic, 0, encoded, "transaction")
 
     def _prepare_check(self, half: Half, properties: dict[str, str], stored: StoredPosition) -> None:
         target = half.real_queue

@@ -163,6 +163,16 @@ class TimerWheel:
             return 0
         return max(0, int(self._slots["messages"][self._slots["tick"] >= max(low, 1)].sum(dtype=np.int64)))
 
+    def counts(self, bounds: list[int]) -> list[int]:
+        """Number of messages in the slots between each two successive ticks."""
+        if not self.used_count:
+            return [0] * (len(bounds) - 1)
+        ticks, messages = self._slots["tick"], self._slots["messages"]
+        used = np.flatnonzero(messages)
+        which = np.searchsorted(np.array(bounds, np.int64), ticks[used], side="right")
+        sums = np.bincount(which, weights=messages[used], minlength=len(bounds) + 1)
+        return [max(0, int(count)) for count in sums[1 : len(bounds)]]
+
     def revise(self, ticks: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> None:
         """Make the slots consistent with records of the timer log, given in log order."""
         if not len(ticks):

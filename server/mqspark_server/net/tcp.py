@@ -157,6 +157,8 @@ class RemotingServer:
         self.dropped_connections = 0
         """Connections closed because their peers did not read, did not complete a frame, or sent nothing."""
         self.protocol_errors = 0
+        self.idle_closed = 0
+        """Connections closed because nothing came for so long."""
         self._outbox = outbox
         self._idle_s = idle_s
         self._max_connections = max_connections
@@ -380,6 +382,7 @@ class RemotingServer:
         self._idle_handle = self.loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
         oldest = self.loop.time() - self._idle_s
         for connection in [c for c in self._sockets if c.active_at < oldest]:
+            self.idle_closed += 1
             if connection in self.unsent:
                 self.drop(connection, f"idle for {self._idle_s:.0f} s, with answers unread")
             else:

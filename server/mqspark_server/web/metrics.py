@@ -8,7 +8,6 @@ cluster, node_type, node_id, and topic, consumer_group, is_system, is_retry, lan
 from __future__ import annotations
 
 import heapq
-from collections import Counter as Tally
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,14 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.samples import Sample
 
-from mqspark.broker.admin.views import lags, language_name
-from mqspark.message import DLQ_PREFIX, RETRY_PREFIX
 from mqspark.protocol.slices import Work
+from mqspark_server.web.families import AT_ONCE, NODE, OTHER, Families
+from mqspark_server.web.trafficmetrics import clients, consumers, requests, traffic, transactions
 
 if TYPE_CHECKING:
     from mqspark.broker.broker import BrokerCore
-    from mqspark.broker.state.groups import ClientGroups
-    from mqspark.broker.state.state import BrokerState
     from mqspark.store.store import MessageStore
     from mqspark_server.node import BrokerNode, BrokerParts
     from mqspark_server.tiered.archivetier import ArchivedMessages
@@ -33,7 +30,7 @@ __all__ = ["CONTENT_TYPE", "render"]
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-_NODE = ("cluster", "node_type", "node_id")
+_NODE = NODE
 _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
 """Labels that RocketMQ gives the metrics of its store (DefaultStoreMetricsManager)."""
 _STORE_METRICS = frozenset(
@@ -41,16 +38,9 @@ _STORE_METRICS = frozenset(
         "storage_size_bytes",
         "storage_flush_behind_bytes",
         "storage_dispatch_behind_bytes",
-        "storage_message_reserve_time",
+        "storage_message_reserve_time_milliseconds",
     )
 )
-
-
-OTHER = "_other"
-"""The topic and group of the series that sums up all series beyond the limit."""
-
-AT_ONCE = 256
-"""Series that are made in one slice."""
 
 
 def render(app: BrokerNode) -> Work[bytes]:
@@ -91,14 +81,35 @@ class _MetricList:
 def _limit(metric: Metric, limit: int) -> int:
     """The number of series that were summed up."""
     samples = metric.samples
-    if len(samples) <= limit or metric.type == "histogram":  # whose names are fixed
+    if len(samples) <= limit:
         return 0
+    if metric.type == "histogram":
+        return _limit_histogram(metric, limit)
     kept = heapq.nlargest(limit, samples, key=lambda sample: sample.value)
     first = samples[0]
     labels = {name: value if name in _NODE else OTHER for name, value in first.labels.items()}
     rest = sum(sample.value for sample in samples) - sum(sample.value for sample in kept)
     metric.samples = [*kept, Sample(first.name, labels, max(0.0, rest))]
     return len(samples) - limit
+
+
+def _limit_histogram(metric: Metric, limit: int) -> int:
+    """As ``_limit``: of the histograms of a family those with most values are kept."""
+    series: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
+    for sample in metric.samples:
+        key = tuple(item for item in sample.labels.items() if item[0] != "le")
+        series.setdefault(key, []).append(sample)
+    each = len(next(iter(series.values())))
+    kept = heapq.nlargest(max(1, limit // each), series, key=lambda key: series[key][-2].value)
+    rest = [samples for key, samples in series.items() if key not in set(kept)]
+    if not rest:
+        return 0
+    summed: list[Sample] = []
+    for number, first in enumerate(rest[0]):
+        labels = {name: value if name in (*_NODE, "le") else OTHER for name, value in first.labels.items()}
+        summed.append(Sample(first.name, labels, sum(samples[number].value for samples in rest)))
+    metric.samples = [*(sample for key in kept for sample in series[key]), *summed]
+    return len(rest) * each
 
 
 class _Collector:
@@ -118,9 +129,12 @@ class _Collector:
         if self._app.lifecycle.ready:
             core = parts.core
             yield from self._tables(core)
-            yield from self._traffic(core)
-            yield from self._consumers(core.state)
-            yield from self._clients(core.state.clients)
+            families = Families(self._node)
+            yield from traffic(core, families)
+            yield from requests(core, families)
+            yield from transactions(core, families)
+            yield from consumers(core.state, families, self._app.clock.now_ms())
+            yield from clients(core.state.clients, families)
             yield from self._storage(core)
             yield from self._timers(core)
             yield from self._pop(core)
@@ -135,10 +149,10 @@ class _Collector:
         return [most, others]
 
     def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(f"rocketmq_{name}", text, labels=(*_NODE, *labels))
+        return Families(self._node).gauge(name, text, *labels)
 
     def _counter(self, name: str, text: str, *labels: str) -> CounterMetricFamily:
-        return CounterMetricFamily(f"rocketmq_{name}", text, labels=(*_NODE, *labels))
+        return Families(self._node).counter(name, text, *labels)
 
     def _remoting(self, parts: BrokerParts) -> Iterator[Metric]:
         server, node = parts.server, self._node
@@ -221,140 +235,6 @@ class _Collector:
                 counted.add_metric([*self._node, decision], count)
             yield counted
 
-    def _traffic(self, core: BrokerCore) -> Iterator[Metric | None]:
-        state, node = core.state, self._node
-        sends_waiting, pulls_waiting = len(core.acks), core.pulls.parked.count
-        messages = self._counter(
-            "messages_in", "messages stored since start", "topic", "message_type", "is_system"
-        )
-        size = self._counter(
-            "throughput_in",
-            "bytes of message bodies stored since start",
-            "topic",
-            "message_type",
-            "is_system",
-        )
-        for number, topic in enumerate(state.topics):
-            if number % AT_ONCE == 0:
-                yield None
-            if topic.put_count:
-                labels = (*node, topic.name, "normal", _boolean(state.topics.is_system(topic.name)))
-                messages.add_metric(labels, topic.put_count)
-                size.add_metric(labels, topic.put_bytes)
-        yield messages
-        yield size
-        messages = self._counter(
-            "messages_out",
-            "messages sent to consumers since start",
-            "topic",
-            "consumer_group",
-            "is_system",
-            "is_retry",
-        )
-        size = self._counter(
-            "throughput_out",
-            "bytes sent to consumers since start",
-            "topic",
-            "consumer_group",
-            "is_system",
-            "is_retry",
-        )
-        for number, ((name, group), traffic) in enumerate(list(state.stats.gets.items())):
-            if number % AT_ONCE == 0:
-                yield None
-            given = (*node, name, group, _boolean(state.topics.is_system(name)), _is_retry(name))
-            messages.add_metric(given, traffic.messages)
-            size.add_metric(given, traffic.bytes)
-        yield messages
-        yield size
-        dead = self._counter(
-            "send_to_dlq_messages",
-            "messages that became dead letters since start",
-            "topic",
-            "consumer_group",
-            "is_system",
-        )
-        for number, ((name, group), count) in enumerate(list(state.stats.dead.items())):
-            if number % AT_ONCE == 0:
-                yield None
-            dead.add_metric((*node, name, group, _boolean(state.topics.is_system(name))), count)
-        yield dead
-        failures = self._counter("send_failures", "sends that were refused since start")
-        failures.add_metric(node, state.stats.put_failures)
-        yield failures
-        junk = self._counter(
-            "broker_junk_records", "invalid records found in the broker's own topics", "kind"
-        )
-        for kind, count in state.stats.junk.items():
-            junk.add_metric((*node, kind), count)
-        yield junk
-        watermark = self._gauge(
-            "processor_watermark", "requests of a kind that wait in the broker", "processor"
-        )
-        for processor, waiting in (("send", sends_waiting), ("pull", pulls_waiting)):
-            watermark.add_metric((*node, processor), waiting)
-        yield watermark
-        permission = self._gauge("broker_permission", "bits: 4 read, 2 write")
-        permission.add_metric(node, self._app.config.broker_permission)
-        yield permission
-        for name, text, number in (
-            ("topic_number", "topics, including system topics", len(state.topics)),
-            ("consumer_group_number", "groups that are configured", len(state.subscriptions.names())),
-        ):
-            gauge = self._gauge(name, text)
-            gauge.add_metric(node, number)
-            yield gauge
-
-    def _consumers(self, state: BrokerState) -> Iterator[Metric | None]:
-        node = self._node
-        lag = self._gauge(
-            "consumer_lag_messages",
-            "messages behind the newest one, by committed offset",
-            "topic",
-            "consumer_group",
-            "is_retry",
-        )
-        for number, behind in enumerate(lags(state)):
-            if behind is not None:
-                topic, group, messages = behind
-                lag.add_metric((*node, topic, group, _is_retry(topic)), messages)
-            if behind is None or number % AT_ONCE == 0:
-                yield None
-        yield lag
-
-    def _clients(self, clients: ClientGroups) -> Iterator[Metric | None]:
-        node = self._node
-        consumers = self._gauge(
-            "consumer_connections",
-            "consumers by their heartbeats",
-            "consumer_group",
-            "language",
-            "version",
-            "consume_mode",
-            "message_model",
-        )
-        for number, group in enumerate(clients.consumers()):
-            if number % AT_ONCE == 0:
-                yield None
-            mode = "push" if group.consume_type == "CONSUME_PASSIVELY" else "pull"
-            model = str(group.message_model or "").lower()
-            tally = Tally((member.language, member.version) for member in group.members.values())
-            for (language, version), count in tally.items():
-                labels = (*node, group.name, language_name(language).lower(), str(version), mode, model)
-                consumers.add_metric(labels, count)
-        yield consumers
-        producers = self._gauge(
-            "producer_connections", "producers by their heartbeats", "language", "version"
-        )
-        everyone = {
-            member.client_id: (member.language, member.version)
-            for members in clients.producers().values()
-            for member in members
-        }
-        for (language, version), count in Tally(everyone.values()).items():
-            producers.add_metric((*node, language_name(language).lower(), str(version)), count)
-        yield producers
-
     def _storage(self, core: BrokerCore) -> Iterator[Metric]:
         store, node = core.store, self._node
         for name, text, value in (
@@ -370,7 +250,7 @@ class _Collector:
             ),
             ("storage_dispatch_behind_bytes", "bytes not yet in a queue", 0),
             (
-                "storage_message_reserve_time",
+                "storage_message_reserve_time_milliseconds",
                 "ms since the oldest message was stored",
                 self._reserve_time_ms(store),
             ),
@@ -423,7 +303,6 @@ class _Collector:
                 "bytes of its master's log that a slave lacks; 0 on a master",
                 core.follower.behind_bytes if core.follower is not None else 0,
             ),
-            ("half_messages", "undecided transactions", core.transactions.open_count),
         ):
             labels = _STORAGE if name in _STORE_METRICS else {}
             gauge = self._gauge(name, text, *labels)
@@ -461,6 +340,11 @@ class _Collector:
             ("enqueue_lag", "timer messages not yet in the wheel", int(table["timerOffsetBehind"])),
             ("dequeue_lag", "messages in the wheel", int(table["timerCongestNum"])),
             (
+                "enqueue_latency_milliseconds",
+                "ms that the oldest message has waited that is not in the wheel yet",
+                core.timers.enqueue_latency_ms(),
+            ),
+            (
                 "dequeue_latency_milliseconds",
                 "ms that delivery is behind, in whole seconds",
                 int(table["timerReadBehind"]) * 1000,
@@ -469,6 +353,23 @@ class _Collector:
             gauge = self._gauge(f"timer_{name}", text, *_STORAGE)
             gauge.add_metric(node, value)
             yield gauge
+        snapshot = self._gauge(
+            "timer_message_snapshot",
+            "messages in the wheel by how long they wait",
+            *_STORAGE,
+            "timer_bound_s",
+        )
+        for bound_s, count in core.timers.snapshot().items():
+            snapshot.add_metric((*node, str(bound_s)), count)
+        yield snapshot
+        yield None
+        delays = Families(self._node).histogram(
+            "delay_message_latency_seconds", "how long timer messages are told to wait", *_STORAGE, "topic"
+        )
+        for topic, events in list(core.state.stats.of_topics.items()):
+            if events.delays_s.count:
+                delays.add_metric((*node, topic), events.delays_s.buckets(), events.delays_s.total)
+        yield delays
         waiting = self._gauge("timing_messages", "timer messages that wait, by target", *_STORAGE, "topic")
         for topic, count in counts.counts().items():
             waiting.add_metric((*node, topic), count)
@@ -493,6 +394,26 @@ class _Collector:
             latency.add_metric((*node, str(queue_id)), late_ms)
         yield lag
         yield latency
+        for name, text, size in (
+            (
+                "pop_offset_buffer_size",
+                "offsets of popped queues that are not on disk yet",
+                core.pop.unsettled,
+            ),
+            (
+                "pop_checkpoint_buffer_size",
+                "check points whose answers wait for the disk",
+                core.pop.unanswered,
+            ),
+        ):
+            gauge = self._gauge(name, text)
+            gauge.add_metric(node, size)
+            yield gauge
+        scans = Families(node).histogram(
+            "pop_buffer_scan_time_consume_milliseconds", "time of a look at the revive log"
+        )
+        scans.add_metric(node, core.pop.scans_ms.buckets(), core.pop.scans_ms.total)
+        yield scans
         who = "consumer_group", "topic"
         put = self._counter(
             "pop_revive_in_message", "put into the revive log", *who, "revive_message_type", "put_status"
@@ -523,11 +444,3 @@ class _Collector:
     def _reserve_time_ms(self, store: MessageStore) -> int:
         oldest = store.earliest_store_timestamp()
         return max(0, self._app.clock.now_ms() - oldest) if oldest > 0 else 0
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _is_retry(topic: str) -> str:
-    return _boolean(topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))

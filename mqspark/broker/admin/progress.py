@@ -1,0 +1,83 @@
+"""How far consumer groups are, for metrics (ConsumerLagCalculator)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mqspark.broker.state.state import BrokerState
+
+__all__ = ["Progress", "all_progress"]
+
+QUEUES_AT_ONCE = 64
+"""Queues in one slice; of each up to two records are read."""
+
+
+class Progress:
+    """Of one group in one topic, over its queues."""
+
+    __slots__ = ("_oldest_ms", "_waiting_ms", "group", "in_flight", "lag", "ready", "topic")
+
+    def __init__(self, topic: str, group: str) -> None:
+        self.topic = topic
+        self.group = group
+        self.lag = 0
+        """Messages that are not consumed."""
+        self.in_flight = 0
+        """Messages that clients have and did not finish."""
+        self.ready = 0
+        """Messages that no client has yet."""
+        self._oldest_ms = self._waiting_ms = 0
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Age of the oldest message that is not consumed."""
+        return max(0, now_ms - self._oldest_ms) if self._oldest_ms else 0
+
+    def queueing_ms(self, now_ms: int) -> int:
+        """Age of the oldest message that no client has yet."""
+        return max(0, now_ms - self._waiting_ms) if self._waiting_ms else 0
+
+    def add_queue(self, state: BrokerState, queue_id: int, committed: int, *, popped: bool) -> None:
+        store = state.store
+        end = max(0, store.max_offset(self.topic, queue_id))
+        pulled = committed if popped else state.offsets.pull_offset(self.group, self.topic, queue_id)
+        self.lag += max(0, end - committed)
+        self._oldest_ms = _earlier(self._oldest_ms, self._stored_ms(state, queue_id, committed, end))
+        if pulled >= 0:
+            self.ready += max(0, end - pulled)
+            self.in_flight += max(0, pulled - committed)
+            self._waiting_ms = _earlier(self._waiting_ms, self._stored_ms(state, queue_id, pulled, end))
+
+    def _stored_ms(self, state: BrokerState, queue_id: int, offset: int, end: int) -> int:
+        """0: there is no such message."""
+        return max(0, state.store.store_timestamp_at(self.topic, queue_id, offset)) if offset < end else 0
+
+
+def all_progress(state: BrokerState) -> Iterator[Progress | None]:
+    """Of every group and topic with offsets, and of what the connected groups subscribe to. None marks a point where
+    other work may run."""
+    traffic = state.stats.traffic()
+    pairs = dict.fromkeys(state.offsets.pairs())
+    yield None
+    for group in list(state.clients.consumers()):
+        pairs.update(
+            dict.fromkeys((topic, group.name) for topic in group.subscriptions if topic in state.topics)
+        )
+    done = 0
+    for topic, name in pairs:
+        progress = Progress(topic, name)
+        read = traffic.get((topic, name))
+        popped = 0 if read is None else read.popped
+        for queue_id, committed in list(state.offsets.queues(name, topic).items()):
+            progress.add_queue(state, queue_id, committed, popped=popped > 0)
+            done += 1
+            if done % QUEUES_AT_ONCE == 0:
+                yield None
+        if popped:
+            progress.in_flight = state.stats.in_flight(topic, name, popped)
+            progress.lag += progress.in_flight
+        yield progress
+
+
+def _earlier(one_ms: int, other_ms: int) -> int:
+    """The smaller of the two that are times at all."""
+    return min(one_ms, other_ms) if one_ms and other_ms else one_ms or other_ms

@@ -1,0 +1,34 @@
+"""The names of RocketMQ's versions, which peers report as numbers (MQVersion)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["version_name"]
+
+_FIRST = ["SNAPSHOT", "ALPHA1", *(f"BETA{number}" for number in range(1, 6))]
+_FIRST += [f"BETA{number}{kind}" for number in range(6, 10) for kind in ("_SNAPSHOT", "")]
+_FIRST += ["FINAL"]
+"""Before V3_0_1."""
+
+
+def _names() -> Iterator[str]:
+    yield from (f"V3_0_0_{kind}" for kind in _FIRST)
+    for major in (3, 4, 5):
+        for minor in range(10):
+            patches = range(10)
+            if (major, minor) == (3, 0):
+                patches = range(1, 16)
+            elif major == 3 and minor > 2:
+                patches = range(1, 10)
+            for patch in patches:
+                yield f"V{major}_{minor}_{patch}_SNAPSHOT"
+                yield f"V{major}_{minor}_{patch}"
+
+
+_NAMES = tuple(_names())
+
+
+def version_name(number: int) -> str:
+    """Of a number beyond the last one HIGHER_VERSION, as RocketMQ calls it; of a negative one the first."""
+    return _NAMES[max(0, number)] if number < len(_NAMES) else "HIGHER_VERSION"
