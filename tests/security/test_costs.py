@@ -560,7 +560,7 @@ def test_statistics_are_sampled_between_turns(tmp_path: Path) -> None:
     state = bench.broker.state
     for number in range(CROWD):
         topic = state.topics.put(TopicConfig(topic_name=f"T{number}", perm=6))
-        topic.put_count = 1
+        topic.counted = 1
         state.stats.got(topic.name, "CG", 1, 10)
     noted: list[int] = [0]
     with pytest.MonkeyPatch.context() as patch:

@@ -260,7 +260,7 @@ def crowded() -> Iterator[Broker]:
         def fill() -> None:
             for number in range(MANY):
                 topic, group = f"topic-{number:05}", f"group-{number:05}"
-                state.topics.put(TopicConfig(topic_name=topic, perm=6)).put_count = number
+                state.topics.put(TopicConfig(topic_name=topic, perm=6)).counted = number
                 state.subscriptions.put(SubscriptionGroupConfig(group_name=group))
                 state.offsets.commit(group, topic, 0, 0)
 

@@ -122,7 +122,7 @@ def test_the_bounds_by_default_have_room_for_a_large_broker() -> None:
     offsets, locks, stats = ConsumerOffsets(clock, version_step=500), QueueLocks(config, clock), Stats(clock)
     for number in range(60_000 // part):
         topic = topics.put(TopicConfig(topic_name=f"the-name-of-a-topic-{number}"))
-        topic.put_count = 1
+        topic.counted = 1
         group = f"the-name-of-a-group-{number}"
         assert groups.find(group, session(number)) is not None
         for queue_id in range(8):

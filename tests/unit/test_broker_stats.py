@@ -22,7 +22,7 @@ def test_what_made_a_row_appear_is_counted() -> None:
     clock = ManualClock()
     stats = Stats(clock)
     topic = Topic(TopicConfig(topic_name="T"))
-    topic.put_count = 10
+    topic.counted = 10
     stats.got("T", "G", 7, 700)
     sample(stats, [topic])
     put, got = stats.meter("TOPIC_PUT_NUMS", "T"), stats.meter("GROUP_GET_NUMS", "T@G")
@@ -38,7 +38,7 @@ def test_what_made_a_row_appear_is_counted() -> None:
 def test_tables_of_pop_dead_letters_connections_and_the_broker() -> None:
     stats = Stats(ManualClock(), cluster="C")
     own, system = Topic(TopicConfig(topic_name="T")), Topic(TopicConfig(topic_name="SCHEDULE_TOPIC_XXXX"))
-    own.put_count, system.put_count, stats.put_messages = 3, 2, 5
+    own.counted, system.counted, stats.put_messages = 3, 2, 5
     stats.got("T", "G", 4, 40)
     stats.got("SCHEDULE_TOPIC_XXXX", "CID_RMQ_SYS_X", 2, 20)
     stats.were_acked("T", "G", 3)
@@ -73,7 +73,7 @@ def test_minute_hour_and_day() -> None:
     def sums_after(minutes: int) -> tuple[int, int, int]:
         for _ in range(minutes * TICKS_PER_MINUTE):
             clock.advance(SAMPLE_INTERVAL_MS)
-            topic.put_count += 10
+            topic.counted += 10
             sample(stats, [topic])
         meter = stats.meter("TOPIC_PUT_NUMS", "T")
         assert meter is not None
@@ -154,7 +154,7 @@ def test_days_begin_at_local_midnight_and_leave_out_system_topics() -> None:
     until_midnight = 86_400_000 - (clock.now_ms() + 7_200_000) % 86_400_000
     stats = Stats(clock, utc_offset_ms=lambda now_ms: 7_200_000)
     own, system = Topic(TopicConfig(topic_name="T")), Topic(TopicConfig(topic_name="SCHEDULE_TOPIC_XXXX"))
-    own.put_count, system.put_count, stats.put_messages = 3, 2, 5
+    own.counted, system.counted, stats.put_messages = 3, 2, 5
     sample(stats, [own, system])
     assert stats.day_counters()["msgPutTotalTodayNow"] == "3"
     assert stats.day_counters()["msgPutTotalTodayMorning"] == "0"
@@ -172,9 +172,8 @@ def test_messages_by_their_type_and_size() -> None:
     topic.count(6_000)
     topic.count(3_000, messages=3)
     topic.count(100, "fifo")
-    topic.put_count += 1  # as the fast path of a send does it
     topic.put_bytes += 2_000
-    topic.over_1k += 1
+    topic.up_to_4k += 1  # as the fast path of a send does it
     kinds = dict(topic.of_kinds())
     assert {kind: (part.messages, part.bytes) for kind, part in kinds.items()} == {
         "fifo": (1, 100),

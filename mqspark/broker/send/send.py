@@ -18,7 +18,7 @@ from mqspark.batchitems import split_batch
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.topics import Topic
+from mqspark.broker.state.topics import NORMAL, Topic
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.statictopic.logicqueues import LogicQueue, sent_offset
 from mqspark.broker.statictopic.mappings import StaticTopic
@@ -148,7 +148,7 @@ class SendProcessor:
         self._put = state.store.put
         self.refresh_settings()
         self.handlers: dict[int, Handler] = {
-            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE: self._send_old,
             RequestCode.SEND_MESSAGE_V2: self.send,
             RequestCode.SEND_BATCH_MESSAGE: self.send,
         }
@@ -168,6 +168,13 @@ class SendProcessor:
         self._plain_answer = config.trace_on
         self._region = config.region_id
         self._multi_dispatch = self._state.store_config.multi_dispatch
+
+    def _send_old(self, session: Session, command: Command) -> None:
+        """A request with the long names of the header's fields."""
+        before = len(self._waiting) + len(self._unsafe)
+        self.send(session, command)
+        if len(self._waiting) + len(self._unsafe) > before and not command.flag & 2:
+            self._acks.other(command.code)
 
     def send(self, session: Session, command: Command) -> None:
         header: SendHeader
@@ -257,19 +264,15 @@ class SendProcessor:
         stats = self._state.stats
         stats.put_messages += 1
         size_bytes = end_offset - physical_offset
-        if may_name_ours and SHARDING_MARK in text:
-            topic.count(size_bytes, "fifo")
+        if size_bytes > 4096 or (may_name_ours and SHARDING_MARK in text):
+            topic.count(size_bytes, "fifo" if may_name_ours and SHARDING_MARK in text else NORMAL)
         else:
-            topic.put_count += 1
             topic.put_bytes += size_bytes
-            if size_bytes > 1024:
-                if size_bytes <= 4096:
-                    topic.over_1k += 1
-                else:
-                    topic.sizes.record(size_bytes)
+            if size_bytes <= 1024:
+                topic.up_to_1k += 1
+            else:
+                topic.up_to_4k += 1
         if not command.flag & 2:
-            if command.code == _SEND_MESSAGE:
-                self._acks.other(_SEND_MESSAGE)
             message_id = f"{self._id_prefix}{physical_offset:016X}"
             if logic is not None:
                 queue_id, queue_offset = logic.number, sent_offset(logic.leader, queue_offset)
@@ -390,7 +393,7 @@ class SendProcessor:
     @staticmethod
     def _kind(shared: str) -> str:
         """The message type of a batch."""
-        return "fifo" if SHARDING_MARK in f"\x02{shared}" else "normal"
+        return "fifo" if SHARDING_MARK in f"\x02{shared}" else NORMAL
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
         """The recall handle of a delayed message."""
@@ -495,7 +498,8 @@ class SendProcessor:
         size_bytes = end_offset - int.from_bytes(physical_offsets[:8], "big")
         topic.count(size_bytes, self._kind(shared), count)
         if not command.flag & 2:
-            self._acks.other(command.code)
+            if command.code != _SEND_MESSAGE:
+                self._acks.other(command.code)
             prefix = self._id_prefix
             ids = physical_offsets.hex(",", 8).upper()
             ids = prefix + ids.replace(",", f",{prefix}")
@@ -540,7 +544,8 @@ class SendProcessor:
         self._state.stats.put_messages += count
         topic.count(stored.size_bytes, self._kind(shared), count)
         if not command.is_oneway:
-            self._acks.other(command.code)
+            if command.code != _SEND_MESSAGE:
+                self._acks.other(command.code)
             queue_id, queue_offset = record.queue_id, stored.queue_offset
             if logic is not None:
                 queue_id, queue_offset = logic.number, sent_offset(logic.leader, queue_offset)

@@ -38,7 +38,7 @@ from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from mqspark.store.queue.multidispatch import is_lmq
 
-__all__ = ["MAX_QUEUES", "SIZE_BOUNDS", "Topic", "Topics", "check_kept_topic", "next_version"]
+__all__ = ["MAX_QUEUES", "NORMAL", "Topic", "Topics", "check_kept_topic", "next_version"]
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
@@ -77,6 +77,7 @@ class Topic:
     __slots__ = (
         "commits_only",
         "config",
+        "counted",
         "inner_batch",
         "joined_bytes",
         "joined_count",
@@ -86,10 +87,8 @@ class Topic:
         "needs_key",
         "order",
         "order_by_priority",
-        "over_1k",
         "plain",
         "put_bytes",
-        "put_count",
         "queue_limit",
         "read_queue_nums",
         "readable",
@@ -97,12 +96,18 @@ class Topic:
         "send_forbidden",
         "sizes",
         "sys_flag",
+        "up_to_1k",
+        "up_to_4k",
         "write_queue_nums",
     )
 
     def __init__(self, config: TopicConfig) -> None:
         self.name = config.topic_name
-        self.put_count = 0
+        self.up_to_1k = 0
+        """Sends of one ordinary message of at most 1 KiB; like the next one counted by the fast path of a send."""
+        self.up_to_4k = 0
+        self.counted = 0
+        """All other messages."""
         self.put_bytes = 0
         """Of whole records."""
         self.joined_count = 0
@@ -110,9 +115,8 @@ class Topic:
         self.joined_bytes = 0
         self.kinds: dict[str, OfKind] = {}
         """The part of messages that are not ordinary, by their type."""
-        self.over_1k = 0
-        """Sends of ordinary messages of over 1 and up to 4 KiB; longer ones are in ``sizes``."""
         self.sizes = Histogram(SIZE_BOUNDS)
+        """Mean bytes of a message, by sends of ordinary messages that the fast path does not count."""
         self.send_forbidden = is_broker_topic(self.name)
         self.commits_only = self.name == SINK_DECISIONS_TOPIC
         """Whether only committed half messages may be stored in it."""
@@ -140,7 +144,7 @@ class Topic:
 
     def count(self, size_bytes: int, kind: str = NORMAL, messages: int = 1) -> None:
         """A send of messages, whose records have this size together, was stored."""
-        self.put_count += messages
+        self.counted += messages
         self.put_bytes += size_bytes
         each_bytes = size_bytes // messages if messages > 1 else size_bytes
         if messages > 1:
@@ -153,24 +157,27 @@ class Topic:
             of_kind.messages += messages
             of_kind.bytes += size_bytes
             of_kind.sizes.record(each_bytes)
-        elif each_bytes > SIZE_BOUNDS[0]:
+        else:
             self.sizes.record(each_bytes)
+
+    @property
+    def put_count(self) -> int:
+        """Messages stored since the start."""
+        return self.up_to_1k + self.up_to_4k + self.counted
 
     def of_kinds(self) -> Iterator[tuple[str, OfKind]]:
         """All messages by their type."""
         rest = OfKind()
         rest.messages, rest.bytes = self.put_count, self.put_bytes
-        sends = self.put_count - self.joined_count
         total_bytes = self.put_bytes - self.joined_bytes
         for kind, part in self.kinds.items():
             rest.messages -= part.messages
             rest.bytes -= part.bytes
-            sends -= part.sizes.count
             total_bytes -= part.sizes.total
             yield kind, part
         rest.sizes = self.sizes.copy()
-        rest.sizes.add(SIZE_BOUNDS[1], self.over_1k)
-        rest.sizes.add(0, max(0, sends - rest.sizes.count))
+        rest.sizes.add(SIZE_BOUNDS[0], self.up_to_1k)
+        rest.sizes.add(SIZE_BOUNDS[1], self.up_to_4k)
         rest.sizes.total = total_bytes
         if rest.messages:
             yield NORMAL, rest
