@@ -49,6 +49,9 @@ STATIC_TOPIC_VERSION = 413
 SMALL_BYTES = 64 * 1024
 """Bodies up to this size are read in one slice."""
 
+MAX_MAPPING_BYTES = 1 << 20
+"""Limit of the mapping of one static topic: its 65,536 logic queues take less."""
+
 TOPICS_A_SLICE = 250
 _INFLATE_STEP = 256 * 1024
 
@@ -88,7 +91,7 @@ def read_registration(
 class _Wrapper(Body):
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = msgspec.field(default_factory=dict)
+    topic_queue_mapping_info_map: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
 
 
 class _Registration(Body):
@@ -109,10 +112,7 @@ def _read_json(body: bytes | memoryview, max_bytes: int) -> Work[RegisterBrokerB
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # fastjson's dialect, used by the mappings of static topics.
         return decode_body(RegisterBrokerBody, text)
-    wrapper = TopicConfigAndMappingSerializeWrapper(
-        data_version=found.data_version, topic_queue_mapping_info_map=found.topic_queue_mapping_info_map
-    )
-    check_names(wrapper)
+    wrapper = TopicConfigAndMappingSerializeWrapper(data_version=found.data_version)
     for number, (name, raw) in enumerate(found.topic_config_table.items()):
         if number % TOPICS_A_SLICE == 0:
             yield
@@ -122,6 +122,14 @@ def _read_json(body: bytes | memoryview, max_bytes: int) -> Work[RegisterBrokerB
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             topic = decode_body(TopicConfig, bytes(raw))
         wrapper.topic_config_table[name] = topic
+    for name, raw in found.topic_queue_mapping_info_map.items():
+        yield
+        if len(raw) > MAX_MAPPING_BYTES:
+            raise ProtocolError(
+                f"the mapping of a topic takes {len(raw)} bytes, at most {MAX_MAPPING_BYTES} are read"
+            )
+        check("topic", name)
+        wrapper.topic_queue_mapping_info_map[name] = decode_body(TopicQueueMappingInfo, bytes(raw))
     return RegisterBrokerBody(wrapper)
 
 

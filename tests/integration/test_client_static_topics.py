@@ -128,6 +128,34 @@ def test_nothing_is_lost_or_reordered_while_queues_move(cluster: Cluster, tool: 
             assert admin.queue_bounds(queue)[0] == 0
 
 
+def test_an_earlier_part_is_waited_for_while_its_broker_is_away(
+    cluster: Cluster, tool: StaticTopicTool
+) -> None:
+    _, second = brokers(tool)
+    queue = MessageQueue(TOPIC, LOGIC, 0)
+    got: list[bytes] = []
+    consumer = PushConsumer(
+        cluster.namesrv,
+        group="waiting",
+        listener=lambda message: got.append(message.body),
+        ordered=True,
+        consume_from=FIRST,
+    )
+    consumer.subscribe(TOPIC)
+    with Producer(cluster.namesrv, group="p", send_timeout_ms=20_000) as producer:
+        for number in range(5):
+            producer.send(Message.of(TOPIC, b"%d" % number), queue=queue)
+        tool.remap(second)
+        cluster.kill(0)
+        for number in range(5, 10):
+            producer.send(Message.of(TOPIC, b"%d" % number), queue=queue)
+        with consumer:
+            producer.send(Message.of(TOPIC, b"other"), queue=MessageQueue(TOPIC, LOGIC, 1))
+            cluster.restart(0)
+            eventually(lambda: len(got) >= 11, "everything is read once the broker is back")
+    assert [body for body in got if body != b"other"] == [b"%d" % number for number in range(10)]
+
+
 def test_a_failed_message_comes_back_wherever_its_queue_is(cluster: Cluster, tool: StaticTopicTool) -> None:
     _, second = brokers(tool)
     seen: list[tuple[bytes, int]] = []

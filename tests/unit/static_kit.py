@@ -134,15 +134,19 @@ class Pair:
     def pull(self, name: str, offset: int, **more: str) -> Command:
         return self.ask(name, PULL, pull_ext(TOPIC, 0, offset, **more))
 
+    @staticmethod
+    def records(answer: Command) -> list[tuple[int, bytes]]:
+        """Logic offset and body of each message in the answer to a pull."""
+        delta = int(answer.ext["offsetDelta"])
+        return [(record.queue_offset + delta, record.body) for record in decode_records(bytes(answer.body))]
+
     def read_all(self, name: str, offset: int = 0) -> list[tuple[int, bytes]]:
         """Logic offset and body of all that a reader gets."""
         found: list[tuple[int, bytes]] = []
         while True:
             answer = self.pull(name, offset)
             if answer.code == 0:
-                delta = int(answer.ext["offsetDelta"])
-                records = decode_records(bytes(answer.body))
-                found += [(record.queue_offset + delta, record.body) for record in records]
+                found += self.records(answer)
             before, offset = offset, int(answer.ext["nextBeginOffset"])
             if answer.code != 0 and offset == before:
                 return found

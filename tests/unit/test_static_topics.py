@@ -140,7 +140,7 @@ GOOD = {0: [part("b-a", 0)]}
         ),
         (mapping("b-a", {0: [part("b-a", 0, queue_id=1)]}), "The physical queue id is overflow the write queues"),
         (mapping("b-a", {0: [part("b/a", 0)]}), None),
-        (mapping("b-a", {0: [part("", 0)]}), "An item of the queue number 0 has no broker"),
+        (mapping("b-a", {0: [part("", 0)]}), "An item has no broker name of 1 to 127 characters"),
     ],
 )  # fmt: skip
 def test_a_wrong_mapping_is_refused(pair: Pair, detail: object, remark: str | None) -> None:
@@ -187,6 +187,14 @@ def test_force_takes_an_older_epoch_and_keeps_the_other_queues(pair: Pair) -> No
 )
 def test_names_are_checked_as_for_any_topic(pair: Pair, topic: str, code: int) -> None:
     assert pair.put("b-a", mapping("b-a", GOOD), topic=topic).code == code
+
+
+def test_a_mapping_beyond_the_limit_is_not_read(pair: Pair) -> None:
+    answer = pair.put("b-a", mapping("b-a", GOOD), body=b"[" * ((1 << 20) + 1))
+    assert (answer.code, answer.remark) == (
+        ERROR,
+        "the mapping takes 1048577 bytes, at most 1048576 are read",
+    )
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"topic":"S"', b'{"topic":"S","hostedQueues":{"x":[]}}'])

@@ -20,7 +20,7 @@ from mqspark.broker.state.topics import (
 )
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import check_topic
-from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices
+from mqspark.protocol.bodies.body import decode_body, decode_nameless, encode_body, encode_in_slices
 from mqspark.protocol.bodies.topic_bodies import (
     CreateTopicListRequestBody,
     TopicConfig,
@@ -51,6 +51,9 @@ LISTED_AT_ONCE = 4_096
 
 SOUGHT_AT_ONCE = 512
 """Groups whose retry topics are looked up in one slice."""
+
+MAX_MAPPING_BYTES = 1 << 20
+"""Limit of a mapping: some 8,000 parts of logic queues, which are read and checked in one slice."""
 
 MAX_LISTED = 10_000
 """Topics or groups that one request may create."""
@@ -122,7 +125,12 @@ class TopicAdminProcessor:
     def update_static_topic(self, session: Session, command: Command) -> None:
         """Create a static topic, or map its queues anew. Raises Refusal, TableFull; then nothing has changed."""
         header = command.header(CreateTopicRequestHeader)
-        detail = decode_body(TopicQueueMappingDetail, command.body)
+        if len(command.body) > MAX_MAPPING_BYTES:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the mapping takes {len(command.body)} bytes, at most {MAX_MAPPING_BYTES} are read",
+            )
+        detail = decode_nameless(TopicQueueMappingDetail, command.body)  # ``check`` sees its names
         topics, mappings = self._state.topics, self._state.mappings
         topic = self._checked(_asked_topic(header), {})
         if detail.topic != topic.topic_name:

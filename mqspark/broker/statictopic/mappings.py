@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.statictopic.logicqueues import LogicQueue, check_parts, check_succession
 from mqspark.clock import Clock
@@ -38,7 +38,10 @@ MAX_LOGIC_QUEUES = 65_536
 MAX_PARTS = 1_024
 """Limit of the parts of one logic queue: each remapping adds one, and cleaning removes those without messages."""
 
-_QUEUE_BYTES = 4 * ENTRY_BYTES + 300
+MAX_BROKER_NAME = 127
+"""As many characters as a topic's name, since a broker has a topic of its name."""
+
+_MAPPING_BYTES, _QUEUE_BYTES, _PART_BYTES = 1_500, 4 * ENTRY_BYTES + 500, 400
 
 _log = sparing(__name__, lines=20)
 
@@ -182,13 +185,20 @@ class Mappings:
                 raise _refusal(f"The queue number {number} is not below the total of {new.total_queues}")
             if not 0 < len(parts) <= MAX_PARTS:
                 raise _refusal(f"The queue number {number} has {len(parts)} items, not 1 to {MAX_PARTS}")
-            for part in parts:
-                if not part.bname:
-                    raise _refusal(f"An item of the queue number {number} has no broker")
-                try:
-                    check("broker", part.bname)
-                except IllegalName as error:
-                    raise _refusal(str(error)) from None
+        self._check_names(new)
+
+    @staticmethod
+    def _check_names(new: TopicQueueMappingDetail) -> None:
+        """Raises Refusal."""
+        brokers = {part.bname for parts in new.hosted_queues.values() for part in parts}
+        try:
+            check("scope", new.scope)
+            for name in brokers:
+                if not name or len(name) > MAX_BROKER_NAME:
+                    raise _refusal(f"An item has no broker name of 1 to {MAX_BROKER_NAME} characters")
+                check("broker", name)
+        except IllegalName as error:
+            raise _refusal(str(error)) from None
 
     def update(self, new: TopicQueueMappingDetail, *, force: bool = False) -> None:
         """Take over a mapping from a tool, or an old one with fewer parts. Raises Refusal, TableFull; then nothing
@@ -293,9 +303,11 @@ def _sound(topic: str, detail: TopicQueueMappingDetail) -> dict[int, list[LogicQ
 
 
 def _bytes_of(detail: TopicQueueMappingDetail) -> int:
-    return (
-        3 * ENTRY_BYTES + text_bytes(detail.topic) + _QUEUE_BYTES * len(detail.hosted_queues) + weigh(detail)
-    )
+    """An estimate: a part has a name of up to 64 characters."""
+    hosted = detail.hosted_queues
+    parts = sum(map(len, hosted.values()))
+    names = text_bytes(detail.topic, detail.bname, detail.scope)
+    return _MAPPING_BYTES + names + _QUEUE_BYTES * len(hosted) + _PART_BYTES * parts
 
 
 def _refusal(remark: str) -> Refusal:

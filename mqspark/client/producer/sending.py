@@ -26,6 +26,7 @@ from mqspark.client.producer.targets import BATCH, PublishTopic, Target, Targets
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.remoting import Channel, Outcome
+from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import (
     BrokerError,
     ClientError,
@@ -340,7 +341,7 @@ class Sender:
         target = sending.target
         lost = isinstance(error, (ConnectionLost, RequestTimeout))
         again = target is not None and (lost or (isinstance(error, BrokerError) and error.code in RETRYABLE))
-        moved = isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+        moved = target is not None and _may_have_moved(target, error)
         if again and target is not None and not moved:
             self.faults.record(target.broker_name, 0, isolate=True)
             if isinstance(error, BrokerError) and error.code == ResponseCode.GO_AWAY and target.channel:
@@ -348,27 +349,24 @@ class Sender:
         if (
             again
             and not self._closing
-            and (moved or self._may_retry(sending))  # the queue stays the same, and nothing was stored
+            and (moved or self._may_retry(sending))
             and self.now() + MIN_ATTEMPT_S < sending.deadline
         ):
             log.debug("attempt %d to send to %s failed: %s", sending.attempts, sending.topic, error)
-            self._retry(sending, error)
+            self._retry(sending, error, moved=moved)
         elif isinstance(error, NoRoute) and self._is_failing_over(sending):
             asyncio.get_running_loop().call_later(FAILOVER_POLL_S, self._look_again, sending, error)
         else:
             self.finish(sending, None, error)
 
-    def _retry(self, sending: Sending, error: ClientError) -> None:
+    def _retry(self, sending: Sending, error: ClientError, *, moved: bool) -> None:
         """Make the next attempt; after a pause if it can only go to a broker that has just refused, which may be
-        waiting for a replica or for its disk."""
+        waiting for a replica or for its disk, or to a logic queue that is moving."""
         topic = self.targets.topics.get(sending.topic)
         pause_s = SAME_BROKER_S * sending.attempts
         if (
-            isinstance(error, BrokerError)
-            and topic is not None
-            and (topic.has_one_broker or error.code == ResponseCode.NOT_LEADER_FOR_QUEUE)
-            and self.now() + pause_s + MIN_ATTEMPT_S < sending.deadline
-        ):
+            moved or (isinstance(error, BrokerError) and topic is not None and topic.has_one_broker)
+        ) and self.now() + pause_s + MIN_ATTEMPT_S < sending.deadline:
             asyncio.get_running_loop().call_later(pause_s, self._look_again, sending, error)
         else:
             self._tasks.spawn(self._dispatch(sending, None, refresh=True))
@@ -403,3 +401,12 @@ class Sender:
                 future.set_exception(error)
             else:
                 future.set_result(result)
+
+
+def _may_have_moved(target: Target, error: ClientError) -> bool:
+    """Whether another broker may lead the logic queue now. Nothing was stored."""
+    if not is_logic_broker(target.queue.broker_name):
+        return False
+    if isinstance(error, ConnectionLost):
+        return not error.made
+    return isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE

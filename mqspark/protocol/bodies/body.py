@@ -45,6 +45,12 @@ def decode_body(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
     return decoded
 
 
+def decode_nameless(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
+    """As ``decode_body``, for a body of thousands of values, whose few names the caller checks. Raises
+    ProtocolError."""
+    return _decoded(body_type, body, fastjson.PEER)
+
+
 def decode_table(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
     """As ``decode_body``, without limits of size and names. For files, whose readers drop invalid rows.
     Raises ProtocolError."""
