@@ -688,6 +688,13 @@ class AdminClient(Lifecycle):
             -1 if committed is None else committed, response.header(GetMaxOffsetResponseHeader).offset
         )
 
+    # --- anything else ----------------------------------------------------------------------------------
+
+    async def ask(self, address: str, code: int, header: Fields = None, body: bytes = b"") -> Command:
+        """The answer of the server at ``address`` to any request (``mqspark.protocol.codes``), for what has no method
+        here. Raises BrokerError when the server refuses."""
+        return await self._ask(address, code, header, body)
+
     # --- internal ---------------------------------------------------------------------------------------
 
     def _started(self) -> ClientInstance:

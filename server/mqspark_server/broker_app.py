@@ -169,26 +169,26 @@ class BrokerApp(ProcessApp):
 
     def _build_api(self) -> object:
         from mqspark_server.console.apidocs import docs_router
+        from mqspark_server.console.doors import BrokerDoor
         from mqspark_server.console.pages import console_router
         from mqspark_server.web.api import create_api
 
-        return create_api(self, [console_router(self._cluster_to_show), docs_router])
+        door = BrokerDoor(lambda: self.settings.auth.authentication_enabled)
+        console = console_router(self._cluster_to_show, door, self.clock)
+        return create_api(self, [console, docs_router])
 
     def _cluster_to_show(self) -> ClusterAt:
-        """Where the console asks: the name servers of this broker, without credentials."""
+        """Where the console asks: the name servers of this broker, in the name of who is logged in."""
         from mqspark.client.remoting.identity import ClientOptions
-        from mqspark_server.console.pages import ClusterAt, refuse_credentials
+        from mqspark_server.console.apidocs import BROKER_LINKS
+        from mqspark_server.console.pages import ClusterAt
+        from mqspark_server.web.api import store_report
 
-        namesrv, problem = self.config.namesrv_addr or "", refuse_credentials(None)
-        if self.settings.auth.authentication_enabled:
-            problem = (
-                "this broker has users, and the console has no login yet: use the API or the command line"
-            )
-        elif not namesrv:
-            problem = "this broker has no name server: set namesrvAddr"
+        namesrv = self.config.namesrv_addr or ""
+        problem = None if namesrv else "this broker has no name server: set namesrvAddr"
         client_tls = self.settings.server.client_tls
         options = ClientOptions(tls=False if client_tls is None else client_context(client_tls))
-        return ClusterAt(namesrv, options, problem)
+        return ClusterAt(namesrv, options, problem, lambda: store_report(self), BROKER_LINKS)
 
     async def _recover(self, flush_worker: Worker, worker: Worker) -> MessageStore:
         """An open store. It is opened in the thread that flushes; HTTP answers meanwhile."""

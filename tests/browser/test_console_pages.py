@@ -2,30 +2,72 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqspark import Message, Producer
+from mqspark import AdminClient, Message, Producer
+from mqspark.message import dlq_topic
 from mqspark.testing import Broker
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
+QUERY = "7c1c9a9e-3f0e-4a53-8a51-0123456789ab"
 PATHS = (
     "",
+    "/brokers",
+    "/brokers/dev",
+    "/brokers/dev/config?q=flush",
+    "/producers",
+    "/users",
     "/topics",
     "/topics?every=1",
     "/topics/Orders",
-    "/topics/Orders?view=hex",
+    "/topics/Orders/messages?view=hex",
+    "/topics/Orders/live",
+    "/topics/Orders/send",
+    "/topics/Orders/config",
     "/topics/Nowhere",
     "/groups",
     "/groups?every=1",
-    "/groups/TOOLS_CONSUMER",
+    "/groups/readers",
+    "/groups/readers/reset",
+    "/groups/readers/config",
+    "/dead-letters",
+    "/dead-letters/readers",
+    "/delayed",
+    "/trace?id=none",
+    "/spark",
+    f"/spark/{QUERY}",
+    "/login",
+    "/../docs",
 )
 HOSTILE = "<script>window.stolen = 1</script><img src=x onerror='window.stolen = 2'>"
+
+
+def progress(number: int) -> str:
+    queues = {"Orders": {"dev": {"0": number * 10, "1": number * 9}}}
+    return json.dumps(
+        {
+            "event": "progress",
+            "id": QUERY,
+            "runId": "1",
+            "name": HOSTILE,
+            "progress": {
+                "batchId": number,
+                "numInputRows": 900,
+                "inputRowsPerSecond": 300.5,
+                "processedRowsPerSecond": 400.0 + number,
+                "durationMs": {"triggerExecution": 800},
+                "sources": [{"description": HOSTILE, "endOffset": queues, "latestOffset": queues}],
+                "sink": {"description": "DeltaSink[/lake]"},
+            },
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +80,19 @@ def broker() -> Iterator[Broker]:
                 body = f'{{"order": {number}, "amount": {number * 7}}}'
                 producer.send(Message.of("Orders", body, keys=f"order-{number}", tags="paid"))
             producer.send(Message.of("Orders", HOSTILE, keys="hostile", properties={HOSTILE: HOSTILE}))
-            for topic in ("Payments", "Shipments", "A" + "-very-long-name-of-a-topic" * 4):
-                producer.send(Message.of(topic, "hello"))
+            for topic in (
+                "Payments",
+                "Shipments",
+                "A" + "-very-long-name-of-a-topic" * 4,
+                dlq_topic("readers"),
+            ):
+                producer.send(Message.of(topic, "hello", properties={"DLQ_ORIGIN_TOPIC": "Orders"}))
+            producer.send(Message.of("Orders", "later", delay_level=18))
+            for number in range(5):
+                producer.send(Message.of("mqspark_spark", progress(number)))
+            with AdminClient(running.namesrv) as admin:
+                admin.create_group("readers")
+                admin.reset_offsets("readers", "Orders", 0)
         finally:
             producer.stop()
         yield running
@@ -58,73 +111,155 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-_slow = pytest.mark.slow("fourteen seconds each; one case stays")
-
-
-@pytest.mark.parametrize(
-    ("width", "scheme"),
-    [
-        (360, "light"),
-        pytest.param(360, "dark", marks=_slow),
-        pytest.param(1440, "light", marks=_slow),
-        pytest.param(1440, "dark", marks=_slow),
-    ],
-)
-def test_every_page(chromium: Any, broker: Broker, width: int, scheme: str) -> None:
+@pytest.fixture
+def page_of(chromium: Any, broker: Broker) -> Iterator[Callable[..., Any]]:
+    """Makes pages of a browser that is logged in. Nothing may be wrong, and nothing is asked elsewhere."""
     problems: list[str] = []
     requests: list[str] = []
-    context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page = context.new_page()
-    page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
+    contexts = []
+
+    def made(width: int = 1440, scheme: str = "light", *, is_in: bool = True) -> Any:
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        if is_in:
+            page.goto(f"{broker.http_url}/console/login")
+            page.fill("input[name=secret]", broker.apps[0].loopback_token)
+            page.keyboard.press("Enter")
+            page.wait_for_selector("text=Log out")
+        return page
+
+    yield made
+    for context in contexts:
+        context.close()
+    # The browser reports the status of a page itself.
+    assert [each for each in problems if "status of 404" not in each] == []
+    assert {each for each in requests if not each.startswith(f"{broker.http_url}/")} == set()
+
+
+def look_at(page: Any, broker: Broker, path: str, width: int, scheme: str) -> None:
+    answer = page.goto(f"{broker.http_url}/console{path}", wait_until="load")
+    assert answer.status == (404 if path.endswith("Nowhere") else 200)
+    for summary in page.query_selector_all("summary")[:3]:
+        summary.click()
+    check(page, f"{path} at {width} px, {scheme}", width)
+    if folder := os.environ.get("MQSPARK_SCREENSHOTS"):
+        name = path.strip("/.").replace("/", "-").replace("?", "-") or "overview"
+        page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
+
+
+def check(page: Any, what: str, width: int) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{what} is wider than the screen"
+    page.evaluate(AXE.read_text())
+    violations = [
+        (each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"])
+        for each in page.evaluate("axe.run()")["violations"]
+    ]
+    assert violations == [], what
+    assert page.evaluate("window.stolen") is None
+
+
+@pytest.mark.slow("half a minute each; a few pages stay")
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page(page_of: Callable[..., Any], broker: Broker, width: int, scheme: str) -> None:
+    page = page_of(width, scheme)
     for path in PATHS:
-        answer = page.goto(f"{broker.http_url}/console{path}", wait_until="networkidle")
-        is_missing = path.endswith("Nowhere")
-        assert answer.status == (404 if is_missing else 200)
-        if is_missing:  # the browser reports the status of the page itself
-            assert problems.pop().startswith("Failed to load resource")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, (
-            f"{path} is wider than the screen"
-        )
-        for summary in page.query_selector_all("summary")[:3]:
-            summary.click()
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run()")
-        violations = [
-            (each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"])
-            for each in found["violations"]
-        ]
-        assert violations == [], f"{path} at {width} px, {scheme}"
-        assert page.evaluate("window.stolen") is None
-        if folder := os.environ.get("MQSPARK_SCREENSHOTS"):
-            name = path.strip("/").replace("/", "-").replace("?", "-") or "overview"
-            page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
-    assert problems == []
-    assert {each for each in requests if not each.startswith(f"{broker.http_url}/console")} == set()
-    context.close()
+        look_at(page, broker, path, width, scheme)
 
 
-def test_the_keyboard_reaches_the_content_and_the_menu(chromium: Any, broker: Broker) -> None:
-    page = chromium.new_page()
+def test_a_few_pages(page_of: Callable[..., Any], broker: Broker) -> None:
+    page = page_of(360)
+    for path in ("", "/topics/Orders/messages", "/groups/readers", f"/spark/{QUERY}"):
+        look_at(page, broker, path, 360, "light")
+
+
+def test_who_is_not_logged_in_sees_no_form(page_of: Callable[..., Any], broker: Broker) -> None:
+    page = page_of(is_in=False)
+    for path in (
+        "/topics",
+        "/topics/Orders/config",
+        "/topics/Orders/send",
+        "/groups/readers/config",
+        "/users",
+    ):
+        page.goto(f"{broker.http_url}/console{path}")
+        assert page.query_selector_all("form[method=post]") == []
+    page.goto(f"{broker.http_url}/console/topics/Orders/send")
+    check(page, "send, without a login", 1440)
+    page.click("main a.button")
+    page.fill("input[name=secret]", broker.apps[0].loopback_token)
+    page.click("main button")
+    page.wait_for_url("**/topics/Orders/send")
+
+
+def test_the_keyboard_is_enough(page_of: Callable[..., Any], broker: Broker) -> None:
+    page = page_of()
     page.goto(f"{broker.http_url}/console")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
     page.goto(f"{broker.http_url}/console")
-    for _ in range(4):
-        page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Topics"
+    tab_to(page, "Topics")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     page.wait_for_url("**/console/topics")
-    page.close()
+    page.focus("form.card input[name=name]")
+    page.keyboard.type("ByKeyboard")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".confirm")
+    check(page, "the question", 1440)
+    tab_to(page, "Make")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/topics/ByKeyboard")
+    assert page.inner_text("[role=status]") == "Topic ByKeyboard is there."
 
 
-def test_the_overview_refreshes_itself(chromium: Any, broker: Broker) -> None:
-    page = chromium.new_page()
+def tab_to(page: Any, text: str) -> None:
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == text:
+            return
+    raise AssertionError(f"the keyboard does not reach {text}")
+
+
+def test_a_group_is_moved_after_a_look(page_of: Callable[..., Any], broker: Broker) -> None:
+    page = page_of(360, "dark")
+    page.goto(f"{broker.http_url}/console/groups/readers/reset")
+    page.fill("input[name=topic]", "Orders")
+    page.check("input[value=latest]")
+    page.click("main form button")
+    page.wait_for_selector(".confirm")
+    check(page, "the preview of a reset", 360)
+    page.click(".confirm button")
+    page.wait_for_url("**/groups/readers")
+    assert "readers is moved in" in page.inner_text("[role=status]")
+
+
+def test_the_live_tail_shows_what_arrives_as_text(page_of: Callable[..., Any], broker: Broker) -> None:
+    page = page_of()
+    page.goto(f"{broker.http_url}/console/topics/Payments/live")
+    page.wait_for_function("document.getElementById('tail-state').textContent.startsWith('Live')")
+    with Producer(broker.namesrv, group="browser_tests") as producer:
+        deadline = 40
+        while not page.query_selector_all("#tail .message") and deadline:
+            producer.send(Message.of("Payments", HOSTILE, tags="paid"))
+            page.wait_for_timeout(500)
+            deadline -= 1
+    assert page.inner_text("#tail .message >> nth=0 >> .preview").startswith("<script>")
+    check(page, "the live tail", 1440)
+    page.click("#pause")
+    assert page.inner_text("#tail-state").startswith("Paused")
+
+
+def test_the_overview_refreshes_itself_and_draws(page_of: Callable[..., Any], broker: Broker) -> None:
+    page = page_of()
     page.goto(f"{broker.http_url}/console")
     page.evaluate("document.querySelector('#live dl').remove()")
     page.wait_for_selector("#live dl", timeout=30_000)
-    page.close()
+    page.wait_for_selector("#live canvas", timeout=30_000)
+    check(page, "the overview with its chart", 1440)

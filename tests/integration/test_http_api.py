@@ -72,7 +72,7 @@ def test_the_page_about_the_api_has_all_of_it_and_loads_nothing_from_elsewhere(b
                 f'<span class="method">{method.upper()}</span> <span class="mono">{path}</span>'
                 in answer.text
             )
-    assert re.findall(r"(?:src|href)=\"(?!/console|#|/openapi.json)", answer.text) == []
+    assert re.findall(r"(?:src|href)=\"(?!/[a-z]|#)", answer.text) == []
     assert re.findall(r"<style|\sstyle=|<script(?![^>]*\ssrc=)", answer.text) == []
 
 

@@ -16,6 +16,7 @@ from mqspark.protocol.bodies.admin_bodies import BrokerStatsData, ConsumerRunnin
 from mqspark.protocol.bodies.client_bodies import ConsumerConnection, ProducerConnection, ProducerInfo
 from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo
 from mqspark.protocol.bodies.topic_bodies import ClusterInfo, SubscriptionGroupConfig, TopicConfig
+from mqspark.protocol.command import Command, Fields
 
 __all__ = ["AdminClient"]
 
@@ -236,3 +237,6 @@ class AdminClient(Facade):
 
     def clone_offsets(self, source: str, target: str, topic: str) -> None:
         self._call(self._aio.clone_offsets, source, target, topic)
+
+    def ask(self, address: str, code: int, header: Fields = None, body: bytes = b"") -> Command:
+        return self._call(self._aio.ask, address, code, header, body)

@@ -10,9 +10,11 @@ from fastapi import APIRouter, Request, Response
 
 from mqspark_server.console.rendering import HEADERS, HTML, render
 
-__all__ = ["docs_router"]
+__all__ = ["BROKER_LINKS", "docs_router"]
 
 MAX_DEPTH = 4
+BROKER_LINKS = (("HTTP API", "/docs"), ("Metrics", "/metrics"), ("Health", "/health/ready"))
+"""What a broker's HTTP has beside the console."""
 
 docs_router = APIRouter(include_in_schema=False)
 
@@ -21,7 +23,18 @@ docs_router = APIRouter(include_in_schema=False)
 async def docs(request: Request) -> Response:
     """The API, to read."""
     document = request.app.openapi()
-    content = await asyncio.to_thread(render, "docs.html", {"section": "API", "place": "", **_page(document)})
+    content = await asyncio.to_thread(
+        render,
+        "docs.html",
+        {
+            "section": "HTTP API",
+            "place": "",
+            "visitor": None,
+            "note": "",
+            "links": BROKER_LINKS,
+            **_page(document),
+        },
+    )
     return Response(content, 200, HEADERS, HTML)
 
 

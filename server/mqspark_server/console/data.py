@@ -1,8 +1,10 @@
-"""What the pages of the console show, asked of a cluster over the wire, in bounded numbers."""
+"""What the pages about topics and groups show, asked of a cluster over the wire, in bounded numbers."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,22 +21,51 @@ from mqspark.message import (
     MessageExt,
     MessageQueue,
     is_system_topic,
+    parse_number,
 )
-from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
+from mqspark.protocol.bodies.body import decode_body, queue_of
+from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers.client_headers import (
+    GetConsumerRunningInfoRequestHeader,
+    GetEarliestMsgStoretimeRequestHeader,
+)
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
 
-__all__ = ["LOOKS", "VIEWS", "ConsoleData", "Look", "Page"]
+__all__ = [
+    "LOOKS",
+    "MAX_ROWS",
+    "VIEWS",
+    "ConsoleData",
+    "Look",
+    "Page",
+    "Row",
+    "MESSAGES",
+    "each_of",
+    "number_of",
+    "paged",
+    "time_ms",
+]
 
 PAGE_ROWS = 50
 """Topics or groups of a page; each is asked for."""
 MAX_ROWS = 256
 """Of every other table."""
 MESSAGES = 20
+FILTERED = 2_000
+"""Newest messages of a queue among which a filter looks for those to show."""
+READS = 64
+"""Of one queue for one page, with a filter."""
+GROUPS_SHOWN = 50
+MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
+PERMS = {PERM_READ | PERM_WRITE: "read and write", PERM_READ: "read only", PERM_WRITE: "write only"}
 AT_ONCE = 8
 LOOKS = ("latest", "offset", "time", "key")
 VIEWS = ("text", "json", "hex")
+MAX_STACKS_LENGTH = 256 * 1024
 _OFFSET_DIGITS = 18
 
 Row = dict[str, Any]
@@ -67,6 +98,7 @@ class Look:
     value: str = ""
     tag: str = ""
     view: str = "text"
+    sql: str = ""
 
 
 class ConsoleData:
@@ -74,44 +106,6 @@ class ConsoleData:
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
-
-    # --- brokers ---
-
-    async def overview(self) -> Row:
-        info = await self._admin.cluster_info()
-        known: list[Row] = [
-            {"cluster": each.cluster, "broker": name, "id": number, "address": address}
-            for name, each in sorted(info.broker_addr_table.items())
-            for number, address in sorted(each.broker_addrs.items())
-        ]
-        brokers = known[:MAX_ROWS]
-        await _each(brokers, self._add_figures)
-        disks = [each["disk"] for each in brokers if each.get("disk") is not None]
-        return {
-            "brokers": brokers,
-            "left_out": len(known) - len(brokers),
-            "answering": sum(not each["error"] for each in brokers),
-            "in_tps": _total(each.get("in_tps") for each in brokers if each["id"] == 0),
-            "out_tps": _total(each.get("out_tps") for each in brokers),
-            "disk": max(disks, default=None),
-        }
-
-    async def _add_figures(self, row: Row) -> None:
-        figures: dict[str, str] = {}
-        row["error"] = ""
-        try:
-            figures = await self._admin.broker_runtime_info(row["address"])
-        except MQError as error:
-            row["error"] = str(error)
-        row |= {
-            "version": figures.get("brokerVersionDesc"),
-            "in_tps": _rate(figures.get("putTps")),
-            "out_tps": _rate(figures.get("getTransferredTps") or figures.get("getTransferedTps")),
-            "disk": _number(figures.get("commitLogDiskRatio")),
-            "active": figures.get("brokerActive", "true") == "true",
-            "stored_today": _difference(figures, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
-            "read_today": _difference(figures, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
-        }
 
     # --- topics ---
 
@@ -123,7 +117,7 @@ class ConsoleData:
             for name in names
             if wanted.lower() in name.lower()
         ]
-        return await _paged(
+        return await paged(
             [row for row in rows if every or row["kind"] == "normal"], wanted, number, self._add_extent
         )
 
@@ -138,17 +132,25 @@ class ConsoleData:
         row["messages"] = sum(each.max_offset - each.min_offset for each in stats)
         row["last_ms"] = max((each.last_update_timestamp for each in stats), default=None)
 
-    async def topic(self, topic: str) -> Row:
-        route, stats = await asyncio.gather(self._admin.topic_route(topic), self._admin.topic_stats(topic))
+    async def bounds(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+        """Of each queue the first offset, and the one after its last message. Raises NoRoute."""
+        stats = await self._admin.topic_stats(topic)
+        return {queue: (each.min_offset, each.max_offset) for queue, each in stats.items()}
+
+    async def groups_of(self, topic: str) -> list[str]:
         try:
-            groups = await self._admin.topic_groups(topic)
+            return await self._admin.topic_groups(topic)
         except BrokerError:
-            groups = []  # RocketMQ 4 refuses it for some system topics
-        configs: list[Row] = [
+            return []  # RocketMQ 4 refuses it for some system topics
+
+    async def topic_configs(self, topic: str) -> list[Row]:
+        """Its settings at each broker. Raises NoRoute."""
+        route = await self._admin.topic_route(topic)
+        rows: list[Row] = [
             {"broker": name, "address": route.master(name)} for name in sorted(route.brokers)[:MAX_ROWS]
         ]
 
-        async def add_config(row: Row) -> None:
+        async def add(row: Row) -> None:
             row["error"] = ""
             if row["address"] is None:
                 row["error"] = "no master is known"
@@ -159,36 +161,76 @@ class ConsoleData:
                 row["error"] = str(error)
                 return
             row["read_queues"], row["write_queues"] = config.read_queue_nums, config.write_queue_nums
-            letters = ("r" if config.perm & PERM_READ else "") + ("w" if config.perm & PERM_WRITE else "")
-            row["perm"] = letters or "none"
+            row["perm"] = PERMS.get(config.perm & (PERM_READ | PERM_WRITE), "neither")
+            row["order"] = config.order
             row["attributes"] = ", ".join(f"{key}={value}" for key, value in config.attributes.items())
 
-        await _each(configs, add_config)
-        queues = [
+        await each_of(rows, add)
+        return rows
+
+    async def topic(self, topic: str) -> Row:
+        stats, groups = await asyncio.gather(self._admin.topic_stats(topic), self.groups_of(topic))
+        queues: list[Row] = [
             {
+                "at": queue,
                 "broker": queue.broker_name,
                 "queue": queue.queue_id,
                 "first": each.min_offset,
                 "next": each.max_offset,
-                "last_ms": each.last_update_timestamp,
+                "count": each.max_offset - each.min_offset,
+                "last_ms": each.last_update_timestamp if each.max_offset > each.min_offset else None,
+                "first_ms": None,
             }
             for queue, each in islice(stats.items(), MAX_ROWS)
         ]
+
+        async def add_begin(row: Row) -> None:
+            with contextlib.suppress(MQError):  # the span is shown without its begin
+                row["first_ms"] = await self._earliest(row["at"])
+
+        await each_of([row for row in queues if row["count"]], add_begin)
+        shown: list[Row] = [{"group": name} for name in groups[:GROUPS_SHOWN]]
+
+        async def add_lag(row: Row) -> None:
+            try:
+                row["lag"] = await self._admin.group_lag(row["group"], topic)
+            except MQError:
+                row["lag"] = None
+
+        await each_of(shown, add_lag)
         return {
             "topic": topic,
             "queues": queues,
             "queues_left_out": len(stats) - len(queues),
-            "configs": configs,
-            "groups": groups[:MAX_ROWS],
-            "groups_left_out": max(0, len(groups) - MAX_ROWS),
-            "bounds": {queue: (each.min_offset, each.max_offset) for queue, each in stats.items()},
+            "count": sum(each.max_offset - each.min_offset for each in stats.values()),
+            "queue_count": len(stats),
+            "first_ms": min((row["first_ms"] for row in queues if row["first_ms"]), default=None),
+            "last_ms": max((row["last_ms"] for row in queues if row["last_ms"]), default=None),
+            "largest": max((row["count"] for row in queues), default=0),
+            "groups": shown,
+            "groups_left_out": max(0, len(groups) - GROUPS_SHOWN),
+            "group_count": len(groups),
         }
+
+    async def _earliest(self, queue: MessageQueue) -> int | None:
+        """When the first message of a queue was stored."""
+        header = GetEarliestMsgStoretimeRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        address = (await self._admin.topic_route(queue.topic)).master(queue.broker_name)
+        if address is None:
+            return None
+        answer = await self._admin.ask(address, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
+        found = parse_number(answer.ext.get("timestamp"))
+        return found if found is not None and found > 0 else None
 
     async def messages(
         self, topic: str, look: Look, bounds: dict[MessageQueue, tuple[int, int]]
     ) -> list[MessageExt]:
         """At most MESSAGES, the newest first unless an offset or time is where they begin. Raises InvalidMessage."""
         value = look.value.strip()
+        if look.sql and (look.tag or look.by == "key"):
+            raise InvalidMessage("an expression goes with no tag and no key", field="sql")
         if look.by == "key":
             if not value:
                 raise InvalidMessage("give the key to find", field="value")
@@ -198,11 +240,12 @@ class ConsoleData:
             if look.tag:
                 found = [each for each in found if each.tags == look.tag]
             return found[-MESSAGES:][::-1]
-        at_ms = _time_ms(value) if look.by == "time" else 0
+        at_ms = time_ms(value) if look.by == "time" else 0
         if look.by == "offset" and not (
             value.isascii() and value.isdecimal() and len(value) <= _OFFSET_DIGITS
         ):
             raise InvalidMessage("give an offset, a whole number", field="value")
+        is_filtered = bool(look.sql or look.tag)
         read: list[MessageExt] = []
 
         async def one(queue: MessageQueue) -> None:
@@ -210,15 +253,27 @@ class ConsoleData:
             if look.by == "time":
                 begin = await self._admin.offset_at(queue, at_ms)
             else:
-                begin = int(value) if look.by == "offset" else high - MESSAGES
-            if low < high and begin < high:
+                begin = int(value) if look.by == "offset" else high - (FILTERED if is_filtered else MESSAGES)
+            offset = max(low, begin)
+            found: deque[MessageExt] = deque(maxlen=MESSAGES)
+            for _ in range(READS if is_filtered else 1):
+                if offset >= high:
+                    break
                 answer = await self._admin.read(
-                    queue, max(low, begin), max_messages=MESSAGES, expression=look.tag or "*"
+                    queue,
+                    offset,
+                    max_messages=MESSAGES,
+                    expression=look.sql or look.tag or "*",
+                    expression_type="SQL92" if look.sql else "TAG",
                 )
-                read.extend(answer.messages)
+                found.extend(answer.messages)
+                if answer.next_offset <= offset or (look.by != "latest" and len(found) == MESSAGES):
+                    break
+                offset = answer.next_offset
+            read.extend(found)
 
         readable = [queue for queue, (low, high) in islice(bounds.items(), MAX_ROWS) if low < high]
-        await _each(readable, one)
+        await each_of(readable, one)
         read.sort(key=lambda each: (each.store_timestamp_ms, each.queue_id, each.queue_offset))
         return read[-MESSAGES:][::-1] if look.by == "latest" else read[:MESSAGES]
 
@@ -235,7 +290,7 @@ class ConsoleData:
             for name, config in (await self._admin.groups()).items()
             if wanted.lower() in name.lower() and (every or not _is_built_in(name))
         ]
-        return await _paged(rows, wanted, number, self._add_progress)
+        return await paged(rows, wanted, number, self._add_progress)
 
     async def _add_progress(self, row: Row) -> None:
         row["members"] = len((await self._members(row["group"]))[0])
@@ -257,12 +312,108 @@ class ConsoleData:
                 "address": each.client_addr,
                 "language": each.language,
                 "version": each.version,
-                "mode": found.consume_type,
-                "model": found.message_model,
+                "mode": MODES.get(found.consume_type or "", found.consume_type),
+                "model": (found.message_model or "").lower(),
             }
             for each in sorted(found.connection_set, key=lambda each: each.client_id)
         ]
         return rows[:MAX_ROWS], len(rows)
+
+    async def member_count(self, group: str) -> int:
+        return (await self._members(group))[1]
+
+    async def topics_of(self, group: str) -> list[str]:
+        """Topics in which the group has offsets."""
+        try:
+            return sorted({queue.topic for queue in await self._admin.group_offsets(group)})
+        except MQError:
+            return []
+
+    async def modes_of(self, group: str) -> list[Row]:
+        """Topics for which it is set whether the group pulls or pops, of one broker: all have the same."""
+        for address in (
+            each.broker_addrs.get(0) for each in (await self._admin.cluster_info()).broker_addr_table.values()
+        ):
+            if address is None:
+                continue
+            try:
+                answer = await self._admin.ask(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+            except BrokerError:
+                return []  # RocketMQ 4
+            modes = decode_body(MessageRequestModeSerializeWrapper, answer.body).message_request_mode_map
+            return [
+                {"topic": topic, "mode": groups[group].mode, "share": groups[group].pop_share_queue_num}
+                for topic, groups in sorted(modes.items())
+                if group in groups
+            ][:MAX_ROWS]
+        return []
+
+    async def member(self, group: str, client_id: str) -> Row:
+        """What a consumer says of itself, with the stacks of its threads. Raises BrokerError if it is not there."""
+        info = await self._running_info(group, client_id)
+        queues = [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "cached": each.cached_msg_count,
+                "committed": each.commit_offset,
+                "pulled_ms": each.last_pull_timestamp,
+                "consumed_ms": each.last_consume_timestamp,
+            }
+            for queue, each in (
+                (queue_of(key), each) for key, each in islice(info.mq_table.items(), MAX_ROWS)
+            )
+        ]
+        popped = [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "waiting": each.wait_ack_count,
+                "popped_ms": each.last_pop_timestamp,
+            }
+            for queue, each in (
+                (queue_of(key), each) for key, each in islice(info.mq_pop_table.items(), MAX_ROWS)
+            )
+        ]
+        rates = [
+            {
+                "topic": topic,
+                "pull_tps": each.pull_tps,
+                "ok_tps": each.consume_ok_tps,
+                "failed_tps": each.consume_failed_tps,
+                "consume_ms": each.consume_rt,
+                "failed": each.consume_failed_msgs,
+            }
+            for topic, each in islice(sorted(info.status_table.items()), MAX_ROWS)
+        ]
+        return {
+            "group": group,
+            "client_id": client_id,
+            "properties": list(islice(sorted(info.properties.items()), MAX_ROWS)),
+            "queues": sorted(queues, key=lambda row: (row["topic"], row["broker"], row["queue"])),
+            "popped": popped,
+            "rates": rates,
+            "stacks": None if info.jstack is None else info.jstack[:MAX_STACKS_LENGTH],
+        }
+
+    async def _running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        header = GetConsumerRunningInfoRequestHeader(
+            consumer_group=group, client_id=client_id, jstack_enable=True
+        )
+        refused: MQError | None = None
+        for each in (await self._admin.cluster_info()).broker_addr_table.values():
+            address = each.broker_addrs.get(0)
+            if address is None:
+                continue
+            try:
+                answer = await self._admin.ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+            except BrokerError as error:
+                refused = error
+                continue
+            return decode_body(ConsumerRunningInfo, answer.body)
+        raise refused or InvalidMessage("there is no broker", field="group")
 
     async def group(self, group: str) -> Row:
         offsets = await self._admin.group_offsets(group)
@@ -288,15 +439,15 @@ class ConsoleData:
         }
 
 
-async def _paged(rows: list[Row], wanted: str, number: int, fill: Callable[[Row], Awaitable[None]]) -> Page:
+async def paged(rows: list[Row], wanted: str, number: int, fill: Callable[[Row], Awaitable[None]]) -> Page:
     last = max(1, -(-len(rows) // PAGE_ROWS))
     number = min(number, last)
     shown = rows[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
-    await _each(shown, fill)
+    await each_of(shown, fill)
     return Page(shown, wanted, number, len(rows))
 
 
-async def _each(items: Sequence[Any], work: Callable[[Any], Awaitable[None]]) -> None:
+async def each_of(items: Sequence[Any], work: Callable[[Any], Awaitable[None]]) -> None:
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: Any) -> None:
@@ -323,7 +474,7 @@ def _is_built_in(name: str) -> bool:
     return name in _BUILT_IN or name.startswith((SYSTEM_GROUP_PREFIX, "CID_ONS"))
 
 
-def _time_ms(text: str) -> int:
+def time_ms(text: str) -> int:
     """Raises InvalidMessage."""
     try:
         if text.isascii() and text.isdecimal() and len(text) <= _OFFSET_DIGITS:
@@ -334,23 +485,8 @@ def _time_ms(text: str) -> int:
         raise InvalidMessage(problem, field="value") from None
 
 
-def _number(text: str | None) -> float | None:
+def number_of(text: str | None) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
         return None  # a broker that is not ready says so in words
-
-
-def _rate(text: str | None) -> float | None:
-    """The rate over the last ten seconds, of ``10s 60s 600s``."""
-    return _number((text or "").split(" ")[0])
-
-
-def _difference(figures: dict[str, str], now: str, morning: str) -> int | None:
-    high, low = _number(figures.get(now)), _number(figures.get(morning))
-    return None if high is None or low is None else int(high - low)
-
-
-def _total(figures: Any) -> float | None:
-    known = [each for each in figures if each is not None]
-    return sum(known) if known else None

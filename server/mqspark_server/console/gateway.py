@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+
+from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
+from mqspark.clock import SystemClock
 from mqspark.errors import ConfigError
 from mqspark_server.diskwork import Worker
 from mqspark_server.net.addresses import bind
@@ -12,22 +17,25 @@ __all__ = ["ConsoleApp"]
 
 HOST = "127.0.0.1"
 MAX_CONNECTIONS = 64
+TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
 
 
 class ConsoleApp:
-    """``port`` 0: any free one. Raises ConfigError for a cluster with users."""
+    """``port`` 0: any free one. Raises ConfigError for keys, with which every page would have their rights."""
 
     def __init__(self, namesrv: str, options: ClientOptions, port: int) -> None:
-        from mqspark_server.console.pages import refuse_credentials
-
-        problem = refuse_credentials(options.credentials)
-        if problem is not None:
-            raise ConfigError(problem, key="credentials")
+        if options.credentials is not None or Credentials.from_environment() is not None:
+            raise ConfigError(
+                "the console takes no keys, because its pages would have their rights: log in on its page",
+                key="credentials",
+            )
         self._namesrv = namesrv
         self._options = options
         self._port = port
         self._worker: Worker | None = None
         self._http: HttpServer | None = None
+        self.token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+        """Lets its holder change what a cluster without users has."""
 
     @property
     def url(self) -> str:
@@ -43,12 +51,15 @@ class ConsoleApp:
         from fastapi import FastAPI
         from fastapi.responses import RedirectResponse
 
+        from mqspark_server.console.doors import ClusterDoor
         from mqspark_server.console.pages import ClusterAt, console_router
         from mqspark_server.web.httpguard import Guarded
 
         app = FastAPI(openapi_url=None)
         at = ClusterAt(self._namesrv, self._options)
-        app.include_router(console_router(lambda: at))
+        clock = SystemClock()
+        door = ClusterDoor(self._namesrv, self._options, self.token, clock)
+        app.include_router(console_router(lambda: at, door, clock))
 
         @app.get("/")
         async def enter() -> RedirectResponse:

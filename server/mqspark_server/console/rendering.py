@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from datetime import datetime
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -14,9 +16,10 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import MessageExt
+from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
+from mqspark_server.shown.deadletters import origin_of
 
-__all__ = ["HEADERS", "HTML", "ROOT", "render", "static_file"]
+__all__ = ["HEADERS", "HTML", "ROOT", "chart", "message_row", "render", "static_file"]
 
 ROOT = "/console"
 HTML = "text/html; charset=utf-8"
@@ -24,7 +27,7 @@ HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
     "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with no-referrer a browser would send forms with the origin null
     "cross-origin-opener-policy": "same-origin",
 }
 """Of every answer with a page or a part of one."""
@@ -82,10 +85,12 @@ def _percent(value: float | None) -> str:
 
 
 def _time(ms: int | None) -> str:
+    """In UTC."""
     if ms is None or not 0 < ms < 1 << 53:
         return NONE
     try:
-        return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+        at = datetime.fromtimestamp(ms / 1000, UTC)
+        return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
     except (OverflowError, ValueError, OSError):
         return str(ms)
 
@@ -107,20 +112,61 @@ def _environment() -> Environment:
         "rate": _rate,
         "percent": _percent,
         "time": _time,
+        "ago": _ago,
+        "bytes": _bytes,
         "path": lambda name: quote(name, safe=""),
     }
     return made
 
 
+def chart(title: str, labels: Sequence[str], columns: Sequence[Sequence[float | None]]) -> dict[str, Any]:
+    """Figures over time for ``chart`` of the templates: what its script draws, and a sentence for who does not see
+    it. ``columns``: times in seconds since the epoch, and the values of each label."""
+    known = [
+        (label, [value for value in values if value is not None])
+        for label, values in zip(labels, columns[1:], strict=False)
+    ]
+    words = "; ".join(
+        f"{label}: {values[-1]:,.0f} now, at most {max(values):,.0f}" for label, values in known if values
+    )
+    return {
+        "title": title,
+        "count": len(columns[0]) if columns else 0,
+        "words": words,
+        "data": json.dumps({"labels": list(labels), "columns": [list(each) for each in columns]}),
+    }
+
+
+def _ago(ms: int | None) -> str:
+    """How long ago, in one unit."""
+    if ms is None or not 0 < ms < 1 << 53:
+        return NONE
+    seconds = max(0, time.time() - ms / 1000)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _bytes(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return NONE
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= size:
+            return f"{value / size:,.1f} {unit}"
+    return f"{value:,.0f} B"
+
+
 def render(template: str, values: dict[str, Any]) -> bytes:
     """Runs in any thread, so that a long page does not hold up the loop."""
     found: list[MessageExt] = values.get("found", [])
-    more = {"messages": [_message(each, values["look"].view) for each in found]}
+    more = {"messages": [message_row(each, values["look"].view) for each in found]}
     page = _environment().get_template(template).render(**values, **more)
     return page.encode("utf-8", "replace")  # a name may hold what is no text
 
 
-def _message(message: MessageExt, view: str) -> dict[str, Any]:
+def message_row(message: MessageExt, view: str) -> dict[str, Any]:
+    """What is shown of a message: texts and numbers, of a bounded size. ``view``: text, json or hex."""
     shown = 0
     cut = False
     try:
@@ -132,12 +178,21 @@ def _message(message: MessageExt, view: str) -> dict[str, Any]:
         cut = shown < size
         text = _body(bytes(body[:BODY_BYTES]), view, is_whole=not cut)
     properties = [
-        (_short(name), _short(value)) for name, value in list(message.properties.items())[:PROPERTIES]
+        (_short(name), _short(value))
+        for name, value in list(message.properties.items())[:PROPERTIES]
+        if name not in (TAGS, KEYS, UNIQ_KEY)
     ]
     return {
         "place": f"{message.broker_name}:{message.queue_id} @ {message.queue_offset}",
+        "id": message.message_id[:PROPERTY_LENGTH],
+        "origin": origin_of(message),
         "stored_ms": message.store_timestamp_ms,
-        "tags": message.tags,
+        "stored": _time(message.store_timestamp_ms),
+        "born_ms": message.born_timestamp_ms,
+        "born_host": message.born_host,
+        "tags": None if message.tags is None else _short(message.tags),
+        "key_text": None if message.keys is None else _short(message.keys),
+        "reconsumed": message.reconsume_times,
         "preview": " ".join(text[: PREVIEW_LENGTH * 2].split())[:PREVIEW_LENGTH],
         "properties": properties,
         "body": text,

@@ -1,4 +1,5 @@
 """HTTP beside a broker: the guard in front, the application, the metrics.
 
-Imported from outside: ``api``, ``http``, ``httpguard``. Must not know the event loop's remoting connections.
+Imported from outside: ``api``, ``callers``, ``events``, ``http``, ``httpguard``, ``problems``, ``sessions``. Must not
+know the event loop's remoting connections.
 """

@@ -1,4 +1,4 @@
-"""The HTTP application of a broker: /health, /metrics, /api/v1, and a page of links to them at /.
+"""The HTTP application of a broker: /health, /metrics and /api/v1.
 
 ``http`` loads it; ``httpguard`` limits access.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import html
 from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
@@ -50,7 +49,7 @@ from mqspark_server.web.v1.asking import ERRORS, AskerNow, TopicName
 if TYPE_CHECKING:
     from mqspark_server.node import BrokerNode, BrokerParts
 
-__all__ = ["create_api"]
+__all__ = ["create_api", "store_report"]
 
 PRODUCER_GROUP = "HTTP_PRODUCER"
 ENVELOPE_BYTES = 256 * 1024
@@ -80,25 +79,27 @@ class StoredMessage(BaseModel):
     queueOffset: int
 
 
-_LINKS = {
-    "/console": "the console: brokers, topics, groups and messages of the cluster",
-    "/health/ready": "health: whether messages are taken and served, and why not",
-    "/health/live": "whether the process runs",
-    "/metrics": "metrics, as Prometheus text",
-    "/docs": "the API, to read",
-    "/api/v1/cluster": "this broker",
-    "/api/v1/topics": "topics with their queues and offsets",
-    "/api/v1/groups": "consumer groups with their members and lag",
-}
-
-
-def _page(broker_name: str, address: str) -> str:
-    title = html.escape(f"mqspark broker {broker_name} at {address}")
-    links = "".join(f'<li><a href="{path}">{path}</a> {text}</li>\n' for path, text in _LINKS.items())
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
-        f"<body><h1>{title}</h1>\n<ul>\n{links}</ul></body></html>\n"
-    )
+def store_report(app: BrokerNode) -> dict[str, Any]:
+    """What a broker knows of the state of its store: why it takes no messages, damage, the recovery at its start."""
+    store = app.store
+    return {
+        "broker": app.config.broker_name,
+        "phase": app.lifecycle.phase.name.lower(),
+        "store": {
+            "path": str(app.store_path),
+            "readOnly": store.read_only if store is not None and app.lifecycle.ready else None,
+            "diskFull": store.disk_full if store is not None else None,
+            "readProblem": store.read_problem if store is not None else None,
+            "indexProblem": store.index_problem if store is not None else None,
+            "scrub": store.scrub.as_dict() if store is not None and store.scrub is not None else None,
+            "damageCounts": store.damages.summary() if store is not None else {},
+            "damage": store.damages.as_dicts(100) if store is not None else [],
+            "damagedOffsets": store.damaged_offsets[:100] if store is not None else [],
+            "checkpointProblem": store.checkpoint_problem if store is not None else None,
+            "retentionProblem": store.retention_problem if store is not None else None,
+            "recovery": app.recovery,
+        },
+    }
 
 
 def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
@@ -138,9 +139,9 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         return app.parts
 
     @api.get("/", include_in_schema=False)
-    async def links() -> HTMLResponse:
-        """What else is here."""
-        return HTMLResponse(_page(app.config.broker_name, app.address))
+    async def enter() -> RedirectResponse:
+        """The console, which links everything else."""
+        return RedirectResponse("/console")
 
     @api.get("/health/live", tags=["health"])
     async def live() -> dict[str, str]:
@@ -161,20 +162,7 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         body = {
             "status": "ready" if good else "not ready",
             **app.lifecycle.describe(),
-            "store": {
-                "path": str(app.store_path),
-                "readOnly": read_only,
-                "diskFull": disk_full,
-                "readProblem": read_problem,
-                "indexProblem": store.index_problem if store is not None else None,
-                "scrub": store.scrub.as_dict() if store is not None and store.scrub is not None else None,
-                "damageCounts": store.damages.summary() if store is not None else {},
-                "damage": store.damages.as_dicts(100) if store is not None else [],
-                "damagedOffsets": store.damaged_offsets[:100] if store is not None else [],
-                "checkpointProblem": store.checkpoint_problem if store is not None else None,
-                "retentionProblem": store.retention_problem if store is not None else None,
-                "recovery": app.recovery,
-            },
+            "store": store_report(app)["store"],
             "delayProblem": parts.core.delay_problem if parts is not None else None,
             "registeredWith": parts.registrar.known_to if parts is not None else [],
             "registrationProblem": parts.core.publication.problem if parts is not None else None,

@@ -239,23 +239,28 @@ class Callers:
         lasts_ms: int | None = None,
     ) -> tuple[str, Caller]:
         """The session's id and its holder. An empty name: ``secret`` is the loopback token. Raises Problem."""
-        nobody = self.identify({**scope, "headers": []})
+        nobody, proof = self.check_login(scope, name, secret)
         address = nobody.address
-        self._check_private(scope, address)
-        proof = ""
-        if name:
-            proof = self._prove(name, secret, address)
-        else:
-            self._check_failures(address)
-            if not self._is_loopback_token(secret, address):
-                raise self._failed("", address, "this is not the loopback token of this broker")
         more = {} if lasts_ms is None else {"lasts_ms": lasts_ms}
         session_id, login = self._logins.open(
             name, proof, self._now_ms(), is_bearer=is_bearer, reads_only=reads_only, **more
         )
-        self._audit_login(name, address, allowed=True)
         how = How.BEARER if is_bearer else How.SESSION
         return session_id, Caller(name, address, how, proof, reads_only, nobody.request, login)
+
+    def check_login(self, scope: Mapping[str, Any], name: str, secret: str) -> tuple[Caller, str]:
+        """Whoever asks, as nobody yet, and the proof that they may log in. Raises Problem as ``log_in``."""
+        nobody = self.identify({**scope, "headers": []})
+        self._check_private(scope, nobody.address)
+        proof = ""
+        if name:
+            proof = self._prove(name, secret, nobody.address)
+        else:
+            self._check_failures(nobody.address)
+            if not self._is_loopback_token(secret, nobody.address):
+                raise self._failed("", nobody.address, "this is not the loopback token of this broker")
+        self._audit_login(name, nobody.address, allowed=True)
+        return nobody, proof
 
     def log_out(self, scope: Mapping[str, Any], caller: Caller) -> None:
         headers = _headers(scope)

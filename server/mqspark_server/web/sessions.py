@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Login", "Logins"]
 
@@ -31,6 +31,8 @@ class Login:
     reads_only: bool
     ends_ms: int
     used_ms: int
+    kept: object = field(default=None, repr=False)
+    """What its owner keeps as long as the session lasts."""
 
 
 class Logins:
@@ -49,12 +51,13 @@ class Logins:
         is_bearer: bool = False,
         reads_only: bool = False,
         lasts_ms: int = LONGEST_MS,
+        kept: object = None,
     ) -> tuple[str, Login]:
         """A new session and its id."""
         self._make_room(user, now_ms)
         secret = secrets.token_urlsafe(32)
         csrf_token = "" if is_bearer else secrets.token_urlsafe(32)
-        login = Login(user, proof, csrf_token, reads_only, now_ms + min(lasts_ms, LONGEST_MS), now_ms)
+        login = Login(user, proof, csrf_token, reads_only, now_ms + min(lasts_ms, LONGEST_MS), now_ms, kept)
         self._open[_hashed(secret)] = login
         return secret, login
 

@@ -212,7 +212,7 @@ def dev(
     "--port", default=8686, show_default=True, type=click.IntRange(0, 65535), help="0: any free port."
 )
 def console(port: int, **given: Any) -> None:
-    """Show a cluster in a browser, until SIGTERM or SIGINT. It only reads."""
+    """Show a cluster in a browser, until SIGTERM or SIGINT."""
     from mqspark_server.console.gateway import ConsoleApp
 
     if given["cluster"] is not None:
@@ -220,7 +220,11 @@ def console(port: int, **given: Any) -> None:
     namesrv, options, _, _ = connection_of(given)
     app = ConsoleApp(namesrv, options, port)
     log_to_stderr("INFO")
-    serve(app, lambda: f"READY console={app.url}")
+    serve(
+        app,
+        lambda: f"READY console={app.url}",
+        lambda: f"to change something there: log in with your keys, or without users with {app.token}",
+    )
 
 
 def _token_of(broker: BrokerApp) -> str:

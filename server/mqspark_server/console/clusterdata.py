@@ -1,0 +1,376 @@
+"""What the pages about brokers show: rates, disk, replicas, settings, producers, what is delayed, users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mqspark.auth.authadmin import AclInfo, UserInfo
+from mqspark.client.admin import AdminClient
+from mqspark.errors import BrokerError, MQError, NoRoute
+from mqspark.message import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers.admin_headers import ListAclsRequestHeader, ListUsersRequestHeader
+from mqspark_server.console.data import MAX_ROWS, Row, each_of, number_of
+
+__all__ = [
+    "brokers_of",
+    "config_of",
+    "delayed_of",
+    "masters_of",
+    "one_broker",
+    "overview_of",
+    "producers_of",
+    "users_of",
+]
+
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+MAX_CLIENTS = 1_000
+_NO_USERS = "this broker has no users"
+"""What an mqspark broker without users says of them."""
+_BYTES = "commitLogMinOffset", "commitLogMaxOffset"
+
+
+async def masters_of(admin: AdminClient) -> dict[str, str]:
+    """Broker name to the address of its master."""
+    info = await admin.cluster_info()
+    return {
+        name: each.broker_addrs[0]
+        for name, each in sorted(info.broker_addr_table.items())
+        if 0 in each.broker_addrs
+    }
+
+
+async def brokers_of(admin: AdminClient) -> Row:
+    info = await admin.cluster_info()
+    known: list[Row] = [
+        {"cluster": each.cluster, "broker": name, "id": number, "address": address}
+        for name, each in sorted(info.broker_addr_table.items())
+        for number, address in sorted(each.broker_addrs.items())
+    ]
+    brokers = known[:MAX_ROWS]
+
+    async def fill(row: Row) -> None:
+        await _add_figures(admin, row)
+
+    await each_of(brokers, fill)
+    return {"brokers": brokers, "left_out": len(known) - len(brokers)}
+
+
+async def overview_of(admin: AdminClient) -> Row:
+    values = await brokers_of(admin)
+    brokers = values["brokers"]
+    disks = [each["disk"] for each in brokers if each.get("disk") is not None]
+    return {
+        **values,
+        "answering": sum(not each["error"] for each in brokers),
+        "in_tps": _total(each.get("in_tps") for each in brokers if each["id"] == 0),
+        "out_tps": _total(each.get("out_tps") for each in brokers),
+        "disk": max(disks, default=None),
+        "stored_today": _total(each.get("stored_today") for each in brokers if each["id"] == 0),
+    }
+
+
+async def _add_figures(admin: AdminClient, row: Row) -> None:
+    figures: dict[str, str] = {}
+    row["error"] = ""
+    try:
+        figures = await admin.broker_runtime_info(row["address"])
+    except MQError as error:
+        row["error"] = str(error)
+    row |= {
+        "version": figures.get("brokerVersionDesc"),
+        "in_tps": _rate(figures.get("putTps")),
+        "out_tps": _rate(figures.get("getTransferredTps") or figures.get("getTransferedTps")),
+        "disk": number_of(figures.get("commitLogDiskRatio")),
+        "active": figures.get("brokerActive", "true") == "true",
+        "stored_today": _difference(figures, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+        "read_today": _difference(figures, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
+        "figures": figures,
+    }
+
+
+async def one_broker(admin: AdminClient, name: str) -> Row:
+    """A broker, its replicas and its store. Raises NoRoute."""
+    info = await admin.cluster_info()
+    found = info.broker_addr_table.get(name)
+    if found is None:
+        raise NoRoute(name, "no broker has this name")
+    rows: list[Row] = [
+        {"cluster": found.cluster, "broker": name, "id": number, "address": address}
+        for number, address in sorted(found.broker_addrs.items())
+    ]
+
+    async def fill(row: Row) -> None:
+        await _add_figures(admin, row)
+        if not row["error"]:
+            row["store"] = _store(row["figures"])
+
+    await each_of(rows, fill)
+    replicas: list[Row] = []
+    problem = ""
+    master = found.broker_addrs.get(0)
+    if master is not None:
+        try:
+            status = await admin.ha_status(master)
+            replicas = [
+                {
+                    "address": each.addr,
+                    "acked": each.slave_ack_offset,
+                    "behind": each.diff,
+                    "in_sync": each.in_sync,
+                    "rate": each.transferred_byte_in_second,
+                }
+                for each in status.ha_connection_info[:MAX_ROWS]
+            ]
+        except MQError as error:
+            problem = str(error)
+    return {
+        "broker": name,
+        "cluster": found.cluster,
+        "rows": rows,
+        "replicas": replicas,
+        "replicas_problem": problem,
+        "has_master": master is not None,
+    }
+
+
+def _store(figures: dict[str, str]) -> Row:
+    low, high = (number_of(figures.get(key)) for key in _BYTES)
+    earliest = number_of(figures.get("earliestMessageTimeStamp"))
+    return {
+        "first": low,
+        "end": high,
+        "size": None if low is None or high is None else high - low,
+        "earliest_ms": None if earliest is None else int(earliest),
+        "dispatch_behind": number_of(figures.get("dispatchBehindBytes")),
+        "to_flush": figures.get("remainHowManyDataToFlush"),
+        "capacity": figures.get("commitLogDirCapacity"),
+        "queue_disk": number_of(figures.get("consumeQueueDiskRatio")),
+        "p99": number_of(figures.get("putLatency99")),
+        "p999": number_of(figures.get("putLatency999")),
+        "slowest": number_of(figures.get("putMessageEntireTimeMax")),
+        "runtime": (figures.get("runtime") or "").strip("[] ") or None,
+    }
+
+
+async def config_of(admin: AdminClient, broker: str) -> tuple[str, dict[str, str]]:
+    """The master's address and its settings. Raises NoRoute."""
+    masters = await masters_of(admin)
+    if broker not in masters:
+        raise NoRoute(broker, "no broker with a master has this name")
+    return masters[broker], await admin.broker_config(masters[broker])
+
+
+async def producers_of(admin: AdminClient) -> Row:
+    rows: list[Row] = []
+    problems: list[str] = []
+
+    async def ask(master: tuple[str, str]) -> None:
+        name, address = master
+        try:
+            found = await admin.producers(address)
+        except MQError as error:
+            problems.append(f"{name}: {error}")
+            return
+        rows.extend(
+            {
+                "group": group,
+                "broker": name,
+                "client_id": each.client_id,
+                "address": each.remote_ip,
+                "language": each.language,
+                "version": each.version,
+                "last_ms": each.last_update_timestamp,
+            }
+            for group, clients in found.items()
+            for each in clients
+        )
+
+    await each_of(list((await masters_of(admin)).items())[:MAX_ROWS], ask)
+    rows.sort(key=lambda row: (row["group"], row["client_id"], row["broker"]))
+    return {"producers": rows[:MAX_CLIENTS], "count": len(rows), "problems": problems}
+
+
+# --- delayed and transactions ---
+
+
+async def delayed_of(admin: AdminClient) -> Row:
+    levels: list[Row] = []
+    waiting: list[Row] = []
+    problems: list[str] = []
+
+    async def ask(master: tuple[str, str]) -> None:
+        name, address = master
+        try:
+            levels.extend(await _levels(admin, name, address))
+            waiting.append(await _timers(admin, name, address))
+        except MQError as error:
+            problems.append(f"{name}: {error}")
+
+    await each_of(list((await masters_of(admin)).items())[:MAX_ROWS], ask)
+    return {
+        "levels": sorted(levels, key=lambda row: (row["broker"], row["level"])),
+        "timers": sorted(waiting, key=lambda row: row["broker"]),
+        "transactions": await _transactions(admin),
+        "problems": problems,
+        "half_topic": TRANS_HALF_TOPIC,
+        "timer_topic": TIMER_TOPIC,
+    }
+
+
+async def _levels(admin: AdminClient, broker: str, address: str) -> list[Row]:
+    """By level: how many messages wait, as far as the broker's table says."""
+    answer = await admin.ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
+    table = _document(answer.body).get("offsetTable")
+    names = (await admin.broker_config(address)).get("messageDelayLevel", "").split()
+    try:
+        stats = await admin.topic_stats(SCHEDULE_TOPIC)
+    except NoRoute:
+        return []
+    rows = []
+    for queue, bounds in stats.items():
+        level = queue.queue_id + 1
+        if queue.broker_name != broker or bounds.max_offset == bounds.min_offset == 0:
+            continue
+        done = table.get(str(level)) if isinstance(table, dict) else None
+        done = max(done if isinstance(done, int) else 0, bounds.min_offset)
+        rows.append(
+            {
+                "broker": broker,
+                "level": level,
+                "delay": names[level - 1] if level <= len(names) else "",
+                "waiting": max(0, bounds.max_offset - done),
+                "ever": bounds.max_offset,
+                "last_ms": bounds.last_update_timestamp,
+            }
+        )
+    return rows
+
+
+async def _timers(admin: AdminClient, broker: str, address: str) -> Row:
+    """Messages for any time, by topic."""
+    row: Row = {"broker": broker, "topics": [], "error": ""}
+    try:
+        answer = await admin.ask(address, RequestCode.GET_TIMER_METRICS)
+    except BrokerError as error:
+        row["error"] = str(error)
+        return row
+    counts = _document(answer.body).get("timingCount")
+    for topic, each in sorted(counts.items() if isinstance(counts, dict) else ()):
+        count = each.get("count") if isinstance(each, dict) else None
+        if isinstance(count, int) and count > 0:
+            row["topics"].append((topic, count))
+    return row
+
+
+async def _transactions(admin: AdminClient) -> list[Row]:
+    """By broker: half messages that are not settled, at most."""
+    try:
+        halves = await admin.topic_stats(TRANS_HALF_TOPIC)
+    except NoRoute:
+        return []
+    try:
+        settled = await admin.topic_stats(TRANS_OP_HALF_TOPIC)
+    except NoRoute:
+        settled = {}
+    try:
+        offsets = await admin.group_offsets(TRANSACTION_GROUP)
+    except MQError:
+        offsets = {}
+    rows = []
+    for queue, bounds in halves.items():
+        found = offsets.get(queue)
+        done = max(found.committed if found is not None else 0, bounds.min_offset)
+        rows.append(
+            {
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "open": max(0, bounds.max_offset - done),
+                "ever": bounds.max_offset,
+                "decisions": sum(
+                    each.max_offset for at, each in settled.items() if at.broker_name == queue.broker_name
+                ),
+                "last_ms": bounds.last_update_timestamp,
+            }
+        )
+    return rows
+
+
+def _document(body: bytes | memoryview) -> dict[str, Any]:
+    try:
+        document = msgspec.json.decode(bytes(body)) if len(body) else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+# --- users ---
+
+
+async def users_of(admin: AdminClient) -> Row:
+    """Of the first master that answers; each broker has its own."""
+    masters = await masters_of(admin)
+    if not masters:
+        return {"users": [], "broker": "", "supported": False, "masters": masters}
+    broker, address = next(iter(masters.items()))
+    try:
+        answer = await admin.ask(address, RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
+        rules = await admin.ask(
+            address, RequestCode.AUTH_LIST_ACL, ListAclsRequestHeader(subject_filter="", resource_filter="")
+        )
+    except BrokerError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or _NO_USERS in str(error):
+            return {"users": [], "broker": broker, "supported": False, "masters": masters}
+        raise
+    found = decode_body(list[UserInfo], answer.body) if len(answer.body) else []
+    acls = decode_body(list[AclInfo], rules.body) if len(rules.body) else []
+    by_user: dict[str, list[Row]] = {}
+    for acl in acls:
+        name = (acl.subject or "").partition(":")[2]
+        for policy in acl.policies or ():
+            by_user.setdefault(name, []).extend(
+                {
+                    "kind": policy.policy_type or "Custom",
+                    "resource": entry.resource or "",
+                    "actions": ", ".join(entry.actions or ()),
+                    "decision": entry.decision or "",
+                    "sources": ", ".join(entry.source_ips or ()),
+                }
+                for entry in policy.entries or ()
+            )
+    users = [
+        {
+            "name": each.username or "",
+            "type": each.user_type or "",
+            "status": each.user_status or "",
+            "rules": by_user.get(each.username or "", []),
+        }
+        for each in sorted(found, key=lambda each: each.username or "")
+    ]
+    return {
+        "users": users[:MAX_CLIENTS],
+        "broker": broker,
+        "supported": True,
+        "masters": masters,
+    }
+
+
+# --- figures ---
+
+
+def _rate(text: str | None) -> float | None:
+    """The rate over the last ten seconds, of ``10s 60s 600s``."""
+    return number_of((text or "").split(" ")[0])
+
+
+def _difference(figures: dict[str, str], now: str, morning: str) -> int | None:
+    high, low = number_of(figures.get(now)), number_of(figures.get(morning))
+    return None if high is None or low is None else int(high - low)
+
+
+def _total(figures: Any) -> float | None:
+    known = [each for each in figures if each is not None]
+    return sum(known) if known else None

@@ -1,0 +1,263 @@
+"""The pages about brokers: overview, brokers and their stores, settings, producers, what is delayed, users."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+
+from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from mqspark.config import did_you_mean
+from mqspark.errors import InvalidMessage
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers.admin_headers import (
+    CreateAclRequestHeader,
+    CreateUserRequestHeader,
+    DeleteAclRequestHeader,
+    DeleteUserRequestHeader,
+    UpdateUserRequestHeader,
+)
+from mqspark_server.console.clusterdata import (
+    brokers_of,
+    config_of,
+    delayed_of,
+    masters_of,
+    one_broker,
+    overview_of,
+    producers_of,
+    users_of,
+)
+from mqspark_server.console.rendering import ROOT, chart
+from mqspark_server.console.samples import History
+from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
+from mqspark_server.console.visitors import Form
+
+__all__ = ["add_cluster_pages"]
+
+MAX_WANTED = 255
+MAX_VALUE = 4_096
+_ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+
+
+def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
+    @router.get(ROOT)
+    @router.get(f"{ROOT}/")
+    async def overview(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            values = await overview_of(asked.admin)
+            history.note("cluster", now_ms(), values["in_tps"], values["out_tps"])
+            rates = chart("Messages per second", ["in", "out"], history.columns("cluster"))
+            return {**values, "chart": rates}
+
+        return await site.show(request, "overview.html", "Overview", work)
+
+    @router.get(f"{ROOT}/brokers")
+    async def brokers(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            return await brokers_of(asked.admin)
+
+        return await site.show(request, "brokers.html", "Brokers", work)
+
+    @router.get(f"{ROOT}/brokers/{{name}}")
+    async def broker(name: str, request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            values = await one_broker(asked.admin, name)
+            report = asked.report()
+            is_this = report is not None and report["broker"] == name
+            return {"tab": "Store", **values, "report": report if is_this else None}
+
+        return await site.show(request, "broker.html", "Brokers", work)
+
+    @router.get(f"{ROOT}/brokers/{{name}}/config")
+    async def config(name: str, request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            wanted = request.query_params.get("q", "").strip()[:MAX_WANTED]
+            address, found = await config_of(asked.admin, name)
+            rows = [
+                (key, value)
+                for key, value in sorted(found.items())
+                if wanted.lower() in key.lower() or wanted.lower() in value.lower()
+            ]
+            return {
+                "tab": "Settings",
+                "broker": name,
+                "address": address,
+                "wanted": wanted,
+                "settings": rows,
+                "count": len(found),
+            }
+
+        return await site.show(request, "config.html", "Brokers", work)
+
+    @router.post(f"{ROOT}/brokers/{{name}}/config")
+    async def configure(name: str, request: Request) -> Response:
+        def given(form: Form) -> tuple[str, str]:
+            key, value = form.one("key").strip(), form.one("value").strip()
+            if not key or any(mark in key + value for mark in "\r\n") or len(value) > MAX_VALUE:
+                raise InvalidMessage(
+                    f"give a key, and a value of one line with at most {MAX_VALUE} letters", field="key"
+                )
+            return key, value
+
+        async def ask(asked: Asking, form: Form) -> Confirmation:
+            key, value = given(form)
+            _, found = await config_of(asked.admin, name)
+            if key not in found:
+                raise Trouble(
+                    404,
+                    f"{name} has no setting {key[:80]}",
+                    did_you_mean(key[:80], found).lstrip("; ").capitalize() or "Look it up in the table.",
+                )
+            return Confirmation(
+                f"Change a setting of {name}?",
+                "Change",
+                columns=("Setting", "Now", "Then"),
+                rows=[(key, found[key], value)],
+            )
+
+        async def do(asked: Asking, form: Form) -> Done:
+            key, value = given(form)
+            address, _ = await config_of(asked.admin, name)
+            await asked.admin.update_broker_config(address, {key: value})
+            return Done(
+                f"{key} of {name} is {value}.", f"{ROOT}/brokers/{quote(name, safe='')}/config?q={quote(key)}"
+            )
+
+        return await site.change(request, "Brokers", ask, do)
+
+    @router.get(f"{ROOT}/producers")
+    async def producers(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            return await producers_of(asked.admin)
+
+        return await site.show(request, "producers.html", "Producers", work)
+
+    @router.get(f"{ROOT}/delayed")
+    async def delayed(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            return await delayed_of(asked.admin)
+
+        return await site.show(request, "delayed.html", "Delayed", work)
+
+    # --- users ---
+
+    @router.get(f"{ROOT}/users")
+    async def users(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            return {**await users_of(asked.admin), "actions": _ACTIONS}
+
+        return await site.show(request, "users.html", "Users", work)
+
+    async def everywhere(asked: Asking, code: int, header: Any, body: bytes = b"") -> None:
+        for address in (await masters_of(asked.admin)).values():
+            await asked.admin.ask(address, code, header, body)
+
+    async def places(asked: Asking) -> tuple[str, str]:
+        return "At the brokers", ", ".join(await masters_of(asked.admin))
+
+    @router.post(f"{ROOT}/users")
+    async def put_user(request: Request) -> Response:
+        """A new user, or another password, type or status of one."""
+
+        def given(form: Form) -> tuple[str, UserInfo]:
+            name = form.one("name").strip()
+            if not name:
+                raise InvalidMessage("give the user's name", field="name")
+            return name, UserInfo(
+                username=name,
+                password=form.one("password") or None,
+                user_type=form.one("type") or None,
+                user_status=form.one("status") or None,
+            )
+
+        async def ask(asked: Asking, form: Form) -> Confirmation:
+            name, info = given(form)
+            is_new = name not in [each["name"] for each in (await users_of(asked.admin))["users"]]
+            if is_new and not info.password:
+                raise InvalidMessage("a new user needs a password", field="password")
+            facts = [("User", name), ("Password", "a new one" if info.password else "stays")]
+            facts += [("Type", info.user_type or "Normal" if is_new else info.user_type or "stays")]
+            facts += [("Status", info.user_status or "enable" if is_new else info.user_status or "stays")]
+            facts.append(await places(asked))
+            title = f"Make the user {name}?" if is_new else f"Change the user {name}?"
+            return Confirmation(
+                title, "Make" if is_new else "Change", facts, is_dangerous=info.user_type == "Super"
+            )
+
+        async def do(asked: Asking, form: Form) -> Done:
+            name, info = given(form)
+            is_new = name not in [each["name"] for each in (await users_of(asked.admin))["users"]]
+            if is_new:
+                header: Any = CreateUserRequestHeader(username=name)
+                await everywhere(asked, RequestCode.AUTH_CREATE_USER, header, encode_body(info))
+            else:
+                header = UpdateUserRequestHeader(username=name)
+                await everywhere(asked, RequestCode.AUTH_UPDATE_USER, header, encode_body(info))
+            return Done(f"User {name} is {'there' if is_new else 'changed'}.", f"{ROOT}/users")
+
+        return await site.change(request, "Users", ask, do)
+
+    @router.post(f"{ROOT}/users/{{name}}/delete")
+    async def delete_user(name: str, request: Request) -> Response:
+        async def ask(asked: Asking, form: Form) -> Confirmation:
+            facts = [("User", name), await places(asked)]
+            return Confirmation(f"Delete the user {name} with all rules?", "Delete", facts, is_dangerous=True)
+
+        async def do(asked: Asking, form: Form) -> Done:
+            await everywhere(asked, RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=name))
+            return Done(f"User {name} is deleted.", f"{ROOT}/users")
+
+        return await site.change(request, "Users", ask, do)
+
+    @router.post(f"{ROOT}/users/{{name}}/rules")
+    async def put_rule(name: str, request: Request) -> Response:
+        def given(form: Form) -> PolicyEntryInfo:
+            actions = [each for each in form.all("actions") if each in _ACTIONS]
+            resource = form.one("resource").strip()
+            if not actions or not resource or form.one("decision") not in ("Allow", "Deny"):
+                raise InvalidMessage("give a resource, a decision and at least one action", field="resource")
+            return PolicyEntryInfo(
+                resource=resource,
+                actions=actions,
+                decision=form.one("decision"),
+                source_ips=form.one("sources").replace(",", " ").split(),
+            )
+
+        async def ask(asked: Asking, form: Form) -> Confirmation:
+            rule = given(form)
+            facts = [
+                ("User", name),
+                ("Resource", rule.resource or ""),
+                ("Actions", ", ".join(rule.actions or ())),
+                ("From", ", ".join(rule.source_ips or ()) or "anywhere"),
+                await places(asked),
+            ]
+            return Confirmation(f"{rule.decision} this to {name}?", str(rule.decision), facts)
+
+        async def do(asked: Asking, form: Form) -> Done:
+            subject = f"User:{name}"
+            policy = PolicyInfo(policy_type="Custom", entries=[given(form)])
+            body = encode_body(AclInfo(subject=subject, policies=[policy]))
+            await everywhere(
+                asked, RequestCode.AUTH_CREATE_ACL, CreateAclRequestHeader(subject=subject), body
+            )
+            return Done(f"The rules of {name} are changed.", f"{ROOT}/users")
+
+        return await site.change(request, "Users", ask, do)
+
+    @router.post(f"{ROOT}/users/{{name}}/rules/delete")
+    async def delete_rule(name: str, request: Request) -> Response:
+        async def ask(asked: Asking, form: Form) -> Confirmation:
+            facts = [("User", name), ("Resource", form.one("resource")), await places(asked)]
+            return Confirmation("Delete this rule?", "Delete", facts, is_dangerous=True)
+
+        async def do(asked: Asking, form: Form) -> Done:
+            header = DeleteAclRequestHeader(
+                subject=f"User:{name}", policy_type=form.one("kind") or None, resource=form.one("resource")
+            )
+            await everywhere(asked, RequestCode.AUTH_DELETE_ACL, header)
+            return Done(f"The rules of {name} are changed.", f"{ROOT}/users")
+
+        return await site.change(request, "Users", ask, do)

@@ -1,0 +1,118 @@
+"""Who may log in at the console: at a broker's by the broker's users, elsewhere by what the cluster says."""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+import ipaddress
+import logging
+from collections.abc import Callable
+
+from fastapi import Request
+
+from mqspark.auth.failures import Failures
+from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.clock import Clock
+from mqspark.errors import BrokerError, MQError
+from mqspark.protocol.codes import ResponseCode
+from mqspark_server.web.callers import TOO_MANY, Callers
+from mqspark_server.web.problems import Problem
+
+__all__ = ["BrokerDoor", "ClusterDoor"]
+
+KNOWN_MS = 10_000
+"""For so long is it known whether the cluster has users."""
+TIMEOUT_MS = 5_000
+_MAY_NOT = "has no permission"
+"""In the remark of a broker that knows the user, but does not let them do that."""
+log = logging.getLogger("mqspark.console")
+
+
+class BrokerDoor:
+    """Of the console of a broker."""
+
+    def __init__(self, has_users: Callable[[], bool]) -> None:
+        self._has_users = has_users
+
+    async def has_users(self) -> bool:
+        return self._has_users()
+
+    async def check(self, request: Request, name: str, secret: str) -> None:
+        """Raises Problem."""
+        callers: Callers = request.app.state.callers
+        callers.check_login(request.scope, name, secret)
+
+
+class ClusterDoor:
+    """Of a console for any cluster, on loopback. ``token``: for a cluster without users."""
+
+    def __init__(self, namesrv: str, options: ClientOptions, token: str, clock: Clock) -> None:
+        self._namesrv = namesrv
+        self._options = options
+        self._token = token
+        self._clock = clock
+        self._failures = Failures()
+        self._known: tuple[int, bool] | None = None
+
+    async def has_users(self) -> bool:
+        """Whether a broker refuses who shows no keys. Raises Problem when none can be asked."""
+        now_ms = self._clock.monotonic_ms()
+        if self._known is None or now_ms - self._known[0] > KNOWN_MS:
+            self._known = now_ms, await self._refusal(None) is not None
+        return self._known[1]
+
+    async def check(self, request: Request, name: str, secret: str) -> None:
+        """Raises Problem."""
+        client = request.client
+        address = "" if client is None else client.host
+        wait_ms = self._failures.wait_ms(address, self._clock.monotonic_ms())
+        if wait_ms:
+            raise Problem(429, TOO_MANY, headers={"Retry-After": str(-(-wait_ms // 1000))})
+        if await self.has_users():
+            refusal = (
+                "give an access key, too" if not name else await self._refusal(Credentials(name, secret))
+            )
+            is_in = refusal is None or _MAY_NOT in refusal
+        else:
+            is_in = not name and hmac.compare_digest(secret.encode("utf-8", "replace"), self._token.encode())
+            refusal = "this is not the token that the console printed when it began"
+        log.info("login from %s: %s", _loggable(address), "allowed" if is_in else "refused")
+        if not is_in:
+            self._failures.note(address, self._clock.monotonic_ms())
+            raise Problem(401, refusal or "")
+
+    async def _refusal(self, credentials: Credentials | None) -> str | None:
+        """What the first broker that answers says to who has no right; None: it answered."""
+        options = dataclasses.replace(self._options, credentials=credentials)
+        last = "the name servers know no broker"
+        async with AdminClient(self._namesrv, timeout_ms=TIMEOUT_MS, options=options) as admin:
+            try:
+                info = await admin.cluster_info()
+            except BrokerError as error:
+                if error.code == ResponseCode.NO_PERMISSION:
+                    return str(error)
+                raise Problem(502, str(error)) from None
+            except MQError as error:
+                raise Problem(502, str(error)) from None
+            for broker in info.broker_addr_table.values():
+                for address in broker.broker_addrs.values():
+                    try:
+                        await admin.broker_runtime_info(address)
+                    except BrokerError as error:
+                        return str(error) if error.code == ResponseCode.NO_PERMISSION else None
+                    except MQError as error:
+                        last = str(error)
+                        continue
+                    return None
+        if info.broker_addr_table:
+            raise Problem(502, last)
+        return None
+
+
+def _loggable(address: str) -> str:
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return "an unknown address"

@@ -1,0 +1,200 @@
+"""The pages about what went wrong and where messages went: dead letters, traces; and the live tail of a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Request, Response
+
+from mqspark.errors import InvalidMessage, MQError
+from mqspark.message import TRACE_TOPIC, MessageExt, check_group, check_topic
+from mqspark_server.console.data import MAX_ROWS, VIEWS, ConsoleData, Look, Page
+from mqspark_server.console.letterdata import (
+    MAX_RESENT,
+    LetterFilter,
+    dead_groups,
+    find_letters,
+    resend,
+    traced,
+)
+from mqspark_server.console.rendering import HEADERS, ROOT, message_row
+from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
+from mqspark_server.console.topicpages import wanted_page
+from mqspark_server.console.visitors import Form
+from mqspark_server.web.events import EventStream, event
+from mqspark_server.web.problems import Problem
+
+__all__ = ["add_letter_pages"]
+
+MAX_WANTED = 255
+SHOWN = 200
+"""Rows of the page that asks once more."""
+MAX_TAILS = 8
+PAUSE_S = 0.5
+ROUND = 256
+"""Messages that are shown in the order of their times, before the queues are asked again."""
+MAX_BEHIND = 200
+"""Messages of a queue that a tail catches up with; what is further behind is skipped."""
+_READ_AT_ONCE = 32
+_SECTION = "Dead letters"
+
+
+def add_letter_pages(router: APIRouter, site: Site) -> None:
+    path = f"{ROOT}/dead-letters"
+    tails = 0
+
+    @router.get(path)
+    async def groups(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            wanted, number, every = wanted_page(request)
+            found: Page = await dead_groups(asked.admin, wanted, number)
+            return {"page": found, "every": every}
+
+        return await site.show(request, "deadgroups.html", _SECTION, work)
+
+    @router.get(f"{path}/{{name}}")
+    async def letters(name: str, request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            check_group(name)
+            given = request.query_params
+            origin, tag, key = (
+                given.get(field, "").strip()[:MAX_WANTED] for field in ("origin", "tag", "key")
+            )
+            chosen = LetterFilter(origin, tag, key)
+            view = given.get("view") or "text"
+            if view not in VIEWS:
+                raise InvalidMessage(f"view is one of {VIEWS}", field="view")
+            found, is_more = await find_letters(asked.admin, name, chosen)
+            return {
+                "group": name,
+                "chosen": chosen,
+                "found": found,
+                "is_more": is_more,
+                "look": Look(view=view),
+            }
+
+        return await site.show(request, "deadletters.html", _SECTION, work)
+
+    @router.post(f"{path}/{{name}}/resend")
+    async def again(name: str, request: Request) -> Response:
+        def given(form: Form) -> tuple[LetterFilter, Literal["group", "topic"]]:
+            ids = None
+            if form.one("which") == "chosen":
+                ids = frozenset(form.all("id"))
+                if not ids:
+                    raise InvalidMessage("no dead letter is chosen", field="id")
+            origin, tag, key = (form.one(field).strip()[:MAX_WANTED] for field in ("origin", "tag", "key"))
+            return LetterFilter(origin, tag, key, ids), "topic" if form.one("to") == "topic" else "group"
+
+        async def ask(asked: Asking, form: Form) -> Confirmation:
+            check_group(name)
+            chosen, to = given(form)
+            found, is_more = await find_letters(asked.admin, name, chosen, MAX_RESENT)
+            if not found:
+                raise Trouble(404, "Nothing to send", "No dead letter is taken by this filter.")
+            rows: list[Any] = [
+                (each["origin"] or "unknown: not sent", each["place"], each["tags"] or "", each["preview"])
+                for each in (message_row(message, "text") for message in found[:SHOWN])
+            ]
+            facts = [("Dead letters", f"{len(found):,} ({chosen.words})")]
+            facts.append(
+                ("They go to", f"group {name} alone" if to == "group" else "the topics that they came from")
+            )
+            if is_more:
+                facts.append(("There are more", f"at most {MAX_RESENT:,} are sent at once"))
+            return Confirmation(
+                f"Send {len(found):,} dead letters again?",
+                "Send again",
+                facts,
+                ("From topic", "Where", "Tag", "Body"),
+                rows,
+                more=len(found) - len(rows),
+            )
+
+        async def do(asked: Asking, form: Form) -> Done:
+            check_group(name)
+            chosen, to = given(form)
+            found, _ = await find_letters(asked.admin, name, chosen, MAX_RESENT)
+            sent, unknown = await resend(asked, name, found, to)
+            text = f"{sent:,} dead letters are sent again."
+            if unknown:
+                text += f" {unknown:,} do not say where they came from."
+            fields = {"origin": chosen.origin, "tag": chosen.tag, "key": chosen.key}
+            return Done(text, f"{path}/{quote(name, safe='')}?{urlencode(fields)}")
+
+        return await site.change(request, _SECTION, ask, do)
+
+    @router.get(f"{ROOT}/trace")
+    async def trace(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            wanted = request.query_params.get("id", "").strip()[:MAX_WANTED]
+            topic = request.query_params.get("topic", "").strip()[:MAX_WANTED] or TRACE_TOPIC
+            check_topic(topic)
+            values: dict[str, Any] = {"wanted": wanted, "topic": topic, "steps": [], "trouble": ""}
+            if wanted:
+                try:
+                    values["steps"] = await traced(asked.admin, wanted, topic)
+                except MQError as error:
+                    values["trouble"] = str(error)
+            return values
+
+        return await site.show(request, "trace.html", "Trace", work)
+
+    @router.get(f"{ROOT}/topics/{{name}}/tail")
+    async def tail(name: str, request: Request) -> Response:
+        """Events with rows of messages, for the page of the live tail."""
+        nonlocal tails
+        try:
+            check_topic(name)
+            visitor = await site.visitors.of(request)
+        except (InvalidMessage, Problem) as error:
+            return Response(str(error), 400, HEADERS, "text/plain")
+        if (visitor.has_users and not visitor.is_in) or tails >= MAX_TAILS:
+            text = "log in" if tails < MAX_TAILS else f"{MAX_TAILS} tails are open already"
+            return Response(text, 503, HEADERS, "text/plain")
+        tails += 1
+
+        def ended() -> None:
+            nonlocal tails
+            tails -= 1
+
+        tag = request.query_params.get("tag", "")[:MAX_WANTED]
+        return EventStream(_arrivals(site, visitor, name, tag), ended)
+
+
+async def _arrivals(site: Site, visitor: Any, topic: str, tag: str) -> AsyncGenerator[bytes, None]:
+    yield b": from now on\n\n"
+    try:
+        async with site.connected(visitor) as asked:
+            data = ConsoleData(asked.admin)
+            places = {queue: high for queue, (_, high) in list((await data.bounds(topic)).items())[:MAX_ROWS]}
+            while True:
+                bounds = await data.bounds(topic)
+                arrived: list[MessageExt] = []
+                for queue, (low, high) in bounds.items():
+                    place = max(low, min(places.get(queue, high), high))
+                    if high - place > MAX_BEHIND:
+                        yield event("skipped", str(high - _READ_AT_ONCE - place))
+                        place = high - _READ_AT_ONCE
+                    places[queue] = place
+                    if place < high and len(arrived) < ROUND:
+                        answer = await asked.admin.read(
+                            queue, place, max_messages=_READ_AT_ONCE, expression=tag or "*"
+                        )
+                        # What came since the bounds were asked is shown with what came to other queues then.
+                        arrived += [each for each in answer.messages if each.queue_offset < high]
+                        places[queue] = min(high, max(answer.next_offset, place + 1))
+                for message in sorted(arrived, key=lambda each: each.store_timestamp_ms):
+                    row = await asyncio.to_thread(message_row, message, "text")
+                    yield event("message", json.dumps(row))
+                yield b": still here\n\n"
+                if all(places[queue] >= high for queue, (_, high) in bounds.items()):
+                    await asyncio.sleep(PAUSE_S)
+    except (MQError, Trouble) as error:
+        with contextlib.suppress(GeneratorExit):
+            yield event("problem", str(error))

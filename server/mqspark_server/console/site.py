@@ -1,0 +1,255 @@
+"""What all pages share: who looks, in whose name the cluster is asked, what becomes of an error, and that every change
+is asked about once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+
+from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, NoRoute
+from mqspark.protocol.codes import ResponseCode
+from mqspark_server.console.rendering import HEADERS, HTML, ROOT, render
+from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
+from mqspark_server.web.problems import Problem
+
+__all__ = ["Asking", "ClusterAt", "Done", "Confirmation", "Site", "Trouble"]
+
+AT_ONCE = 4
+"""Pages that are made at the same time; others wait."""
+PAGE_S = 20.0
+CHANGE_S = 60.0
+TIMEOUT_MS = 5_000
+_ABSENT = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAt:
+    """Where to ask. ``problem``: why nothing can be shown, and what to do about it. ``report``: what this process
+    knows of its own store."""
+
+    namesrv: str
+    options: ClientOptions
+    problem: str | None = None
+    report: Callable[[], dict[str, Any] | None] = lambda: None
+    links: Sequence[tuple[str, str]] = ()
+    """What else this process has for a browser: name and path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A cluster, asked in a visitor's name."""
+
+    admin: AdminClient
+    namesrv: str
+    options: ClientOptions
+    visitor: Visitor
+    report: Callable[[], dict[str, Any] | None]
+
+
+class Trouble(Exception):
+    def __init__(self, status: int, title: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.title, self.detail = status, title, detail
+
+
+@dataclass(slots=True)
+class Confirmation:
+    """What a change would do. ``button``: the verb."""
+
+    title: str
+    button: str
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    columns: Sequence[str] = ()
+    rows: list[Sequence[object]] = field(default_factory=list)
+    is_dangerous: bool = False
+    more: int = 0
+    """Rows that are not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    message: str
+    path: str
+    """Of the page to go to."""
+
+
+Work = Callable[[Asking], Awaitable[dict[str, Any]]]
+Ask = Callable[[Asking, Form], Awaitable[Confirmation]]
+Do = Callable[[Asking, Form], Awaitable[Done]]
+
+
+class Site:
+    """``cluster`` is asked for each page."""
+
+    def __init__(self, cluster: Callable[[], ClusterAt], visitors: Visitors) -> None:
+        self._cluster = cluster
+        self.visitors = visitors
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    # --- pages ---
+
+    async def show(self, request: Request, template: str, section: str, work: Work) -> Response:
+        """The page with what ``work`` finds out; or the page about what is wrong."""
+        try:
+            visitor = await self.visitors.of(request)
+            if visitor.has_users and not visitor.is_in:
+                return self._to_login(request)
+            async with asyncio.timeout(PAGE_S), self._gate:
+                async with self.connected(visitor) as asked:
+                    values = await work(asked)
+        except Exception as error:
+            return await self._troubled(request, error, section)
+        return await self.page(request, template, section, visitor, values)
+
+    async def page(
+        self,
+        request: Request,
+        template: str,
+        section: str,
+        visitor: Visitor,
+        values: dict[str, Any],
+        status: int = 200,
+    ) -> Response:
+        is_part = request.headers.get("hx-request") == "true"
+        values = {
+            "section": section,
+            "visitor": visitor,
+            "here": _here(request),
+            "place": self._cluster().namesrv or "none",
+            "links": self._cluster().links,
+            "note": "" if is_part else visitor.take_note(),
+            **values,
+        }
+        content = await asyncio.to_thread(render, template, values)
+        return Response(content, status, {**HEADERS, "cache-control": "no-store"}, HTML)
+
+    def connected(self, visitor: Visitor) -> _Connected:
+        """Raises Trouble."""
+        return _Connected(self._cluster(), visitor)
+
+    async def _troubled(self, request: Request, error: Exception, section: str) -> Response:
+        """Raises what is a fault of the console itself."""
+        status, title, detail = _trouble(error)
+        nobody = Visitor(None, has_users=False)
+        try:
+            visitor = await self.visitors.of(request)
+        except Problem:
+            visitor = nobody
+        values = {"title": title, "detail": detail}
+        return await self.page(request, "problem.html", section, visitor, values, status)
+
+    async def absent(self, request: Request) -> Response:
+        trouble = Trouble(404, "There is no such page", "The console has none at this address.")
+        return await self._troubled(request, trouble, "")
+
+    def _to_login(self, request: Request) -> Response:
+        where = _here(request) if request.method == "GET" else ROOT
+        return RedirectResponse(f"{ROOT}/login?to={quote(where, safe='')}", 303, HEADERS)
+
+    # --- changes ---
+
+    async def change(self, request: Request, section: str, ask: Ask, do: Do) -> Response:
+        """A form that changes something: the first time ``ask`` says what would happen, and the same form comes back;
+        the second time ``do`` does it."""
+        try:
+            visitor = await self.visitors.of(request)
+            if not visitor.is_in:
+                return self._to_login(request)
+            form = await read_form(request, visitor)
+            async with asyncio.timeout(CHANGE_S), self._gate:
+                async with self.connected(visitor) as asked:
+                    if not form.is_on("sure"):
+                        question = await ask(asked, form)
+                        values = {
+                            "question": question,
+                            "fields": form.pairs(),
+                            "action": request.url.path,
+                            "back": _inside(form.one("back")),
+                        }
+                        return await self.page(request, "confirm.html", section, visitor, values)
+                    done = await do(asked, form)
+        except Exception as error:
+            return await self._troubled(request, error, section)
+        visitor.note(done.message)
+        return RedirectResponse(done.path, 303, HEADERS)
+
+
+class _Connected:
+    def __init__(self, at: ClusterAt, visitor: Visitor) -> None:
+        if at.problem is not None:
+            raise Trouble(503, "The console cannot show this cluster", at.problem)
+        options = at.options
+        if visitor.credentials is not None:
+            options = dataclasses.replace(options, credentials=visitor.credentials)
+        elif options.credentials is not None or _has_own_keys():
+            raise Trouble(
+                503,
+                "The console has keys of its own",
+                "Its pages would have their rights: start it without MQSPARK_ACCESS_KEY and MQSPARK_CREDENTIALS_FILE"
+                " in its environment, and log in here.",
+            )
+        admin = AdminClient(at.namesrv, timeout_ms=TIMEOUT_MS, options=options)
+        self._asked = Asking(admin, at.namesrv, options, visitor, at.report)
+
+    async def __aenter__(self) -> Asking:
+        await self._asked.admin.start()
+        return self._asked
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._asked.admin.stop()
+
+
+def _inside(where: str) -> str:
+    """A path of the console."""
+    return where if where.startswith(f"{ROOT}/") else ROOT
+
+
+def _has_own_keys() -> bool:
+    try:
+        return Credentials.from_environment() is not None
+    except ConfigError:
+        return True
+
+
+def _here(request: Request) -> str:
+    query = request.url.query
+    return f"{request.url.path}?{query}" if query else request.url.path
+
+
+def _trouble(error: Exception) -> tuple[int, str, str]:
+    """Status, title and detail of a page. Raises the error again if it is a fault of the console itself."""
+    match error:
+        case Trouble():
+            return error.status, error.title, error.detail
+        case Problem():
+            return error.status, "This is refused", error.detail
+        case NoForm():
+            return 400, "This form cannot be taken", str(error)
+        case TimeoutError():
+            return (
+                504,
+                "The cluster did not answer in time",
+                "Try again; what was asked for may have happened.",
+            )
+        case InvalidMessage() | ConfigError():
+            return 400, "This cannot be asked", str(error)
+        case BrokerError(code=ResponseCode.NO_PERMISSION):
+            return 403, "You may not do that", str(error)
+        case NoRoute():
+            return 404, "There is no such name", str(error)
+        case BrokerError() if error.code in _ABSENT:
+            return 404, "There is no such name", str(error)
+        case MQError():
+            return 502, "The cluster cannot be asked", str(error)
+    raise error

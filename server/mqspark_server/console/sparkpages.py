@@ -1,0 +1,217 @@
+"""The pages about Spark: streaming queries that read or write topics, by the progress that a listener publishes
+(``pyspark_pymq.observe``).
+
+Each message of the topic is one event of one query, as JSON. Nobody is trusted to have written it: what is not of the
+form is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from mqspark.client.admin import AdminClient
+from mqspark.errors import InvalidMessage, NoRoute
+from mqspark.message import MessageExt, check_topic
+from mqspark_server.console.data import Row
+from mqspark_server.console.rendering import ROOT, chart
+from mqspark_server.console.site import Asking, Site, Trouble
+
+__all__ = ["add_spark_pages"]
+
+PROGRESS_TOPIC = "mqspark_spark"
+"""Where ``observe`` writes unless it is told otherwise."""
+EVENTS_READ = 2_000
+"""The newest of each queue."""
+MAX_QUEUES = 8
+MAX_QUERIES = 200
+SILENT_MS = 120_000
+"""A query that says nothing for so long is shown as silent."""
+_READ_AT_ONCE = 256
+_SECTION = "Streaming queries"
+
+
+def add_spark_pages(router: APIRouter, site: Site) -> None:
+    @router.get(f"{ROOT}/spark")
+    async def queries(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            topic = _topic(request)
+            events = await _events(asked.admin, topic)
+            rows = _latest(events or ())
+            return {
+                "topic": topic,
+                "is_there": events is not None,
+                "queries": rows[:MAX_QUERIES],
+                "count": len(rows),
+            }
+
+        return await site.show(request, "spark.html", _SECTION, work)
+
+    @router.get(f"{ROOT}/spark/{{query}}")
+    async def query(query: str, request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            topic = _topic(request)
+            events = [each for each in await _events(asked.admin, topic) or () if each["id"] == query]
+            if not events:
+                raise Trouble(404, "There is no such query", "None of the newest events is of this query.")
+            steps = [each for each in events if each["event"] == "progress"]
+            times = [each["at_ms"] / 1000 for each in steps]
+            rates = chart(
+                "Rows per second",
+                ["in", "processed"],
+                [times, [each["in_rate"] for each in steps], [each["out_rate"] for each in steps]],
+            )
+            durations = chart("Batch, ms", ["ms"], [times, [each["duration_ms"] for each in steps]])
+            lags = chart("Lag, messages", ["lag"], [times, [each["lag"] for each in steps]])
+            return {
+                "topic": topic,
+                "query": _latest(events)[0],
+                "charts": [rates, durations, lags] if steps else [],
+                "batches": steps[:-21:-1],
+            }
+
+        return await site.show(request, "query.html", _SECTION, work)
+
+
+def _topic(request: Request) -> str:
+    topic = request.query_params.get("topic", "").strip() or PROGRESS_TOPIC
+    check_topic(topic)
+    return topic
+
+
+async def _events(admin: AdminClient, topic: str) -> list[Row] | None:
+    """The newest, oldest first; None: there is no such topic."""
+    try:
+        stats = await admin.topic_stats(topic)
+    except NoRoute:
+        return None
+    read: list[MessageExt] = []
+    for queue, bounds in list(stats.items())[:MAX_QUEUES]:
+        place = max(bounds.min_offset, bounds.max_offset - EVENTS_READ)
+        while place < bounds.max_offset:
+            answer = await admin.read(queue, place, max_messages=_READ_AT_ONCE)
+            read += answer.messages
+            if answer.next_offset <= place:
+                break
+            place = answer.next_offset
+    found = (_event(each) for each in read)
+    return sorted((each for each in found if each is not None), key=lambda each: each["at_ms"])
+
+
+def _event(message: MessageExt) -> Row | None:
+    try:
+        document = json.loads(message.body)
+    except (ValueError, RecursionError, InvalidMessage):
+        return None
+    if not isinstance(document, dict) or not isinstance(document.get("id"), str):
+        return None
+    event = document.get("event")
+    if event not in ("started", "progress", "idle", "terminated"):
+        return None
+    progress = document.get("progress")
+    progress = progress if isinstance(progress, dict) else {}
+    sources = [_source(each) for each in _dicts(progress.get("sources"))]
+    lags = [each["lag"] for each in sources if each["lag"] is not None]
+    durations = progress.get("durationMs")
+    return {
+        "id": document["id"][:64],
+        "run": str(document.get("runId") or "")[:64],
+        "name": str(document.get("name") or "")[:200],
+        "app": str(document.get("app") or "")[:200],
+        "event": event,
+        "error": str(document.get("error") or "")[:4_000],
+        "at_ms": message.store_timestamp_ms,
+        "batch": _number(progress.get("batchId")),
+        "rows": _number(progress.get("numInputRows")),
+        "in_rate": _number(progress.get("inputRowsPerSecond")),
+        "out_rate": _number(progress.get("processedRowsPerSecond")),
+        "duration_ms": _number(durations.get("triggerExecution")) if isinstance(durations, dict) else None,
+        "durations": [
+            (str(name)[:60], value)
+            for name, value in (durations.items() if isinstance(durations, dict) else ())
+            if _number(value) is not None
+        ][:20],
+        "sources": sources,
+        "sink": str((progress.get("sink") or {}).get("description") or "")[:200]
+        if isinstance(progress.get("sink"), dict)
+        else "",
+        "state_rows": sum(
+            _number(each.get("numRowsTotal")) or 0 for each in _dicts(progress.get("stateOperators"))
+        ),
+        "state_bytes": sum(
+            _number(each.get("memoryUsedBytes")) or 0 for each in _dicts(progress.get("stateOperators"))
+        ),
+        "lag": sum(lags) if lags else None,
+    }
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)][:32] if isinstance(value, list) else []
+
+
+def _source(source: dict[str, Any]) -> Row:
+    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    lag = None
+    if latest:
+        lag = sum(max(0, offset - end.get(queue, 0)) for queue, offset in latest.items())
+    return {
+        "description": str(source.get("description") or "")[:200],
+        "rows": _number(source.get("numInputRows")),
+        "lag": lag,
+        "offsets": [(queue, offset, latest.get(queue)) for queue, offset in sorted(end.items())][:256],
+    }
+
+
+def _offsets(value: object, before: str = "", depth: int = 0) -> dict[str, int]:
+    """The leaves of an offset: names of topic, broker and queue joined, to the queue's offset."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    found: dict[str, int] = {}
+    if not isinstance(value, dict) or depth > 4:
+        return found
+    for name, each in list(value.items())[:4_096]:
+        path = f"{before}:{name}" if before else str(name)
+        if isinstance(each, int) and not isinstance(each, bool):
+            found[path[:200]] = each
+        else:
+            found |= _offsets(each, path, depth + 1)
+    return found
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _latest(events: Iterable[Row]) -> list[Row]:
+    """One row a query: its last progress, and its state now."""
+    rows: dict[str, Row] = {}
+    now_ms = time.time() * 1000
+    for each in events:
+        row = rows.setdefault(each["id"], dict(each))
+        if each["event"] == "progress":
+            row |= each
+        row |= {
+            "event": each["event"],
+            "at_ms": each["at_ms"],
+            "name": each["name"] or row["name"],
+            "run": each["run"],
+        }
+        row["error"] = each["error"]
+    for row in rows.values():
+        silent = now_ms - row["at_ms"] > SILENT_MS
+        row["state"] = {"terminated": "failed" if row["error"] else "ended", "idle": "idle"}.get(
+            row["event"], "running"
+        )
+        if silent and row["event"] != "terminated":
+            row["state"] = "silent"
+    return sorted(rows.values(), key=lambda row: (row["state"] not in ("running", "idle"), -row["at_ms"]))

@@ -1,0 +1,189 @@
+"""Who looks at the pages: sessions by a cookie, and the forms that they send.
+
+A visitor of a cluster with users asks the brokers with their own keys, which are held in memory as long as the session
+lasts; so the brokers judge and audit them as they do any client. A cluster without users is open to read; to change it,
+a visitor shows the token that the process printed when it began.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import parse_qsl
+
+from fastapi import Request
+
+from mqspark.client.remoting.credentials import Credentials
+from mqspark_server.web.sessions import LONGEST_MS, Login, Logins
+
+__all__ = ["Door", "Form", "NoForm", "Visitor", "Visitors", "read_form"]
+
+FORM_BYTES = 8 << 20
+"""Of one form; a message's body is in one."""
+MAX_FIELDS = 2_048
+MAX_COOKIES_LENGTH = 8_192
+PATH = "/console"
+
+
+class NoForm(Exception):
+    """A form that cannot be taken; says why."""
+
+
+class Door(Protocol):
+    """Who may come in. Raises Problem."""
+
+    async def has_users(self) -> bool:
+        """Whether the cluster has users: then nobody sees anything without keys."""
+        ...
+
+    async def check(self, request: Request, name: str, secret: str) -> None:
+        """Whether these are the keys of a user, or with an empty name the token."""
+        ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    credentials: Credentials | None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """``has_users``: of the cluster."""
+
+    login: Login | None
+    has_users: bool
+
+    @property
+    def user(self) -> str:
+        return "" if self.login is None else self.login.user
+
+    @property
+    def is_in(self) -> bool:
+        return self.login is not None
+
+    @property
+    def csrf(self) -> str:
+        return "" if self.login is None else self.login.csrf_token
+
+    @property
+    def credentials(self) -> Credentials | None:
+        kept = None if self.login is None else self.login.kept
+        return kept.credentials if isinstance(kept, _Kept) else None
+
+    def note(self, message: str) -> None:
+        """For the next page."""
+        if self.login is not None and isinstance(self.login.kept, _Kept):
+            self.login.kept.message = message
+
+    def take_note(self) -> str:
+        kept = None if self.login is None else self.login.kept
+        if not isinstance(kept, _Kept):
+            return ""
+        message, kept.message = kept.message, ""
+        return message
+
+
+class Visitors:
+    """The sessions of one console. ``now_ms``: a clock that only moves forward."""
+
+    def __init__(self, door: Door, now_ms: Callable[[], int]) -> None:
+        self._door = door
+        self._now_ms = now_ms
+        self._logins = Logins()
+
+    async def of(self, request: Request) -> Visitor:
+        """Raises Problem."""
+        has_users = await self._door.has_users()
+        secret = _cookie(request)
+        login = None if secret is None else self._logins.find(secret, self._now_ms())
+        if login is not None and bool(login.user) != has_users:  # users came or went
+            login = None
+        return Visitor(login, has_users)
+
+    async def enter(self, request: Request, name: str, secret: str) -> str:
+        """The cookie to set. Raises Problem."""
+        await self._door.check(request, name, secret)
+        credentials = Credentials(name, secret) if name else None
+        session, _ = self._logins.open(name, "", self._now_ms(), kept=_Kept(credentials))
+        return _set_cookie(request, session, LONGEST_MS // 1000)
+
+    def leave(self, request: Request) -> str:
+        secret = _cookie(request)
+        if secret is not None:
+            self._logins.end(secret)
+        return _set_cookie(request, "", 0)
+
+
+def _cookie_name(request: Request) -> str:
+    server = request.scope.get("server") or ("", 0)
+    return f"mqspark-console-{server[1]}"
+
+
+def _cookie(request: Request) -> str | None:
+    header = request.headers.get("cookie", "")
+    if len(header) > MAX_COOKIES_LENGTH:
+        return None
+    wanted = _cookie_name(request)
+    for part in header.split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == wanted:
+            return value
+    return None
+
+
+def _set_cookie(request: Request, value: str, max_age_s: int) -> str:
+    secure = "; Secure" if request.scope.get("scheme") == "https" else ""
+    return f"{_cookie_name(request)}={value}; Path={PATH}; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}"
+
+
+class Form:
+    """The fields of a form."""
+
+    def __init__(self, fields: Mapping[str, list[str]]) -> None:
+        self._fields = dict(fields)
+
+    def one(self, name: str, default: str = "") -> str:
+        values = self._fields.get(name)
+        return values[0] if values else default
+
+    def all(self, name: str) -> list[str]:
+        return self._fields.get(name, [])
+
+    def is_on(self, name: str) -> bool:
+        return bool(self.one(name))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """All fields, for the page that asks once more."""
+        return [
+            (name, value)
+            for name, values in self._fields.items()
+            if name not in ("csrf", "sure")
+            for value in values
+        ]
+
+
+async def read_form(request: Request, visitor: Visitor) -> Form:
+    """The form of a visitor who is in. Raises NoForm."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise NoForm("A form is sent as application/x-www-form-urlencoded.")
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > FORM_BYTES:
+            raise NoForm(f"A form has at most {FORM_BYTES} bytes.")
+    fields: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(
+            content.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"
+        ):
+            fields.setdefault(name, []).append(value)
+    except ValueError:
+        raise NoForm("The form cannot be read.") from None
+    form = Form(fields)
+    if visitor.is_in and not hmac.compare_digest(form.one("csrf").encode(), visitor.csrf.encode()):
+        raise NoForm("The form is not of this session: load the page again.")
+    return form
