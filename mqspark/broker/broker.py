@@ -54,6 +54,7 @@ from mqspark.broker.service import Service
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.calls import Calls
 from mqspark.broker.state.changes import PendingChanges
+from mqspark.broker.state.coldreads import ColdReads
 from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
@@ -191,6 +192,7 @@ class BrokerCore:
             writer=Writer(store, topics, mappings, stats),
             calls=Calls(clock),
             slow_readers=SlowReaders(config, clock, store, groups),
+            cold_reads=ColdReads(config, store_config, clock),
         )
         if config_file is None:
             config_file = store.config_file
@@ -375,6 +377,8 @@ class BrokerCore:
             state.locks.ledger,
             state.stats.ledger,
             state.slow_readers.ledger,
+            state.cold_reads.ledger,
+            self.pulls.held.ledger,
             modes.ledger,
             self.pulls.parked.ledger,
             self.waiting_reads.ledger,
@@ -496,6 +500,7 @@ class BrokerCore:
         if self.follower is None:
             state.slow_readers.tick()
             self._part_cleaner.tick()
+        state.cold_reads.tick()
         self.pulls.expire()
         self.waiting_reads.expire()
         self.routes.expire()
@@ -572,8 +577,11 @@ class BrokerCore:
     def validate(self) -> None:
         """Check the invariants of clients, locks, parked requests, POP and timers. For tests: it visits everything."""
         state = self.state
-        for part in (state.clients, state.filters, state.locks, self.pulls.parked, self.pop, self.timers):
+        pulls = self.pulls
+        for part in (state.clients, state.filters, state.locks, state.cold_reads, pulls.parked, pulls.held):
             part.validate()
+        self.pop.validate()
+        self.timers.validate()
 
     # --- blocking work ---
 

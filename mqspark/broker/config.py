@@ -225,6 +225,14 @@ class BrokerConfig:
     """Whether a group that reads too far behind the end of the log may not consume any longer."""
     consumer_fallbehind_threshold: int = 16 << 30
     """How many bytes behind that is."""
+    cg_cold_read_threshold: int = 3 << 20
+    """With coldDataFlowControlEnable, bytes of cold data that a group may read in five seconds."""
+    global_cold_read_threshold: int = 100 << 20
+    """The same for all groups together."""
+    cold_ctr_strategy_enable: bool = False
+    """Whether the thresholds of groups move with what is read."""
+    use_pid_cold_ctr_strategy: bool = field(default=True, metadata={"key": "usePIDColdCtrStrategy"})
+    """By the last ten periods (a PID controller); otherwise by this one alone."""
 
     archive_url: str = ""
     """The table of the job ``archive``: its messages are served when the log no longer has them; "": none."""
@@ -309,7 +317,15 @@ class BrokerConfig:
         self.unproven_networks  # noqa: B018 - raises for what is no address
         check_numbers(self, "max_error_rate_of_bloom_filter", most=99)
         check_numbers(self, "broker_id", "in_sync_replicas", least=0)
-        check_numbers(self, "max_tables_bytes", "consumer_fallbehind_threshold", least=0, most=INT64_MAX)
+        check_numbers(
+            self,
+            "max_tables_bytes",
+            "consumer_fallbehind_threshold",
+            "cg_cold_read_threshold",
+            "global_cold_read_threshold",
+            least=0,
+            most=INT64_MAX,
+        )
         check_numbers(self, "archive_cache_bytes", "archive_fetch_memory_bytes", most=INT64_MAX)
         check_numbers(self, "archive_read_timeout", "archive_refresh_interval")
         check_numbers(
@@ -483,7 +499,15 @@ UPDATABLE_KEYS = frozenset(
         "waitTimeMillsInTransactionQueue",
         "waitTimeMillsInAckQueue",
         "waitTimeMillsInAdminBrokerQueue",
+        "cgColdReadThreshold",
+        "globalColdReadThreshold",
+        "coldCtrStrategyEnable",
+        "usePIDColdCtrStrategy",
         # of the store's settings
+        "accessMessageInMemoryHotRatio",
+        "coldDataFlowControlEnable",
+        "coldDataScanEnable",
+        "dataReadAheadEnable",
         "maxMessageSize",
         "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInMemory",

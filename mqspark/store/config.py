@@ -106,6 +106,15 @@ class StoreConfig:
     max_transfer_count_on_bulk_read: int = 16_384
     access_message_in_memory_max_ratio: int = 40
     """Percentage of physical memory that is assumed to cache the end of the log."""
+    access_message_in_memory_hot_ratio: int = 26
+    """The same for the flow control of reads of cold data: what lies farther behind is cold."""
+    cold_data_flow_control_enable: bool = False
+    """Whether groups that read more cold data than their share have to wait."""
+    cold_data_scan_enable: bool = False
+    """Whether the kernel is asked at each such read if the record is in memory after all."""
+    data_read_ahead_enable: bool = True
+    """Whether the kernel reads the log ahead of those who read it; false spares a disk that is asked for scattered
+    records."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
     scrub_bytes_per_second: int = 8 << 20
     """Bytes per second of the log, as found at start, that are read in the background and compared with the

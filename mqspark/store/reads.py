@@ -153,6 +153,14 @@ class Reads:
         )
         return [record for position in sorted(found) if (record := self.record_at(position)) is not None]
 
+    def is_in_cold_area(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message is so old that it is probably not in memory. Raises StoreUnreadable."""
+        try:
+            return self._fetcher.is_in_cold_area(topic, queue_id, offset)
+        except (OSError, MemoryError) as error:
+            again = functools.partial(self.is_in_cold_area, topic, queue_id, offset)
+            raise self._unreadable(f"queue {queue_id} of topic {topic}", again, error) from error
+
     def earliest_store_timestamp(self) -> int:
         """Store time of the first record of the log; -1 when the log is empty or cannot be read."""
         log = self._log

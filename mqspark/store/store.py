@@ -118,6 +118,7 @@ class MessageStore:
             max_mapped=max_segments,
             budget=log_budget,
         )
+        self.log.set_read_ahead(config.data_read_ahead_enable)
         self._condition = condition = Condition(
             root,
             hold=self.log.hold,
@@ -264,6 +265,7 @@ class MessageStore:
         self.parts_at = reads.parts_at
         self.log_from = reads.log_from
         self.query_message = reads.query_message
+        self.is_in_cold_area = reads.is_in_cold_area
         self.earliest_store_timestamp = reads.earliest_store_timestamp
         self.entries = offsets.entries
         self.max_offset = offsets.max_offset
@@ -297,6 +299,7 @@ class MessageStore:
     def refresh_settings(self) -> None:
         """Apply changes of ``config`` to the values that are cached beside it."""
         self._appender.max_body_bytes = self.config.max_message_size
+        self.log.set_read_ahead(self.config.data_read_ahead_enable)
 
     # --- life -----------------------------------------------------------------------------------------------
 

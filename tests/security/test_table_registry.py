@@ -82,6 +82,7 @@ SERVERS = {
     "RemotingServer._outbox": "connections with answers, emptied every turn",
     "Session._outbox": "connections with answers, emptied every turn",
     "Calls._waiting": "MAX_CALLS, without the bodies",
+    "ColdReads._errors": "ten numbers",
     "Deferred._waiting": "MAX_UNSYNCED pops",
     "DelayOffsets._waiting": "deliveries until the next sync, a slice of messages each tick: three numbers each",
     "Fetcher.damaged": "damaged records of one read, some kept for the report",

@@ -34,8 +34,6 @@ def shown(peer: Peer, code: int, ext: dict[str, str] | None = None) -> Any:
         (RequestCode.AUTH_CREATE_USER, 1, "no users yet"),
         (RequestCode.AUTH_LIST_ACL, 1, "no access control yet"),
         (RequestCode.GET_BROKER_EPOCH_CACHE, 1, "this request only for controllerMode"),
-        (RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 3, " request type 2001 not supported: "),
-        (RequestCode.SET_COMMITLOG_READ_MODE, 3, " request type 2004 not supported: "),
         (RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, 3, "RocksDB"),
         (RequestCode.ADD_BROKER, 3, "no container"),
         (RequestCode.GET_BROKER_LITE_INFO, 3, "no lite topics"),
@@ -67,11 +65,6 @@ def test_a_master_without_replicas(bench: Bench) -> None:
     assert info["master"] is True
     assert info["masterCommitLogMaxOffset"] == bench.store.max_physical_offset > 0
     assert (info["inSyncSlaveNums"], info["haConnectionInfo"]) == (0, [])
-
-
-def test_no_group_is_held_back_for_cold_reads(bench: Bench) -> None:
-    info = shown(bench.peer(), RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
-    assert (info["runtimeTable"], info["configTable"], info["globalAcc"]) == ({}, {}, 0)
 
 
 @pytest.mark.parametrize(

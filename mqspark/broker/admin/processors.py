@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mqspark.broker.admin.change import AnswerWhenSafe, KeepSettings
+from mqspark.broker.admin.coldadmin import ColdAdminProcessor
 from mqspark.broker.admin.connections import ConnectionsProcessor
 from mqspark.broker.admin.groupadmin import GroupAdminProcessor
 from mqspark.broker.admin.housekeeping import HousekeepingProcessor
@@ -41,5 +42,6 @@ def admin_handlers(
         LagProcessor(state).handlers,
         ConnectionsProcessor(state).handlers,
         HousekeepingProcessor(state).handlers,
+        ColdAdminProcessor(state).handlers,
         UnsupportedProcessor(state).handlers,
     )

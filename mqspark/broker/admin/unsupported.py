@@ -7,8 +7,6 @@ All other requests are refused with a remark that names the missing part.
 from __future__ import annotations
 
 from mqspark.broker.state.state import BrokerState
-from mqspark.protocol.bodies.admin_bodies import ColdDataFlowInfo
-from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
@@ -22,7 +20,6 @@ _FILE_ENGINE, _ROCKSDB_ENGINE = "F", "R"
 
 _NO_USERS = "this broker has no users yet, everybody may do everything"
 _NO_ACL = "this broker has no access control yet, everybody may do everything"
-_NO_COLD_CONTROL = "there is no flow control of cold reads"
 _NO_LITE = "there are no lite topics"
 _NO_CONTAINER = "this broker is no container of brokers"
 
@@ -42,9 +39,6 @@ _NOT_CONFIGURED = {
 """Refused with SYSTEM_ERROR, as by a RocketMQ broker that is not configured for them."""
 
 _NOT_SUPPORTED = {
-    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_CONTROL,
-    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_CONTROL,
-    RequestCode.SET_COMMITLOG_READ_MODE: "how the log is read ahead is left to the kernel",
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: "no queue is kept in RocksDB",
     RequestCode.ADD_BROKER: _NO_CONTAINER,
     RequestCode.REMOVE_BROKER: _NO_CONTAINER,
@@ -67,7 +61,6 @@ class UnsupportedProcessor:
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.nothing_to_do,
             RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.nothing_to_do,
             RequestCode.POP_ROLLBACK: self.nothing_to_do,
-            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: self.cold_data_info,
             RequestCode.SWITCH_TIMER_ENGINE: self.switch_timer_engine,
         }
         self.handlers: dict[int, Handler] = merged(
@@ -89,10 +82,6 @@ class UnsupportedProcessor:
         """Report success without any effect. A master does not follow another broker's flush offset (908);
         settings (355) and POP's records (200056) are in files, not in RocksDB."""
         return ok(command)
-
-    def cold_data_info(self, session: Session, command: Command) -> bytes:
-        """An empty table: no group is throttled for cold reads."""
-        return ok(command, None, encode_body(ColdDataFlowInfo()))
 
     def switch_timer_engine(self, session: Session, command: Command) -> bytes:
         """Switch between timer wheel and RocksDB; only the timer wheel exists."""

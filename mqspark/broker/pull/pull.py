@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pull.elsewhere import ReadsElsewhere
+from mqspark.broker.pull.held_pulls import HeldPulls
 from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
 from mqspark.broker.state.groups import TAG
 from mqspark.broker.state.rpctimes import Rpc
@@ -25,6 +26,7 @@ from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import tag_codes
 from mqspark.logs import sparing
 from mqspark.message import PERM_READ
+from mqspark.protocol.bodies.client_bodies import ConsumeType
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
@@ -119,6 +121,7 @@ class PullProcessor:
         self._get = state.store.get
         self._at_once = state.stats.rpc.row(Rpc(_PULL, int(ResponseCode.SUCCESS), waited=False))
         self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
+        self.held = HeldPulls(state.clock)
         self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
         """Pulls that are no longer parked and not served yet."""
         self._woken_now = 0
@@ -157,6 +160,8 @@ class PullProcessor:
             )
         if logic is not None and not logic.is_local:
             self._elsewhere.pull(session, command, header, pull, logic)
+            return
+        if state.cold_reads.must_wait(pull.group) and self._waits(pull):
             return
         reset = state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:  # the client's commit offset is from before the reset
@@ -215,8 +220,32 @@ class PullProcessor:
         else:
             self._answer_reset(pull, reset)
 
+    def _waits(self, pull: Pull) -> bool:
+        """Hold a pull that would read cold data although its group has had its share. False if it would not. Raises
+        Refusal for a push consumer, which waits by itself."""
+        state = self._state
+        if not state.store.is_in_cold_area(pull.topic, pull.queue_id, pull.offset):
+            return False
+        group = state.clients.consumer(pull.group)
+        is_push = group is not None and group.consume_type == ConsumeType.CONSUME_PASSIVELY
+        if not is_push and self.held.hold(pull):
+            return True
+        raise Refusal(
+            ResponseCode.SYSTEM_BUSY, "This consumer group is reading cold data. It has been flow control"
+        )
+
+    def _serve_held(self, pull: Pull) -> None:
+        reset = self._state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if reset is not None:
+            self._answer_reset(pull, reset)
+        else:
+            pull.max_messages = 1
+            self._serve_parked(pull, may_wait=False)
+
     def expire(self) -> None:
         self._elsewhere.expire()
+        for pull in self.held.due():
+            self._wake(pull, self._serve_held)
         for pull in self.parked.expired():
             self._wake(pull, self._serve_expired)
         self._serve_rest()
@@ -417,6 +446,8 @@ class PullProcessor:
             )
         status = result.status.name
         session = pull.session
+        if result.cold_bytes:
+            state.cold_reads.served(pull.group, result.cold_bytes)
         if result.status is GetStatus.FOUND:
             size_bytes = result.size_bytes
             head = self._head(pull, ResponseCode.SUCCESS, status, result.next_offset, result, size_bytes)

@@ -89,6 +89,7 @@ def get_selected(
     end = offset + max_examined
     position = offset
     window = FIRST_WINDOW
+    cold_bytes = 0
     while True:
         try:
             found = store.get(topic, queue_id, position, min(window, end - position), MAX_WINDOW_BYTES)
@@ -96,6 +97,7 @@ def get_selected(
             if position == offset:
                 raise
             break  # what was found so far is an answer
+        cold_bytes += found.cold_bytes
         if found.status is GetStatus.FOUND:
             if found.count != found.next_offset - position and window > 1:
                 # A record in between is missing. One record at a time, the offsets are unambiguous.
@@ -119,6 +121,7 @@ def get_selected(
     found.buffers = selection.buffers
     found.count = selection.count
     found.size_bytes = selection.size_bytes
+    found.cold_bytes = cold_bytes
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from mqspark.auth.policies import Action, Kind
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.calls import Calls
+from mqspark.broker.state.coldreads import ColdReads
 from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups
@@ -61,6 +62,7 @@ class BrokerState:
     writer: Writer
     calls: Calls
     slow_readers: SlowReaders
+    cold_reads: ColdReads
     long_work: LongWork = field(default_factory=LongWork)
     permits: Permits = _permits
     """Whether a connection's user may have what the broker sends it unasked."""

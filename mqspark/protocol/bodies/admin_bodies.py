@@ -113,14 +113,21 @@ class ConsumeStatsList(Body):
     total_inflight_diff: I64 = 0
 
 
-class ColdDataFlowInfo(Body):
-    """There is no flow control of cold reads here. The values are RocketMQ's default thresholds in bytes per
-    second (BrokerConfig)."""
+class ColdRead(Body):
+    """What a group has read of cold data in this period, in bytes (AccAndTimeStamp)."""
 
-    runtime_table: dict[str, str] = {}
+    cold_acc: I64 = 0
+    create_time_mills: I64 = 0
+    last_cold_read_time_mills: I64 = 0
+
+
+class ColdDataFlowInfo(Body):
+    """Thresholds in bytes per period."""
+
+    runtime_table: dict[str, ColdRead] = {}
     config_table: dict[str, I64] = {}
-    cg_cold_read_threshold: I64 = 3 << 20
-    global_cold_read_threshold: I64 = 100 << 20
+    cg_cold_read_threshold: I64 = 0
+    global_cold_read_threshold: I64 = 0
     global_acc: I64 = 0
 
 

@@ -18,7 +18,7 @@ import itertools
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from mmap import mmap
+from mmap import MADV_NORMAL, MADV_RANDOM, mmap
 from pathlib import Path
 
 from mqspark.bounded import require
@@ -59,6 +59,12 @@ class Segment:
         self.end = end
 
 
+def _advise(view: memoryview, *, reads_ahead: bool) -> None:
+    mapping = view.obj
+    if isinstance(mapping, mmap):
+        mapping.madvise(MADV_NORMAL if reads_ahead else MADV_RANDOM)
+
+
 class CommitLog:
     """The log. ``position``: where the next record goes. ``written``: end of what is in the files or taken by
     a flush job. ``durable``: end of what is synced."""
@@ -71,6 +77,7 @@ class CommitLog:
         "_files",
         "_max_mapped",
         "_new_directories",
+        "_reads_ahead",
         "_room_asked_end",
         "_step",
         "_unsynced",
@@ -101,6 +108,7 @@ class CommitLog:
         self._max_mapped = max_mapped
         self._budget = budget if budget is not None else MapBudget()
         self._views: OrderedDict[int, memoryview | None] = OrderedDict()
+        self._reads_ahead = True
         self._fd = -1
         self._allocated_end = 0
         self._room_asked_end = 0
@@ -507,7 +515,14 @@ class CommitLog:
             # Not closed: slices may still be in a send buffer. The last of them unmaps the file.
             self._unmap_oldest()
         if self._max_mapped:
-            mapping = try_map(self._files, segment.path, segment.length, self._budget, self._unmap_oldest)
+            mapping = try_map(
+                self._files,
+                segment.path,
+                segment.length,
+                self._budget,
+                self._unmap_oldest,
+                scattered=not self._reads_ahead,
+            )
             view = memoryview(mapping) if mapping is not None else None
         if view is not None:
             self._views[segment.start] = view
@@ -517,6 +532,16 @@ class CommitLog:
         """Use a map of the whole file that another thread has made."""
         self._views[segment.start] = view
         self._budget.used_bytes += len(view)
+        if not self._reads_ahead:
+            _advise(view, reads_ahead=False)
+
+    def set_read_ahead(self, enabled: bool) -> None:
+        """Whether the kernel reads ahead of those who read mapped segments."""
+        if enabled != self._reads_ahead:
+            self._reads_ahead = enabled
+            for view in self._views.values():
+                if view is not None:
+                    _advise(view, reads_ahead=enabled)
 
     def view(self, segment: Segment) -> memoryview:
         """As ``mapped``, but raises OSError when the segment cannot be mapped. For tools."""

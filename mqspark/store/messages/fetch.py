@@ -21,6 +21,7 @@ from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Parts, Verdict, check_rec
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import physical_memory_bytes
 from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog, Segment
+from mqspark.store.messages.coldness import Coldness
 from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
 from mqspark.store.queue.batchqueue import BATCH_DTYPE, BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries
@@ -71,6 +72,9 @@ class GetResult:
     """Contiguous records; those adjacent in the log share a buffer. Valid as long as they are held."""
     count: int = 0
     size_bytes: int = 0
+    cold_bytes: int = 0
+    """Bytes of records that were on the disk alone, whether or not they are returned; counted with
+    coldDataFlowControlEnable."""
 
 
 class Fetcher:
@@ -94,6 +98,7 @@ class Fetcher:
         self._batch_queues = batch_table.batch_queues
         self._visible_end = visible_end
         self._memory_bytes = physical_memory_bytes()
+        self._coldness = Coldness(config, log, self._memory_bytes)
         self.get_count = 0
         self.got_count = 0
         """Number of returned messages."""
@@ -162,6 +167,7 @@ class Fetcher:
         # A record of a light queue has the topic that it was sent to.
         of = None if is_lmq(topic) else queue
         places = range(offset, offset + len(chosen)) if matched is None else matched[:max_messages] + offset
+        cold = self._coldness.sizes(chosen)
         buffers, found, count = self._take(chosen, max_bytes, of, places, bulk=bulk)
         if found != count and of is not None:
             last = offset + count if matched is None else int(places[count - 1]) + 1
@@ -173,7 +179,22 @@ class Fetcher:
             next_offset = offset + (int(matched[count]) if count < len(matched) else len(entries))
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
         self.got_count += found
-        return GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
+        result = GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
+        if cold is not None:
+            result.cold_bytes = int(cold[:count].sum())
+        return result
+
+    def is_in_cold_area(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message lies so far behind the end of the log that it is probably not in memory."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None:
+            entries = queue.read(offset, 1) if queue.min_offset <= offset < queue.max_offset else None
+        else:
+            batches = self._batch_queues.get((topic, queue_id))
+            if batches is None or not batches.min_offset <= offset < batches.max_offset:
+                return False
+            entries = batches.read(batches.number_of(offset), 1)
+        return entries is not None and self._coldness.has(entries)
 
     def _take(
         self,
@@ -345,13 +366,17 @@ class Fetcher:
             chosen, chosen_ends = entries[matched], ends[matched]
         counts = chosen["count"].astype(np.int64)
         taken = chosen[: max(1, int(counts.cumsum().searchsorted(max_messages, "right")))]
+        cold = self._coldness.sizes(taken)
         buffers, found, count = self._take(taken, max_bytes, None, range(len(taken)))
         next_offset = int(chosen_ends[count - 1]) if count < len(chosen) else int(ends[-1])
         there = (taken["position"] >= self._log.min_offset) & (taken["size"] != FILLER_SIZE)
         messages = int(counts[:count][there[:count]].sum()) if found else 0
         self.got_count += messages
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
-        return GetResult(status, next_offset, low, high, buffers, messages, sum(map(len, buffers)))
+        result = GetResult(status, next_offset, low, high, buffers, messages, sum(map(len, buffers)))
+        if cold is not None:
+            result.cold_bytes = int(cold[:count].sum())
+        return result
 
     def _runs(
         self,

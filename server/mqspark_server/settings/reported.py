@@ -15,19 +15,18 @@ from mqspark_server.settings.settings import ServerConfig
 __all__ = ["more_of_broker", "more_of_namesrv"]
 
 _OF_BROKERS = """
-    accessMessageInMemoryHotRatio=26 accountStatsEnable=true accountStatsPrintZeroValues=true
+    accountStatsEnable=true accountStatsPrintZeroValues=true
     ackMessageThreadPoolNums=1 ackThreadPoolQueueCapacity=100000 aclEnable=false adminBrokerThreadPoolNums=1
     adminBrokerThreadPoolQueueCapacity=10000 appendAckAsync=false appendCkAsync=false asyncSendEnable=true
     autoDeleteUnusedStats=true autoMessageVersionOnTopicLen=true batchDispatchRequestThreadPoolNums=1
     bitMapLengthConsumeQueueExt=112 bottomMostCompressionTypeForConsumeQueueStore=zstd
     broadcastOffsetExpireMaxSecond=300 broadcastOffsetExpireSecond=120
-    cgColdReadThreshold=3145728 channelNotActiveInterval=60000 checkCommitLogOffsetOnRecover=false
+    channelNotActiveInterval=60000 checkCommitLogOffsetOnRecover=false
     cleanOfflineBrokerInterval=30000 cleanRocksDBDirtyCQIntervalMin=60 cleanSwapedMapInterval=300000
     clearRetryTopicWhenDeleteTopic=true clientAsyncSemaphoreValue=65535 clientCallbackExecutorThreads=1
     clientChannelMaxIdleTimeSeconds=120 clientCloseSocketIfTimeout=true clientManageThreadPoolNums=1
     clientManagerThreadPoolQueueCapacity=1000000 clientOnewaySemaphoreValue=65535
     clientPooledByteBufAllocatorEnable=false clientSocketRcvBufSize=0 clientSocketSndBufSize=0 clientWorkerThreads=1
-    coldCtrStrategyEnable=false coldDataFlowControlEnable=false coldDataScanEnable=false
     combineAssignOffsetCQType=default combineCQEnableCheckSelf=false combineCQLoadingCQTypes=default
     combineCQMaxExtraSearchCommitLogFiles=3 combineCQPreferCQType=default combineCQUseRocksdbForLmq=false
     commercialBaseCount=1 commercialSizePerMsg=4096 commitCommitLogLeastPages=4 commitCommitLogThoroughInterval=200
@@ -36,7 +35,7 @@ _OF_BROKERS = """
     compactionThreadNum=1 compatibleWithOldNameSrv=true compressedRegister=false configManagerVersion=v1
     connectTimeoutMillis=3000 consumerManageThreadPoolNums=1
     consumerManagerThreadPoolQueueCapacity=1000000 correctLogicMinOffsetForceInterval=300000
-    correctLogicMinOffsetSleepInterval=1 dataReadAheadEnable=true debugLockEnable=false
+    correctLogicMinOffsetSleepInterval=1 debugLockEnable=false
     deleteCommitLogFilesInterval=100 deleteConsumeQueueFilesInterval=100 destroyMapedFileIntervalForcibly=120000
     disableCallbackExecutor=false disableNettyWorkerGroup=false
     disappearTimeAfterStart=-1 diskFallRecorded=true dispatchCqCacheNum=4096 dispatchCqThreads=1
@@ -59,7 +58,7 @@ _OF_BROKERS = """
     filterSupportRetry=false flushCommitLogLeastPages=4
     flushCommitLogThoroughInterval=10000 flushCommitLogTimed=true flushConsumeQueueLeastPages=2
     flushConsumeQueueThoroughInterval=60000 flushConsumerOffsetHistoryInterval=60000 flushDelayOffsetInterval=10000
-    flushLeastPagesWhenWarmMapedFile=4096 globalColdReadThreshold=104857600
+    flushLeastPagesWhenWarmMapedFile=4096
     haFlowControlEnable=false heartbeatThreadPoolNums=1 heartbeatThreadPoolQueueCapacity=50000 highSpeedMode=false
     indexFileReadEnable=true indexFileWriteEnable=true indexRocksDBEnable=false initPopOffsetByCheckMsgInMem=true
     isBrokerContainer=false isInBrokerContainer=false isScanAvailableNameSrv=true isolateLogEnable=false
@@ -118,7 +117,7 @@ _OF_BROKERS = """
     transactionCheckRocksdbQueueCapacity=2000 transactionMetricFlushInterval=10000 transferMsgByHeap=true
     transientStorePoolEnable=false transientStorePoolSize=5 travelCqFileNumWhenGetMessage=1
     updateNameServerAddrPeriod=120000 useABSLock=false useEpollNativeSelector=false
-    useMessageFilterForNotification=true usePIDColdCtrStrategy=true useReentrantLockWhenPutMessage=false
+    useMessageFilterForNotification=true useReentrantLockWhenPutMessage=false
     useSeparateStorePathForRocksdbCQ=false useSingleRocksDBForAllConfigs=false
     useStaticSubscription=false validateSystemTopicWhenUpdateTopic=true wakeCommitWhenPutMessage=true
     wakeFlushWhenPutMessage=false warmMapedFileEnable=false writeBufferLowWaterMark=0 writeWithoutMmap=false

@@ -50,6 +50,8 @@ _HONOURED = """
     maxMsgsNumBatch maxPopPollingSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageDelayLevel messageIndexEnable
     minInSyncReplicas msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave
+    accessMessageInMemoryHotRatio cgColdReadThreshold coldCtrStrategyEnable coldDataFlowControlEnable
+    coldDataScanEnable dataReadAheadEnable globalColdReadThreshold usePIDColdCtrStrategy
     orderMessageEnable popFromRetryProbability popFromRetryProbabilityForPriority popPollingSize priorityOrderAsc
     pullThreadPoolQueueCapacity useSeparateRetryQueue
     readOnlyCommitLogStorePaths recallMessageEnable regionId registerBrokerTimeoutMills
@@ -153,9 +155,9 @@ _WITHOUT_EFFECT = {
         spinLockCollisionRetreatOptimalDegree topicQueueLockNum useABSLock useReentrantLockWhenPutMessage
     """,
     "how RocketMQ maps, warms, commits and flushes files: here writes are grouped, and a sync follows the group": """
-        accessMessageInMemoryHotRatio cleanSwapedMapInterval commitCommitLogLeastPages
+        cleanSwapedMapInterval commitCommitLogLeastPages
         commitCommitLogThoroughInterval commitIntervalCommitLog commitLogForceSwapMapInterval
-        commitLogSwapMapInterval commitLogSwapMapReserveFileNum dataReadAheadEnable
+        commitLogSwapMapInterval commitLogSwapMapReserveFileNum
         destroyMapedFileIntervalForcibly diskFallRecorded enableRunningFlagsInFlush
         fastFailIfNoBufferInStorePool flushCommitLogLeastPages flushCommitLogThoroughInterval
         flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
@@ -208,10 +210,9 @@ _WITHOUT_EFFECT = {
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap
         filterServerNums filterSupportRetry
     """,
-    "limits on reads of cold data, which are not available": """
-        cgColdReadThreshold coldCtrStrategyEnable coldDataScanEnable globalColdReadThreshold
-        timerColdDataCheckIntervalMs usePIDColdCtrStrategy
-    """,
+    "the kernel is asked at each read of cold data what is in memory, not now and then": (
+        "timerColdDataCheckIntervalMs"
+    ),
     "replication: its pace is not limited, and a slave copies its master's tables at a fixed interval": """
         haSlaveFallbehindMax maxHaTransferByteInSecond maxSlaveResendLength readUnCommitted
     """,
@@ -276,7 +277,6 @@ _SWITCHES = {
         timerRocksDBEnable transRocksDBEnable useSingleRocksDBForAllConfigs
     """,
     "pull consumers are not refused": "rejectPullConsumerEnable",
-    "reads of cold data are not limited": "coldDataFlowControlEnable",
     "queue locks do not work across the brokers of a replication group": "lockInStrictMode",
     "the number of messages in flight of POP is not limited": "enablePopMessageThreshold",
     "the number of light queues is not limited": "enableLmqQuota",

@@ -1,0 +1,55 @@
+"""Pulls of cold data that wait because their group has read its share (ColdDataPullRequestHoldService).
+
+A consumer that pulls when it likes would ask again at once, so the broker holds its pull for some seconds and then
+answers with one message. A push consumer is refused instead: it waits by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mqspark.bounded import Ledger, require
+from mqspark.broker.pull.parked_pulls import MAX_BYTES, Pull
+from mqspark.broker.state.selection import HeldFilters
+from mqspark.clock import Clock
+
+__all__ = ["HeldPulls"]
+
+HOLD_MS = 3_000
+MAX_HELD = 10_000
+
+
+class HeldPulls:
+    def __init__(self, clock: Clock) -> None:
+        self.ledger = Ledger("heldPulls", lambda: MAX_BYTES, "HeldPulls._held", setting="maxParkedBytes")
+        self._filters = HeldFilters(self.ledger)
+        self._clock = clock
+        self._held: deque[Pull] = deque()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, pull: Pull) -> bool:
+        """False if too many are held."""
+        if len(self._held) >= MAX_HELD or not self.ledger.has_room(self._filters.room_for(pull.wanted)):
+            return False
+        self._filters.hold(pull.wanted)
+        pull.deadline_ms = self._clock.monotonic_ms() + HOLD_MS
+        self._held.append(pull)
+        return True
+
+    def due(self) -> list[Pull]:
+        """Remove and return those whose time is over."""
+        now_ms = self._clock.monotonic_ms()
+        found = []
+        while self._held and self._held[0].deadline_ms <= now_ms:
+            pull = self._held.popleft()
+            self._filters.release(pull.wanted)
+            found.append(pull)
+        return found
+
+    def validate(self) -> None:
+        """Those that wait longest come first, and the ledger has what is there."""
+        times = [pull.deadline_ms for pull in self._held]
+        require(times == sorted(times), "a held pull waits behind a later one")
+        self.ledger.validate(self._filters.sizes(pull.wanted for pull in self._held))

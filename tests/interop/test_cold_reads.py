@@ -1,0 +1,97 @@
+"""Flow control of cold reads: the unmodified Java clients and mqadmin on our broker and on a real RocketMQ."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.interop.driver import JavaDriver, body_of
+from tests.interop.rocketmq import EITHER, either_cluster
+from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster
+from tests.support.remoting import SEND_MESSAGE_V2, RawConnection
+
+Name = Callable[[str], str]
+
+GET_COLD_DATA_FLOW_CTR_INFO = 2003
+KIB = 1 << 10
+
+pytestmark = [
+    pytest.mark.slow("what a group may read is counted by periods of five seconds"),
+    pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True),
+]
+
+
+@pytest.fixture(params=EITHER, scope="module")
+def cold(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster to which everything is cold."""
+    settings = {
+        "coldDataFlowControlEnable": True,
+        "accessMessageInMemoryHotRatio": 0,
+        "cgColdReadThreshold": 10 * KIB,
+    }
+    with either_cluster(request, tmp_path_factory.mktemp("cold"), settings) as cluster:
+        yield cluster
+
+
+def fill(cluster: Cluster, topic: str, count: int) -> Counter[bytes]:
+    bodies = [b"%04d" % number * (KIB // 4) for number in range(count)]
+    with RawConnection(cluster.broker) as connection:
+        for body in bodies:
+            reply = connection.request(
+                SEND_MESSAGE_V2, body, a="p", b=topic, c="TBW102", d=1, e=0, f=0, g=int(time.time() * 1000),
+                h=0, i="", j=0, k=False, m=False,
+            )  # fmt: skip
+            assert reply.code == 0, reply
+    return Counter(bodies)
+
+
+def shown(cluster: Cluster) -> dict[str, dict[str, int]]:
+    with RawConnection(cluster.broker) as connection:
+        reply = connection.request(GET_COLD_DATA_FLOW_CTR_INFO)
+    assert reply.code == 0, reply
+    table: dict[str, dict[str, int]] = json.loads(reply.body)["runtimeTable"]
+    return table
+
+
+def test_a_push_consumer_gets_its_share_of_each_period(java: JavaDriver, cold: Cluster, name: Name) -> None:
+    topic, group = create_topic(cold, name("Cold"), 1), create_group(cold, name("cold-readers"))
+    sent = fill(cold, topic, 60)
+    time.sleep(1)
+    began = time.monotonic()
+    started = java.call(
+        "push.start", namesrv=cold.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
+        pull_batch=8, **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+    )  # fmt: skip
+    first = java.call("push.take", handle=started["handle"], count=1, timeout_ms=30_000)
+    assert group in shown(cold)
+    rest = java.call("push.take", handle=started["handle"], count=60 - len(first), timeout_ms=55_000)
+    took_s = time.monotonic() - began
+    java.call("push.stop", handle=started["handle"])
+    assert Counter(body_of(message) for message in [*first, *rest]) == sent
+    assert took_s > 8, "60 KiB at 10 KiB, and what one pull is more, in five seconds"
+
+
+def test_a_threshold_of_its_own_lets_a_group_read_all(java: JavaDriver, cold: Cluster, name: Name) -> None:
+    topic, group = create_topic(cold, name("Cold"), 1), create_group(cold, name("cold-readers"))
+    sent = fill(cold, topic, 60)
+    printed = java.mqadmin(
+        "updateColdDataFlowCtrGroupConfig", "-b", cold.broker, "-g", group, "-v", str(KIB * KIB)
+    )
+    assert "success" in printed, printed
+    time.sleep(1)
+    started = java.call(
+        "push.start", namesrv=cold.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
+        pull_batch=8, **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+    )  # fmt: skip
+    first = java.call("push.take", handle=started["handle"], count=1, timeout_ms=30_000)
+    began = time.monotonic()
+    rest = java.call("push.take", handle=started["handle"], count=60 - len(first), timeout_ms=30_000)
+    took_s = time.monotonic() - began
+    java.call("push.stop", handle=started["handle"])
+    assert Counter(body_of(message) for message in [*first, *rest]) == sent
+    assert took_s < 3
+    printed = java.mqadmin("getColdDataFlowCtrInfo", "-b", cold.broker)
+    assert group in printed, printed
