@@ -597,6 +597,15 @@ class AdminClient(Lifecycle):
                 found[queue_of(key)] = GroupOffset(item.consumer_offset, item.broker_offset)
         if not found:
             await self._check_group_exists(group)
+        for topic in {queue.topic for queue in found}:
+            try:
+                route = await self._started().route(topic)
+            except NoRoute:
+                continue  # its brokers are away, or it was deleted
+            if route.is_static:  # brokers know the physical queues only
+                found = {queue: offset for queue, offset in found.items() if queue.topic != topic}
+                for queue in route.subscribe_queues:
+                    found[queue] = await self._group_offset(group, queue)
         return dict(sorted(found.items()))
 
     async def group_lag(self, group: str, topic: str | None = None) -> int:

@@ -17,6 +17,7 @@ from mqspark import (
     LitePullConsumer,
     Message,
     MessageExt,
+    MessageQueue,
     Producer,
     PushConsumer,
 )
@@ -25,6 +26,7 @@ from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 from tests.support.commands import Outcome, mqspark
 from tests.support.processes import mqspark_command, process, ready_line, set_options
 from tests.support.remoting import ask
+from tests.support.static_topics import StaticTopicTool
 from tests.support.waiting import eventually
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -60,6 +62,28 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 admin.create_topic("Orders", queues=2)
                 admin.create_group("orders")
             yield cluster
+
+
+def test_brokers_sign_what_they_ask_each_other(guarded: Cluster, tmp_path: Path) -> None:
+    """For the earlier part of a static topic's queue, which another broker has."""
+    add_user(tmp_path / "users", SUPER.access_key, SUPER.secret_key)
+    settings = {"brokerName": "b2", "brokerClusterName": "C", **guarded_settings(tmp_path / "users")}
+    with mqspark_broker(tmp_path, guarded.namesrv, settings) as other:
+        masters = {"b": guarded.broker, "b2": other.broker}
+        tool = StaticTopicTool(guarded.namesrv, masters, "Moving", SUPER)
+        tool.create(1, "b")
+        queue = MessageQueue("Moving", "__syslo__global__", 0)
+        with (
+            Producer(guarded.namesrv, group="movers", credentials=SUPER) as producer,
+            AdminClient(guarded.namesrv, credentials=SUPER) as admin,
+        ):
+            producer.send(Message.of("Moving", b"one"), queue=queue)
+            tool.remap("b2")
+            producer.send(Message.of("Moving", b"two"), queue=queue)
+            admin.topic_route("Moving")
+            assert admin.queue_bounds(queue) == (0, 10_001)
+            assert [message.body for message in admin.read(queue, 0).messages] == [b"one"]
+        tool.close()
 
 
 def test_clients_that_sign_are_let_in(guarded: Cluster) -> None:

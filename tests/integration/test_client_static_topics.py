@@ -126,6 +126,11 @@ def test_nothing_is_lost_or_reordered_while_queues_move(cluster: Cluster, tool: 
             queue = MessageQueue(TOPIC, LOGIC, queue_id)
             assert admin.query_offset("readers", queue) == admin.queue_bounds(queue)[1]
             assert admin.queue_bounds(queue)[0] == 0
+        progress = {
+            queue: each for queue, each in admin.group_offsets("readers").items() if queue.topic == TOPIC
+        }
+        assert list(progress) == [MessageQueue(TOPIC, LOGIC, number) for number in range(QUEUES)]
+        assert {each.lag for each in progress.values()} == {0}
 
 
 def test_an_earlier_part_is_waited_for_while_its_broker_is_away(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from mqspark.client.blocking import BlockingClient
+from mqspark.client.remoting.credentials import Credentials
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.admin_bodies import TopicStatsTable
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_key
@@ -27,8 +28,10 @@ Configs = dict[str, TopicConfigAndQueueMapping]
 class StaticTopicTool:
     """``masters``: the addresses of all brokers by their names."""
 
-    def __init__(self, namesrv: str, masters: Mapping[str, str], topic: str) -> None:
-        self.client = BlockingClient(namesrv)
+    def __init__(
+        self, namesrv: str, masters: Mapping[str, str], topic: str, credentials: Credentials | None = None
+    ) -> None:
+        self.client = BlockingClient(namesrv, credentials=credentials)
         self.masters = masters
         self.topic = topic
 

@@ -11,9 +11,11 @@ from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.metadata import Metadata, Request, adopt_queues
 from mqspark.broker.state.consumer_offsets import NOT_FOUND
 from mqspark.errors import ProtocolError, TableFull
+from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.static_kit import TOPIC, mapping, part
 from tests.unit.test_follower import connected, make_master, make_slave, pieces
 
 GROUP = {"groupName": "G", "retryQueueNums": 3}
@@ -105,6 +107,31 @@ def test_a_slave_has_its_masters_topics_and_groups(pair: tuple[Bench, Bench]) ->
     slave.close()
     slave.open()
     assert names(slave) == names(master)
+
+
+def test_a_slave_has_its_masters_static_topics(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    name = master.config.broker_name
+    ext = {
+        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+    }  # fmt: skip
+    body = encode_body(mapping(name, {0: [part(name, 0), part("other", 10_000, gen=1)]}))
+    master.peer().give(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, ext, body)
+    master.broker.turn()
+    one_round(master, slave)
+    copied = slave.broker.state.mappings
+    assert copied.details() == master.broker.state.mappings.details()
+    assert list(copied.table) == [TOPIC]
+    refused = slave.peer().ask(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, ext, body)
+    assert (refused.code, "from slave broker" in (refused.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    slave.reopen()
+    assert list(slave.broker.state.mappings.table) == [TOPIC]
+    master.peer().give(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
+    while master.broker.work():
+        pass
+    one_round(master, slave)
+    assert not slave.broker.state.mappings.table
 
 
 def test_progress_at_a_place_of_another_masters_log_is_not_taken_over(pair: tuple[Bench, Bench]) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from mqspark.bounded import Ledger, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
+from mqspark.errors import MQError
 from mqspark.logs import sparing
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -82,8 +83,8 @@ class Peers:
         """A talk of the broker itself. Its failure is logged."""
         try:
             self._begin(None, None, talk)
-        except Refusal as refusal:
-            _log.warning("other brokers were asked in vain: %s", refusal)
+        except (MQError, OSError) as error:
+            _log.warning("other brokers were asked in vain: %s", error)
 
     def _begin(self, session: Session | None, command: Command | None, talk: Talk) -> bytes | None:
         try:
