@@ -16,8 +16,6 @@ from tests.spark.delta_jars import delta_jars
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 MAX_BYTES = 100_000
 """Of a notebook with its outputs."""
-STRIPPED = frozenset({"06_work_queue"})
-"""Notebooks that are kept without outputs until ``make notebooks`` has run them."""
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -27,9 +25,6 @@ def test_outputs_are_small_and_of_one_clean_run(path: Path) -> None:
     assert notebook.cells[0].source.startswith("# "), "it has a title"
     assert path.stat().st_size < MAX_BYTES
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    if path.stem in STRIPPED:
-        assert not any(cell.outputs or cell.execution_count for cell in code), "take it out of STRIPPED"
-        return
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), (
         "python notebooks/execute.py"
     )
@@ -65,6 +60,6 @@ def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = execute(path)
     kept = nbformat.read(path, as_version=4)
     assert [cell.source for cell in ran.cells] == [cell.source for cell in kept.cells]
-    assert path.stem in STRIPPED or [len(cell.get("outputs", [])) for cell in ran.cells] == [
+    assert [len(cell.get("outputs", [])) for cell in ran.cells] == [
         len(cell.get("outputs", [])) for cell in kept.cells
     ], "the outputs that are kept are of other cells: python notebooks/execute.py"
