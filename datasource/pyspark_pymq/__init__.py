@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from mqspark.client.remoting.credentials import Credentials
+    from mqspark.client.remoting.tls import Tls
+    from pyspark_pymq.observer import Observer
     from pyspark_pymq.work.verdicts import Discard, RetryAfter
     from pyspark_pymq.work.workqueue import WorkQueue
 
 try:
     from pyspark_pymq.source import DefaultSource as DefaultSource
 except ImportError:  # without pyspark there is no use for a source
-    __all__ = ["register", "tuned_settings"]
+    __all__ = ["observe", "register", "tuned_settings"]
 else:
-    __all__ = ["DefaultSource", "Discard", "RetryAfter", "WorkQueue", "register", "tuned_settings"]
+    __all__ = ["DefaultSource", "Discard", "RetryAfter", "WorkQueue", "observe", "register", "tuned_settings"]
 
 
 def register(spark: SparkSession) -> None:
@@ -52,6 +55,27 @@ def tuned_settings(pyspark_version: str | None = None) -> dict[str, str]:
 
     warn_of_mismatch()
     return settings(pyspark_version)
+
+
+def observe(
+    spark: SparkSession,
+    nameserver: str,
+    *,
+    topic: str = "mqspark_spark",
+    credentials: Credentials | None = None,
+    tls: Tls | None = None,
+) -> Observer:
+    """Publish the progress of this session's streaming queries in a topic, where the console shows them.
+
+    It never holds up a query: what cannot be published is dropped and counted. ``credentials`` and ``tls`` as of
+    ``mqspark.Producer``. The topic is made with one queue if it is not there. Stop it before the session.
+    Raises ConfigError, InvalidMessage for a name that no topic can have.
+
+    >>> observer = pyspark_pymq.observe(spark, "127.0.0.1:9876")
+    """
+    from pyspark_pymq.observer import Observer
+
+    return Observer(spark, nameserver, topic, credentials, tls)
 
 
 _LAZY = {

@@ -50,7 +50,7 @@ HOSTILE = "<script>window.stolen = 1</script><img src=x onerror='window.stolen =
 
 
 def progress(number: int) -> str:
-    queues = {"Orders": {"dev": {"0": number * 10, "1": number * 9}}}
+    queues = {"q": {"Orders": {"dev:0": number * 10, "dev:1": number * 9}}, "v": 1}
     return json.dumps(
         {
             "event": "progress",

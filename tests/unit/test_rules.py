@@ -208,7 +208,8 @@ CALLED_BY_OTHERS = {
     "pytest": "pytest_configure",
     "click": "format_commands",
     "logging": "handleError",
-    "Spark": """getDefaultReadLimit prepareForTriggerAvailableNow reportLatestOffset streamReader
+    "Spark": """getDefaultReadLimit onQueryIdle onQueryProgress onQueryStarted onQueryTerminated
+    prepareForTriggerAvailableNow reportLatestOffset streamReader
     streamWriter""",
     "users of work queues": "map_arrow transform dead_letters",
     "operators and the tests of the archive": "archived_mark",

@@ -30,6 +30,7 @@ EVENTS_READ = 2_000
 """The newest of each queue."""
 MAX_QUEUES = 8
 MAX_QUERIES = 200
+MAX_OFFSETS = 4_096
 SILENT_MS = 120_000
 """A query that says nothing for so long is shown as silent."""
 _READ_AT_ONCE = 256
@@ -155,34 +156,38 @@ def _dicts(value: object) -> list[dict[str, Any]]:
 
 
 def _source(source: dict[str, Any]) -> Row:
-    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    end, latest = _queues(source.get("endOffset")), _queues(source.get("latestOffset"))
     lag = None
     if latest:
         lag = sum(max(0, offset - end.get(queue, 0)) for queue, offset in latest.items())
     return {
-        "description": str(source.get("description") or "")[:200],
+        "description": _source_name(source, end),
         "rows": _number(source.get("numInputRows")),
         "lag": lag,
         "offsets": [(queue, offset, latest.get(queue)) for queue, offset in sorted(end.items())][:256],
     }
 
 
-def _offsets(value: object, before: str = "", depth: int = 0) -> dict[str, int]:
-    """The leaves of an offset: names of topic, broker and queue joined, to the queue's offset."""
-    if isinstance(value, str):
+def _source_name(source: dict[str, Any], queues: dict[str, int]) -> str:
+    """The topics of a source of ours; Spark describes every source in Python by the same words."""
+    topics = sorted({queue.partition(" ")[0] for queue in queues if " " in queue})
+    return f"pymq: {', '.join(topics)}"[:200] if topics else str(source.get("description") or "")[:200]
+
+
+def _queues(offset: object) -> dict[str, int]:
+    """Queue to offset, of an offset of a ``pymq`` source: ``{"q": {topic: {"broker:0": 7}}}``, perhaps as text. Of an
+    offset of another source nothing."""
+    if isinstance(offset, str):
         try:
-            value = json.loads(value)
+            offset = json.loads(offset)
         except (ValueError, RecursionError):
             return {}
+    topics = offset.get("q") if isinstance(offset, dict) else None
     found: dict[str, int] = {}
-    if not isinstance(value, dict) or depth > 4:
-        return found
-    for name, each in list(value.items())[:4_096]:
-        path = f"{before}:{name}" if before else str(name)
-        if isinstance(each, int) and not isinstance(each, bool):
-            found[path[:200]] = each
-        else:
-            found |= _offsets(each, path, depth + 1)
+    for topic, queues in topics.items() if isinstance(topics, dict) else ():
+        for queue, each in queues.items() if isinstance(queues, dict) else ():
+            if isinstance(each, int) and not isinstance(each, bool) and len(found) < MAX_OFFSETS:
+                found[f"{str(topic)[:255]} {str(queue)[:255]}"] = each
     return found
 
 
