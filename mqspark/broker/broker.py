@@ -274,7 +274,9 @@ class BrokerCore:
         self.acting: ActingMaster | None = None
         """Set with enableSlaveActingMaster."""
         if config.enable_slave_acting_master:
-            self.acting = acting = ActingMaster(config, state, self.follower, self.delays, self.timers)
+            self.acting = acting = ActingMaster(
+                config, state, self.acks, self.follower, self.delays, self.timers
+            )
             if self.metadata is not None:
                 self.metadata.may_copy_progress = lambda: acting.may_copy_progress
 
@@ -352,6 +354,8 @@ class BrokerCore:
             self.handlers.update(self.acting.handlers)
         if self.follower is not None:
             self.handlers.update(refusals())
+            if self.acting is not None:
+                self.handlers.update(self.acting.acknowledgements)
         elif self.pre_online is not None:
             self.handlers.update(refusals_before(self.handlers, lambda: self.pre_online is None))
         self.handlers = merged(self.handlers, more_handlers)
@@ -438,6 +442,8 @@ class BrokerCore:
             self._is_notifying = True
             self.state.long_work.begin(None, self._notify_changed())
         self.pop.before_commit()
+        if self.acting is not None:
+            self.acting.before_commit()
         self.acks.end_turn()
         self.progress(self.store.commit())
         if self.acks.unsafe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterator
@@ -30,8 +31,9 @@ from mqspark.message import (
 from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record import Parts
+from mqspark.store.timer.timerfiles import TimerCheckpoint
 from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
-from tests.unit.pop_kit import POP, handed_out, pop_ext, put
+from tests.unit.pop_kit import ACK, POP, Popped, handed_out, pop_ext, put
 from tests.unit.test_follower import connected, make_master, make_slave, pieces
 from tests.unit.test_slave_metadata import copy_log, one_round
 
@@ -400,6 +402,52 @@ def test_messages_that_a_dead_master_handed_out_come_back_elsewhere(pair: Pair) 
     master.run_for(15_000)
     retries = [topic.name for topic in master.broker.state.topics if topic.name.startswith("%RETRY%CG_")]
     assert not any(master.records(name) for name in retries)
+
+
+def ack_ext(message: Popped) -> dict[str, str]:
+    receipt = message.receipt
+    return {
+        "consumerGroup": "CG",
+        "topic": message.topic,
+        "queueId": str(receipt.queue_id),
+        "extraInfo": receipt.encode(),
+        "offset": str(receipt.offset),
+    }
+
+
+@pytest.mark.parametrize("waits_ms", [1_000, 6_000])
+def test_what_consumers_acknowledge_at_the_slave_does_not_come_back(pair: Pair, waits_ms: int) -> None:
+    """Whether their check point is due by then or not."""
+    put(pair.master, "a", "b", "c")
+    popped = handed_out(pair.master.peer().ask(POP, pop_ext(pair.master, invisibleTime="7000")))
+    pair.lose_master()
+    peer = pair.slave.peer()
+    pair.run(waits_ms - 1_000)
+    assert peer.ask(ACK, ack_ext(popped[1])).code == 0
+    pair.run(15_000)
+    assert bodies(pair.arrived) == [b"a", b"c"]
+    pair.return_master()
+    assert peer.ask(ACK, ack_ext(popped[0])).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_a_failing_disk_delays_acting_and_loses_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = timed(pair.master, 3_000)
+    restart, failures = pair.slave.broker.timers.files.restart, iter([True, True])
+
+    def fail(checkpoint: TimerCheckpoint) -> None:
+        if next(failures, False):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        restart(checkpoint)
+
+    monkeypatch.setattr(pair.slave.broker.timers.files, "restart", fail)
+    pair.lose_master()
+    assert not acting_of(pair.slave).is_delivering
+    pair.run(8_000)
+    assert bodies(pair.arrived) == sorted(texts)
+    failures = iter([True])
+    master = pair.return_master()
+    master.run_for(10_000)
+    assert master.records("T") == []
 
 
 def test_without_remote_escape_nothing_is_delivered_and_nothing_lost(tmp_path: Path) -> None:

@@ -9,16 +9,19 @@ record of their queue, and the timer messages that they were count as delivered 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
-from mqspark.broker.pop.revive import READ_MESSAGES, PopRevival, ReviveQueue
-from mqspark.broker.pop.revivelog import CheckKey, ReviveLog
-from mqspark.broker.state.acks import Deferred
+from mqspark.broker.pop.ack import AckProcessor
+from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.revive import MAX_EARLY_ACKS, READ_MESSAGES, PopRevival, ReviveQueue
+from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
+from mqspark.broker.state.acks import Acks, Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
+from mqspark.errors import NotNow
 from mqspark.record import Parts
 
-__all__ = ["ActingRevival"]
+__all__ = ["ActingAcks", "ActingRevival"]
 
 
 class ActingRevival(PopRevival):
@@ -38,6 +41,8 @@ class ActingRevival(PopRevival):
         self._late: dict[int, deque[tuple[Parts, int]]] = {}
         self._taken: dict[int, deque[tuple[int, int]]] = {}
         """Queue id → (offset after the end of the queue, position) of what was read from ``_late``."""
+        self._acked: dict[CheckKey, set[int]] = {}
+        """Acknowledged offsets of check points that are not due yet."""
 
     @property
     def topic(self) -> str:
@@ -50,6 +55,23 @@ class ActingRevival(PopRevival):
             self._settle(position)
             return
         self._late.setdefault(queue_id, deque()).append((record, position))
+
+    def acknowledge(self, queue_id: int, key: CheckKey, offsets: Iterable[int]) -> None:
+        """A client has processed messages. Raises NotNow when there are too many such check points."""
+        check_point = self._queues[queue_id].open.get(key)
+        if check_point is not None:
+            for offset in offsets:
+                check_point.ack(offset)
+            return
+        known = self._acked.get(key)
+        if known is None:
+            if len(self._acked) >= MAX_EARLY_ACKS:
+                raise NotNow("too many acknowledgements wait for a master")
+            known = self._acked[key] = set()
+        known.update(list(offsets)[: MAX_MESSAGES - len(known)])
+
+    def _pop_early(self, queue: ReviveQueue, key: CheckKey) -> Iterable[int]:
+        return {*super()._pop_early(queue, key), *self._acked.pop(key, ())}
 
     def tick(self) -> int:
         self._copied.release(self._outlet.durable)
@@ -84,3 +106,27 @@ class ActingRevival(PopRevival):
 
     def _retry_queue(self, key: CheckKey, queue_id: int) -> tuple[str, int]:
         return self._retry_name(key), queue_id
+
+
+class _ReviveMemory(ReviveLog):
+    """A revive log that is stored nowhere: acknowledgements go to the revival at once."""
+
+    def __init__(self, state: BrokerState, revival: ActingRevival) -> None:
+        super().__init__(state)
+        self._revival = revival
+
+    def put_check_point(self, revive_queue: int, check_point: CheckPoint) -> int:
+        raise NotNow("this broker is a slave: its master stores messages")
+
+    def put_ack(
+        self, revive_queue: int, key: CheckKey, invisible_time_ms: int, offsets: Sequence[int]
+    ) -> int:
+        self._revival.acknowledge(revive_queue, key, offsets)
+        return 0
+
+
+class ActingAcks(AckProcessor):
+    """Acknowledgements for ``revival``. Those of ordered pops are refused: which messages are out is not known here."""
+
+    def __init__(self, state: BrokerState, revival: ActingRevival, acks: Acks) -> None:
+        super().__init__(state, _ReviveMemory(state, revival), PopOrder(state), acks, lambda *_: None)

@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mqspark.broker.config import BrokerConfig, BrokerRole
-from mqspark.broker.pop.acting_revival import ActingRevival
+from mqspark.broker.pop.acting_revival import ActingAcks, ActingRevival
 from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.replication.escape import EscapeBridge
 from mqspark.broker.replication.follower import Follower
+from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
@@ -38,6 +39,7 @@ from mqspark.protocol.headers.cluster_headers import (
     NotifyMinBrokerIdChangeRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
 
 __all__ = ["ActingMaster", "AnnouncedMaster", "BrokerMembers"]
 
@@ -51,6 +53,7 @@ SETTLE_MS = 8_000
 """How long what is on its way may take to be stored when a master comes back. Then it will be delivered again."""
 TICK_MS = 200
 SETTLING_TICK_MS = 20
+RETRY_MS = 1_000
 
 
 class AnnouncedMaster(NamedTuple):
@@ -92,12 +95,14 @@ class ActingMaster:
         self,
         config: BrokerConfig,
         state: BrokerState,
+        acks: Acks,
         follower: Follower | None,
         delays: DelayService,
         timers: TimerService,
     ) -> None:
         self._config = config
         self._state = state
+        self._acks = acks
         self._clock = state.clock
         self._follower = follower
         self._delays = delays
@@ -116,6 +121,9 @@ class ActingMaster:
         """Makes the shell ask the name servers at once."""
         self._revival: ActingRevival | None = None
         self._halves: EscapedHalves | None = None
+        self._acknowledging: ActingAcks | None = None
+        self._retry_ms = 0
+        """When its files may be tried again after an error (monotonic)."""
         self._settling_since_ms: int | None = None
         self._offsets_at = 0
         """The generation of the consumer offsets when this slave began to act."""
@@ -127,6 +135,11 @@ class ActingMaster:
             RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
             RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.min_id_changed,
         }
+        self.acknowledgements: dict[int, Handler] = {
+            RequestCode.ACK_MESSAGE: self.acknowledge,
+            RequestCode.BATCH_ACK_MESSAGE: self.acknowledge,
+        }
+        """Of a slave."""
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -159,6 +172,19 @@ class ActingMaster:
         command.header(NotifyMinBrokerIdChangeRequestHeader)
         self.ask()
         return ok(command)
+
+    def acknowledge(self, session: Session, command: Command) -> bytes | Slices | None:
+        """A message that the master handed out is processed."""
+        if self._acknowledging is None or self._settling_since_ms is not None:
+            raise Refusal(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave: its master stores messages"
+            )
+        return self._acknowledging.handlers[command.code](session, command)
+
+    def before_commit(self) -> None:
+        """Called at the end of a turn."""
+        if self._acknowledging is not None:
+            self._acknowledging.end_turn()
 
     # --- decision ---------------------------------------------------------------------------------------------
 
@@ -233,27 +259,42 @@ class ActingMaster:
             offsets.step_version()
 
     def _begin(self) -> None:
-        if self._timers.is_saving:
-            return  # its files are in use; the next tick
+        if self._timers.is_saving or self._clock.monotonic_ms() < self._retry_ms:
+            return  # its files are in use, or failed a moment ago
+        try:
+            self._timers.act(self._timed)
+        except OSError as error:
+            self._failed(error)
+            return
         self._delays.begin(self._delayed)
-        self._timers.act(self._timed)
         self._revival = ActingRevival(self._state, self._copies, self._timed.stored, self._is_timer_idle)
         self._revival.load()
         self._timed.keepers = {self._revival.topic: self._revival.keep}
+        self._acknowledging = ActingAcks(self._state, self._revival, self._acks)
         self._halves = EscapedHalves(self._state, self._copies)
         self.is_delivering = True
         self._settling_since_ms = None
         log.info("what waits here is delivered to brokers of other names")
 
+    def _failed(self, error: OSError) -> None:
+        self._retry_ms = self._clock.monotonic_ms() + RETRY_MS
+        log.error("the files of timer messages cannot begin anew, which is tried again: %s", error)
+
     def _end(self, halves: EscapedHalves) -> None:
         """What is stored elsewhere becomes the progress here."""
+        if self._clock.monotonic_ms() < self._retry_ms:
+            return
         halves.save()
         self._delays.end()
-        self._timers.stop_acting()
+        try:
+            self._timers.stop_acting()
+        except OSError as error:
+            self._failed(error)
+            return
         for bridge in self.bridges:
             bridge.clear()
             bridge.keepers = {}
-        self._revival = self._halves = self._settling_since_ms = None
+        self._revival = self._halves = self._settling_since_ms = self._acknowledging = None
         self.is_delivering = False
         log.info("nothing is delivered to brokers of other names any more")
 

@@ -302,7 +302,11 @@ class TimerService:
 
     def _start_over(self, checkpoint: TimerCheckpoint) -> None:
         """Read the whole queue again, and leave out what ``checkpoint`` says is delivered. Raises OSError."""
-        self.files.restart(checkpoint)
+        try:
+            self.files.restart(checkpoint)
+        except OSError as error:
+            self.files.failed(error)
+            raise
         self._walk = self._ahead = None
         self._floors, self._new_floors = {}, {}
         self._undurable.clear()
