@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         RecallContext,
         SendContext,
     )
+    from mqspark.client.hooks.spans import OpenTelemetry
     from mqspark.client.producer.autobatch import AutoBatch
     from mqspark.client.producer.producer import SendResult, SendStatus
     from mqspark.client.producer.producer_settings import ProducerSettings
@@ -99,6 +100,7 @@ __all__ = [
     "ConsumeContext",
     "EndTransactionContext",
     "RecallContext",
+    "OpenTelemetry",
     "ConsumeFromWhere",
     "MessageModel",
     "GroupOffset",
@@ -131,6 +133,7 @@ _HOMES = {
         "EndTransactionContext",
         "RecallContext",
     ),
+    "mqspark.client.hooks.spans": ("OpenTelemetry",),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
     "mqspark.client.producer.producer": ("SendResult", "SendStatus"),
     "mqspark.client.producer.producer_settings": ("ProducerSettings",),

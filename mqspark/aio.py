@@ -35,6 +35,7 @@ from mqspark.client.hooks.hooks import (
     RecallContext,
     SendContext,
 )
+from mqspark.client.hooks.spans import OpenTelemetry
 from mqspark.client.lite.litepull import LitePullConsumer
 from mqspark.client.pop.pop import PopConsumer
 from mqspark.client.producer.autobatch import AutoBatch
@@ -77,6 +78,7 @@ __all__ = [
     "ConsumeContext",
     "EndTransactionContext",
     "RecallContext",
+    "OpenTelemetry",
     "ConsumeFromWhere",
     "MessageModel",
     "GroupOffset",

@@ -8,10 +8,12 @@ are escaped, so a peer can cause neither a second line nor a long one.
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
+from datetime import UTC, datetime
 
-__all__ = ["OneLine", "Sparing", "forget", "printable", "sparing"]
+__all__ = ["JsonLines", "OneLine", "Sparing", "forget", "printable", "sparing"]
 
 PERIOD_S = 60.0
 MAX_KINDS = 1_000
@@ -92,6 +94,27 @@ class OneLine(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = printable(record.message, MAX_LINE)
         return super().formatMessage(record)
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one JSON object a line: time (UTC, ISO 8601 with ms), level, logger, message, process,
+    thread, and exception with its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": printable(record.getMessage(), MAX_LINE),
+            "process": record.process,
+            "thread": record.threadName,
+        }
+        if record.exc_text:
+            line["exception"] = record.exc_text
+        elif record.exc_info and record.exc_info[1] is not None:
+            line["exception"] = _traceback(record.exc_info[1])
+        return json.dumps(line, ensure_ascii=True)
 
 
 def sparing(name: str, *, lines: int = 1) -> logging.Logger:

@@ -98,7 +98,7 @@ class DevCluster:
         for number in range(len(self._ports)):  # errors in the settings are raised before anything starts
             self._broker_settings(number, "", store or tempfile.gettempdir())
         first = self._broker_settings(0, "", store or tempfile.gettempdir()).server
-        self.log_level = first.log_level
+        self.log_level, self.log_format = first.log_level, first.log_format
         self.namesrv = NameServerApp(
             namesrv_settings(
                 {"listenPort": namesrv_port, "bindAddress": first.bind_address, **first.tls_server_values}

@@ -111,7 +111,7 @@ class ProcessCluster:
                 "several brokers run without TLS and users: start name server, controller and brokers by hand for that",
                 key="brokers",
             )
-        self.log_level = checked.server.log_level
+        self.log_level, self.log_format = checked.server.log_level, checked.server.log_format
         self._bind = checked.server.bind_address
         self._store, self._temporary = (
             store,

@@ -46,6 +46,7 @@ class JobServerConfig:
     log_max_bytes: int = 8 << 20
     stop_timeout_seconds: int = 20
     log_level: str = "INFO"
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
         check_numbers(
@@ -56,6 +57,10 @@ class JobServerConfig:
             "log_max_bytes",
             "stop_timeout_seconds",
         )
+        if self.log_format not in ("text", "json"):
+            raise ConfigError(
+                f"setting logFormat={self.log_format!r} is neither text nor json", key="logFormat"
+            )
         check_numbers(self, "http_port", least=0, most=65535)
         if self.http_enable and not is_loopback(self.http_bind_address) and not self.allow_anonymous:
             raise ConfigError(

@@ -141,6 +141,8 @@ class ServerConfig:
     metrics_max_series: int = 1_000
     """Per metric; the largest series are shown, and the sum of the others."""
     log_level: str = "INFO"
+    log_format: str = "text"
+    """``text`` for people, ``json`` for programs: one object a line."""
     tls_server_mode: str = field(default="", metadata={"key": "tls.server.mode"})
     """disabled, permissive (TLS and plain) or enforcing; by default permissive when there is a certificate."""
     tls_server_cert_path: str = field(default="", metadata={"key": "tls.server.certPath"})
@@ -176,6 +178,10 @@ class ServerConfig:
         if self.write_buffer_high_water_mark == 0:  # in a broker.conf: "the library's default"
             self.write_buffer_high_water_mark = HIGH_WATER_BYTES
         check_numbers(self, "write_buffer_high_water_mark", least=0)
+        if self.log_format not in ("text", "json"):
+            raise ConfigError(
+                f"setting logFormat={self.log_format!r} is neither text nor json", key="logFormat"
+            )
         self.log_level = self.log_level.upper()
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ConfigError(

@@ -61,7 +61,7 @@ def job_run(config: Path | None, arguments: Sequence[str]) -> None:
 
     file = _read(config)
     chosen = _find(file, arguments[0])
-    log_to_stderr(file.server.log_level)
+    log_to_stderr(file.server.log_level, file.server.log_format)
     record = asyncio.run(run_now(file, chosen))
     if record is None:
         raise CommandFailed(f"job {chosen.name} runs already")
@@ -78,7 +78,7 @@ def job_serve(config: Path) -> None:
     from mqspark_server.scheduler.jobserver import JobServerApp
 
     file = _read(config)
-    log_to_stderr(file.server.log_level)
+    log_to_stderr(file.server.log_level, file.server.log_format)
     app = JobServerApp(file)
     serve(app, lambda: f"READY jobs={len(file.jobs)} http={app.url or '-'} state={app.directory.path}")
 

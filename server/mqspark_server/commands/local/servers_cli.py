@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from mqspark.logs import OneLine, sparing
+from mqspark.logs import JsonLines, OneLine, sparing
 from mqspark_server.collector import Collector
 from mqspark_server.commands.shell import connection_of, connection_options
+from mqspark_server.stalls import StallWatch
 
 if TYPE_CHECKING:
     from mqspark_server.broker_app import BrokerApp
@@ -68,7 +69,7 @@ def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
     layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
     settings = namesrv_settings(namesrv_production(), *layers)
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
-    log_to_stderr(settings.server.log_level, warning)
+    log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
     app = NameServerApp(settings)
     serve(app, lambda: f"READY namesrv={app.address}{_of_controller(app.controller)}")
 
@@ -93,7 +94,7 @@ def controller_run(config: str | None, assignments: Sequence[str]) -> None:
     layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
     settings = controller_settings({}, *layers)
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
-    log_to_stderr(settings.server.log_level, warning)
+    log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
     app = ControllerApp(settings)
     serve(app, lambda: f"READY controller={app.address} store={app.store}")
 
@@ -115,7 +116,7 @@ def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
     settings = broker_settings(production(), *layers)
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
-    log_to_stderr(settings.server.log_level, warning)
+    log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
     app = broker_app(settings)
     serve(
         app,
@@ -179,7 +180,7 @@ def dev(
             assignments=assignments,
             overrides=overrides,
         )
-        log_to_stderr(cluster.log_level)
+        log_to_stderr(cluster.log_level, cluster.log_format)
         serve(
             cluster,
             lambda: cluster.ready_line,
@@ -195,7 +196,7 @@ def dev(
         http_port=http_port,
         layers=[*([file] if file is not None else []), overrides],
     )
-    log_to_stderr(app.log_level)
+    log_to_stderr(app.log_level, app.log_format)
     serve(
         app,
         lambda: (
@@ -242,9 +243,11 @@ def _to_try(namesrv: str) -> str:
     )
 
 
-def log_to_stderr(level: str, warning: str | None = None) -> None:
+def log_to_stderr(level: str, form: str = "text", warning: str | None = None) -> None:
+    """``form``: text or json (logFormat)."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    text = OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else text)
     logging.basicConfig(level=level, handlers=[handler])
     sparing("asyncio")  # it reports each failed accept, for example
     if warning is not None:
@@ -294,13 +297,15 @@ async def _run_until_signalled(
         if starting.cancelled():
             return
     await starting
-    collector = Collector()
+    collector, stalls = Collector(), StallWatch()
     try:
         collector.start(loop)
+        stalls.start(loop)
         click.echo(ready_line())
         if hint is not None:
             click.echo(hint(), err=True)
         await stop.wait()
     finally:
+        stalls.stop()
         collector.stop()
         await app.stop()
