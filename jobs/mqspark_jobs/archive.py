@@ -158,12 +158,26 @@ def group_units(units: Sequence[Unit], commit_bytes: int, committed: int) -> lis
 
 def archive_unit(task: UnitTask) -> ArchivedUnit:
     """Sum up the unit's records in the log, and write them unless they are written already."""
-    from mqspark.store.recovery.rebuild import SegmentRecords
-    from pyspark_pymq.records.records import Records, unwrap_inner_batches
-
     unit = task.unit
     chosen = _Chosen(task)
     files = RowFiles(task.archive, task.broker, f"{unit.low:020d}") if task.archive is not None else None
+    try:
+        end = _add_all(unit, chosen, files)
+        written = tuple(files.finish()) if files is not None else ()
+    except BaseException:
+        if files is not None:
+            files.abandon()
+        raise
+    # Bytes after the last record of a full segment or of a fixed range belong to the unit.
+    high = unit.high if unit.is_closed else end
+    return ArchivedUnit(chosen.manifest(high), written)
+
+
+def _add_all(unit: Unit, chosen: _Chosen, files: RowFiles | None) -> int:
+    """Sum up the unit's records and write them; returns where the last one ends."""
+    from mqspark.store.recovery.rebuild import SegmentRecords
+    from pyspark_pymq.records.records import Records, unwrap_inner_batches
+
     with local_copy(unit.file) as path:
         runs = SegmentRecords(path, unit.file.start, unit.segment_bytes, guarded=True)
         records = Records(runs.view)
@@ -179,9 +193,7 @@ def archive_unit(task: UnitTask) -> ArchivedUnit:
         if files is not None:
             files.flush(records)
         runs.check()
-    # Bytes after the last record of a full segment or of a fixed range belong to the unit.
-    high = unit.high if unit.is_closed else end
-    return ArchivedUnit(chosen.manifest(high), tuple(files.finish()) if files is not None else ())
+    return end
 
 
 def _pieces(positions: Any) -> Iterable[Any]:

@@ -25,7 +25,16 @@ from mqspark_jobs.job import ProgressLine, Summary, write_metrics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DELTA_VERSION", "JOBS", "check_arguments", "delta_settings", "main", "relevant_text"]
+__all__ = [
+    "DELTA_VERSION",
+    "JOBS",
+    "check_arguments",
+    "delta_settings",
+    "main",
+    "object_store_settings",
+    "relevant_text",
+    "session_settings",
+]
 
 JOBS = ("rebuild-index", "archive", "compact", "redeliver")
 
@@ -221,7 +230,7 @@ def _compact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store", type=Path, required=True, metavar="DIR", help="storePathRootDir, on this host"
     )
-    parser.add_argument("--commit-log", metavar="DIR", help="where the segments are; default: in the store")
+    parser.add_argument("--commit-log", metavar="URL", help="where the segments are; default: in the store")
     parser.add_argument("--topic", action="append", default=[], help="default: those whose attribute says so")
     parser.add_argument(
         "--delete-retention-ms", type=int, default=24 * 3_600_000, help="of tombstones; default: a day"
@@ -345,13 +354,7 @@ def _session(options: argparse.Namespace) -> SparkSession:
     builder = builder.config(map=pyspark_pymq.tuned_settings())
     if options.master is not None:
         builder = builder.master(options.master)
-    if hasattr(options, "delta_jars"):
-        builder = builder.config(map=delta_settings(options.delta_jars))
-    for setting in options.conf:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise ConfigError(f"--conf: KEY=VALUE, not {setting!r}", key="conf")
-        builder = builder.config(key, value)
+    builder = builder.config(map=session_settings(options))
     try:
         session: SparkSession = builder.getOrCreate()
     except PySparkException as error:
@@ -363,6 +366,69 @@ def _session(options: argparse.Namespace) -> SparkSession:
     if hasattr(options, "delta_jars"):
         _need_delta(session)
     return session
+
+
+def session_settings(options: argparse.Namespace) -> dict[str, str]:
+    """The settings of a job's session: Delta, object stores that its options name, and ``--conf``. Lists of jars and
+    packages are put together. Raises ConfigError."""
+    urls = [value for name in _URLS if isinstance(value := getattr(options, name, None), str)]
+    found = delta_settings(options.delta_jars) if hasattr(options, "delta_jars") else {}
+    stores = object_store_settings(urls)
+    asked = {}
+    for setting in options.conf:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--conf: KEY=VALUE, not {setting!r}", key="conf")
+        asked[key] = value
+    if "spark.jars" in asked or "spark.jars.packages" in asked:
+        stores.pop("spark.jars.packages", None)  # whoever names jars names all of them
+    return _joined(_joined(found, stores), asked)
+
+
+_URLS = ("to", "table", "state")
+"""Options that Spark itself reads or writes."""
+_LISTS = ("spark.jars", "spark.jars.packages")
+_SPARKS_NAMES = {"s3": "s3a", "gcs": "gs", "az": "abfss"}
+_PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
+
+
+def object_store_settings(urls: Sequence[str]) -> dict[str, str]:
+    """What Spark needs for these URLs, beside the credentials of the environment. Raises ConfigError for a scheme that
+    Spark spells otherwise."""
+    settings: dict[str, str] = {}
+    for url in urls:
+        scheme, found, rest = url.partition("://")
+        if not found:
+            continue
+        if scheme in _SPARKS_NAMES:
+            raise ConfigError(f"{url}: Spark calls it {_SPARKS_NAMES[scheme]}://{rest}", key="to")
+        if scheme in _PACKAGES:
+            settings["spark.jars.packages"] = f"{_PACKAGES[scheme]}:{_hadoop_version()}"
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if scheme == "s3a" and endpoint:
+            # The variables that the AWS SDKs and s3fs know, and Hadoop does not.
+            settings["spark.hadoop.fs.s3a.endpoint"] = endpoint
+            settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
+            settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(
+                endpoint.startswith("https:")
+            ).lower()
+            region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+            settings["spark.hadoop.fs.s3a.endpoint.region"] = region
+    return settings
+
+
+def _hadoop_version() -> str:
+    """Of the Hadoop that comes with pyspark."""
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+    name = next((path.stem for path in jars), "hadoop-client-api-3.5.0")
+    return name.removeprefix("hadoop-client-api-")
+
+
+def _joined(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+    lists = {key: f"{one[key]},{other[key]}" for key in _LISTS if key in one and key in other}
+    return one | other | lists
 
 
 def _need_delta(session: SparkSession) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.reader import StoreReader
 from mqspark_jobs.job import ProgressLine, Summary
+from pyspark_pymq.files.logfiles import local_log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,8 +138,13 @@ def check(options: CompactOptions) -> None:
 
 def run(options: CompactOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Raises ConfigError, StoreError, OSError."""
-    started = time.monotonic()
     check(options)
+    with local_log(options.commit_log) as commit_log:
+        return _run(replace(options, commit_log=commit_log), spark, progress)
+
+
+def _run(options: CompactOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
+    started = time.monotonic()
     store = options.store
     topics = options.topics or tuple(compaction_topics(store))
     files = OsFiles.like(store / "consumequeue")

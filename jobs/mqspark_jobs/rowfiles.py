@@ -9,6 +9,7 @@ effect. Must not know Spark.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import urllib.parse
 import uuid
@@ -20,7 +21,7 @@ import numpy as np
 
 from mqspark.compression import InflateLimits
 from mqspark.message import BORN_HOST_V6
-from pyspark_pymq.files.locations import filesystem_of, is_remote, join, local_path
+from pyspark_pymq.files.locations import filesystem_of, is_remote, join, local_path, make_parent
 from pyspark_pymq.records.decode import Decoder
 from pyspark_pymq.records.records import Ints, Records
 
@@ -159,6 +160,22 @@ class RowFiles:
         self._open.clear()
         return done
 
+    def abandon(self) -> None:
+        """Write nothing more. What is there already is no part of a table."""
+        for chosen in self._open.values():
+            if chosen.writer is not None:
+                chosen.writer.is_open = False
+            if chosen.file is None:
+                continue
+            if is_remote(self._url):
+                # An upload in parts is cancelled; otherwise the object would be made when the file is collected.
+                with contextlib.suppress(Exception):
+                    chosen.file.discard()
+                chosen.file.closed = True
+            else:
+                chosen.file.close()
+        self._open.clear()
+
     def _path(self, topic: str, day: int) -> str:
         folder = f"topic={urllib.parse.quote(topic, safe='')}/{DATE}={_date(day)}"
         return f"{folder}/{self._name}"
@@ -210,7 +227,7 @@ class RowFiles:
         url = join(self._url, chosen.path)
         if is_remote(url):
             filesystem, path = filesystem_of(url)
-            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            make_parent(filesystem, path)
             chosen.file = filesystem.open(path, "wb")
         else:
             target = local_path(url)

@@ -17,12 +17,16 @@ __all__ = [
     "is_remote",
     "join",
     "local_path",
+    "make_parent",
     "names",
     "open_input",
     "read_bytes",
     "remove_tree",
     "write_bytes",
 ]
+
+
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"})
 
 
 def is_remote(url: str) -> bool:
@@ -48,6 +52,14 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         ) from error
     filesystem, root = url_to_fs(url)
     return filesystem, root
+
+
+def make_parent(filesystem: Any, path: str) -> None:
+    """Make the directory of a file to be. Object stores have none: there it would be the bucket, whose name may be
+    misspelt."""
+    protocol = filesystem.protocol
+    if not _OBJECT_STORES & set([protocol] if isinstance(protocol, str) else protocol):
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
 
 
 def names(url: str) -> list[str]:
@@ -79,7 +91,7 @@ def write_bytes(url: str, data: bytes) -> None:
     """Writes all or nothing: by rename on this host; object stores write whole objects."""
     if is_remote(url):
         filesystem, path = filesystem_of(url)
-        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+        make_parent(filesystem, path)
         filesystem.pipe_file(path, data)
         return
     target = local_path(url)

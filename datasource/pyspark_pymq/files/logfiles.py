@@ -18,7 +18,7 @@ from mqspark.errors import ConfigError
 from mqspark.store.disk.layout import file_start
 from pyspark_pymq.files.locations import filesystem_of, is_remote, local_path
 
-__all__ = ["LogFile", "find_log", "list_log", "local_copy", "segment_bytes_of"]
+__all__ = ["LogFile", "find_log", "list_log", "local_copy", "local_log", "segment_bytes_of"]
 
 _COPY_BYTES = 8 << 20
 
@@ -90,3 +90,16 @@ def local_copy(file: LogFile) -> Iterator[Path]:
             shutil.copyfileobj(source, copy, _COPY_BYTES)
         copy.flush()
         yield Path(copy.name)
+
+
+@contextmanager
+def local_log(url: str | None) -> Iterator[str | None]:
+    """A log as a directory of this host: a copy of a remote one, which is removed afterwards. Raises ConfigError."""
+    if url is None or not is_remote(url):
+        yield url
+        return
+    with tempfile.TemporaryDirectory(prefix="mqspark-log-") as directory:
+        for file in find_log(url):
+            with local_copy(file) as path:
+                shutil.copyfile(path, Path(directory, f"{file.start:020d}"))
+        yield directory
