@@ -1,0 +1,57 @@
+"""``python -m mqspark_server.healthcheck [URL | HOST:PORT]``: exit code 0 if the server there is well. For containers.
+
+Without an argument MQSPARK_HEALTH says where. A URL has to answer 200; a host and port, which is that of a server
+without HTTP, has to take a connection.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+__all__ = ["main"]
+
+VARIABLE = "MQSPARK_HEALTH"
+DEFAULT = "http://127.0.0.1:10914/health/ready"
+TIMEOUT_S = 4.0
+MAX_TEXT = 2_000
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 when it is well, 1 when it is not; the reason goes to standard error."""
+    place = arguments[0] if arguments else os.environ.get(VARIABLE, DEFAULT)
+    try:
+        problem = _ask(place) if "://" in place else _connect(place)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        problem = f"{place}: {error or type(error).__name__}"
+    if problem is not None:
+        sys.stderr.write(f"{problem}\n")
+    return 0 if problem is None else 1
+
+
+def _ask(url: str) -> str | None:
+    parts = urlsplit(url)
+    if parts.scheme != "http" or parts.hostname is None:
+        return f"{url} is no http:// URL"
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", parts.path or "/")
+        answer = connection.getresponse()
+        text = answer.read(MAX_TEXT).decode(errors="replace")
+    finally:
+        connection.close()
+    return None if answer.status == http.client.OK else f"{url} answers {answer.status}: {text}"
+
+
+def _connect(place: str) -> str | None:
+    host, _, port = place.rpartition(":")
+    socket.create_connection((host, int(port)), TIMEOUT_S).close()
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
