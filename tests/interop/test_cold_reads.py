@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from mqspark import ConsumeFromWhere, LitePullConsumer, MessageExt, PushConsumer
 from tests.interop.driver import JavaDriver, body_of
 from tests.interop.rocketmq import EITHER, either_cluster
 from tests.interop.topics import create_group, create_topic
@@ -18,10 +19,8 @@ Name = Callable[[str], str]
 GET_COLD_DATA_FLOW_CTR_INFO = 2003
 KIB = 1 << 10
 
-pytestmark = [
-    pytest.mark.slow("what a group may read is counted by periods of five seconds"),
-    pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True),
-]
+pytestmark = pytest.mark.slow("what a group may read is counted by periods of five seconds")
+with_json = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 
 
 @pytest.fixture(params=EITHER, scope="module")
@@ -56,6 +55,7 @@ def shown(cluster: Cluster) -> dict[str, dict[str, int]]:
     return table
 
 
+@with_json
 def test_a_push_consumer_gets_its_share_of_each_period(java: JavaDriver, cold: Cluster, name: Name) -> None:
     topic, group = create_topic(cold, name("Cold"), 1), create_group(cold, name("cold-readers"))
     sent = fill(cold, topic, 60)
@@ -74,6 +74,7 @@ def test_a_push_consumer_gets_its_share_of_each_period(java: JavaDriver, cold: C
     assert took_s > 8, "60 KiB at 10 KiB, and what one pull is more, in five seconds"
 
 
+@with_json
 def test_a_threshold_of_its_own_lets_a_group_read_all(java: JavaDriver, cold: Cluster, name: Name) -> None:
     topic, group = create_topic(cold, name("Cold"), 1), create_group(cold, name("cold-readers"))
     sent = fill(cold, topic, 60)
@@ -95,3 +96,45 @@ def test_a_threshold_of_its_own_lets_a_group_read_all(java: JavaDriver, cold: Cl
     assert took_s < 3
     printed = java.mqadmin("getColdDataFlowCtrInfo", "-b", cold.broker)
     assert group in printed, printed
+
+
+def test_our_push_consumer_gets_its_share_of_each_period(cold: Cluster, name: Name) -> None:
+    topic, group = create_topic(cold, name("Cold"), 1), create_group(cold, name("cold-readers"))
+    sent = fill(cold, topic, 60)
+    time.sleep(1)
+    received: Counter[bytes] = Counter()
+
+    def listen(message: MessageExt) -> None:
+        received[message.body] += 1
+
+    consumer = PushConsumer(
+        cold.namesrv,
+        group=group,
+        listener=listen,
+        pull_batch_size=8,
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    consumer.subscribe(topic)
+    began = time.monotonic()
+    with consumer:
+        while received.total() < 60 and time.monotonic() - began < 100:
+            time.sleep(0.1)
+    assert received == sent
+    assert time.monotonic() - began > 8
+
+
+def test_our_lite_pull_consumer_is_held_and_loses_nothing(cold: Cluster, name: Name) -> None:
+    topic, group = create_topic(cold, name("Cold"), 1), create_group(cold, name("cold-readers"))
+    sent = fill(cold, topic, 40)
+    time.sleep(1)
+    received: Counter[bytes] = Counter()
+    consumer = LitePullConsumer(
+        cold.namesrv, group=group, pull_batch_size=8, consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    )
+    consumer.subscribe(topic)
+    began = time.monotonic()
+    with consumer:
+        while received.total() < 40 and time.monotonic() - began < 100:
+            received.update(message.body for message in consumer.poll(timeout_ms=500))
+    assert received == sent
+    assert time.monotonic() - began > 5

@@ -370,6 +370,24 @@ def test_the_remoting_client_sends_and_consumes_through_the_proxy(remoting: Remo
     assert bodies(remoting.take(in_order, 16)) == Counter({b"m-%d" % n: 2 for n in range(8)})
 
 
+@with_json
+def test_priorities_go_through_the_proxy(remoting: Remoting, name: Name) -> None:
+    """Only the remoting client can give one: the gRPC client 5.1.0 does not start on such a topic."""
+    cluster = remoting.proxy.cluster
+    topic = create_topic(cluster, name("Priority"), 8, attributes="+message.type=PRIORITY")
+    producer = remoting.start("producer", group=name("priority-senders"))
+    for priority in (0, 5, 99):
+        item = plain_message(topic, b"%d" % priority, priority=priority)
+        sent = remoting.java.call("producer.send", handle=producer, mode="sync", message=item)
+        assert sent["queue"][2] == min(priority, 7)
+    received = remoting.take(remoting.push(topic, create_group(cluster, name("priority-readers"))), 3)
+    assert {body_of(got): got["properties"]["_SYS_MSG_PRIORITY_"] for got in received} == {
+        b"0": "0",
+        b"5": "5",
+        b"99": "99",
+    }
+
+
 @pytest.mark.slow("waits for checks in real time")
 @with_json
 def test_the_remoting_clients_transactions_go_through_the_proxy(remoting: Remoting, name: Name) -> None:
