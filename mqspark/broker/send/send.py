@@ -116,8 +116,8 @@ def _by_priority(text: str, topic: Topic, queue_id: int) -> tuple[str, int]:
     if priority is None:
         return text, queue_id
     if properties.get(TRANSACTION_PREPARED) == "true" or not _OTHER_TYPES.isdisjoint(properties):
-        del properties[PRIORITY]
-        return f"\x02{encode_properties(properties).decode()}", queue_id
+        kept = (item for item in text.split("\x02") if not item.startswith(f"{PRIORITY}\x01"))
+        return "\x02".join(kept), queue_id
     return text, min(priority, max(1, topic.write_queue_nums) - 1)
 
 
