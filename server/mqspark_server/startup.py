@@ -122,6 +122,7 @@ def remoting_server(
         max_connections=config.max_connections,
         high_water_bytes=config.write_buffer_high_water_mark,
         max_buffered_bytes=config.max_buffered_bytes,
+        max_stranger_bytes=config.max_stranger_bytes,
         max_unsent_bytes=config.max_unsent_bytes,
         unread_s=config.unread_timeout_seconds,
         partial_frame_s=config.partial_frame_timeout_seconds,

@@ -81,6 +81,29 @@ async def test_small_old_frames_go_before_a_large_new_one() -> None:
         assert await asyncio.wait_for(loop.sock_recv(sock, 100), 20), "an honest peer was reset"
 
 
+async def test_first_frames_have_a_smaller_bound_than_those_of_peers_that_are_known() -> None:
+    loop = asyncio.get_running_loop()
+    frame = encode_request(ECHO, 1, None, bytes(MB))
+    async with serving(b"ok", max_buffered_bytes=64 * MB, max_stranger_bytes=4 * MB) as (server, _, port):
+        known = []
+        for _ in range(8):
+            known.append(await connected(port))
+            await loop.sock_sendall(known[-1], encode_request(ECHO, 1, None))
+            assert await loop.sock_recv(known[-1], 100)
+            await loop.sock_sendall(known[-1], frame[:-1])
+        await eventually_async(lambda: server.partial.total > 7.9 * MB)
+        for _ in range(12):
+            await loop.sock_sendall(await connected(port), frame[:-1])
+            assert server.strangers.total <= 4 * MB
+        await eventually_async(lambda: server.dropped_connections >= 8)
+        for sock in known:
+            await loop.sock_sendall(sock, frame[-1:])
+            assert await asyncio.wait_for(loop.sock_recv(sock, 100), 20), "a known peer was reset"
+        newcomer = await connected(port)
+        await loop.sock_sendall(newcomer, frame)
+        assert await asyncio.wait_for(loop.sock_recv(newcomer, 100), 20), "an honest first frame was refused"
+
+
 async def test_a_frame_that_does_not_go_on_ends() -> None:
     loop = asyncio.get_running_loop()
     async with serving(b"ok", partial_frame_s=1) as (server, _, port):

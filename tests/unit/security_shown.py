@@ -197,6 +197,8 @@ SHOWN: dict[str, list[Shown]] = {
                 "security/test_partial_frames::an_address_has_no_more_than_its_share",
                 "security/test_partial_frames::known_peers_stay_and_strangers_are_refused",
                 "security/test_partial_frames::a_frame_that_does_not_go_on_ends",
+                "security/test_partial_frames::first_frames_have_a_smaller_bound_than_those_of_peers_that_are_known",
+                "security/test_crowd::an_honest_client_hardly_feels_them_and_memory_stays",
                 f"{TLS}::a_handshake_has_a_time_limit",
                 f"{TLS}::a_handshake_has_a_size_limit",
                 "security/test_unread::all_that_do_not_read_have_a_bound_together_and_others_are_served",

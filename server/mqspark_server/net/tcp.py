@@ -15,10 +15,10 @@ together for RING_S; a command that has begun is completed. A connection with wa
 Memory bounds: the length of a frame is checked before the frame is buffered (Connection). A connection whose peer does
 not read its answers is not read from. While its unread answers reach the high-water mark, its waiting commands are not
 handled, so it exceeds the mark by one answer at most. Unread answers and incomplete frames are also bounded over all
-connections (``memory_budget``); the mark of each connection falls as the space for unread answers shrinks. A connection
-is dropped when it transfers fewer than MIN_BYTES_PER_S for too long. The number of connections is limited per
-address, in total, and by the file descriptors of the process. At the limit, the oldest connection without a complete
-frame is closed for a new one.
+connections (``memory_budget``), and incomplete first frames once more, since anybody can begin one; the mark of each
+connection falls as the space for unread answers shrinks. A connection is dropped when it transfers fewer than
+MIN_BYTES_PER_S for too long. The number of connections is limited per address, in total, and by the file descriptors
+of the process. At the limit, the oldest connection without a complete frame is closed for a new one.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ class RemotingServer:
         max_connections: int = 10_000,
         high_water_bytes: int = 4 * 1024 * 1024,
         max_buffered_bytes: int = 256 * 1024 * 1024,
+        max_stranger_bytes: int | None = None,
         max_unsent_bytes: int = 256 * 1024 * 1024,
         unread_s: float = 60.0,
         partial_frame_s: float = 30.0,
@@ -133,6 +134,10 @@ class RemotingServer:
         self.high_water_bytes = high_water_bytes
         self.partial: MemoryBudget[RemotingConnection] = MemoryBudget(max_buffered_bytes)
         """Incomplete frames, and waiting commands."""
+        self.strangers: MemoryBudget[RemotingConnection] = MemoryBudget(
+            max_buffered_bytes if max_stranger_bytes is None else max_stranger_bytes
+        )
+        """Those of connections without a complete frame so far."""
         self.unsent: MemoryBudget[RemotingConnection] = MemoryBudget(max_unsent_bytes)
         """Unread answers."""
         self.unread_s = unread_s
@@ -426,14 +431,19 @@ class RemotingServer:
         if partial.total > partial.most:
             for each in partial.surplus(now):
                 self.drop(each, f"incomplete frames of all connections exceed {partial.most} bytes")
+        strangers = self.strangers
+        if connection in self._unidentified and not connection.dropped:
+            strangers.keep(connection, count, now, afresh=afresh)
+            for each in strangers.surplus(now) if strangers.total > strangers.most else ():
+                self.drop(each, f"first frames that are incomplete exceed {strangers.most} bytes")
 
     def drop(self, connection: RemotingConnection, reason: str) -> None:
         """Drop a connection whose memory is needed; unread answers are lost. ``reason`` is one of a few texts."""
         self.dropped_connections += 1
         connection.dropped = True
         now = monotonic()
-        self.unsent.keep(connection, 0, now)
-        self.partial.keep(connection, 0, now)
+        for held in (self.unsent, self.partial, self.strangers):
+            held.keep(connection, 0, now)
         connection.abort(reason)
 
     def block(self, connection: RemotingConnection) -> None:
@@ -535,12 +545,14 @@ class RemotingServer:
     def known(self, connection: RemotingConnection) -> None:
         """A complete frame has arrived."""
         self._unidentified.pop(connection, None)
+        self.strangers.keep(connection, 0, 0.0)
 
     def forget(self, connection: RemotingConnection, address: str) -> None:
         """An admitted connection is closed."""
         PROCESS.give_back()
         self._handshakes.pop(connection, None)
         self._unidentified.pop(connection, None)
+        self.strangers.keep(connection, 0, 0.0)
         self._blocked.discard(connection)
         if connection.evicted:
             self._evicted -= 1

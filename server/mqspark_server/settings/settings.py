@@ -121,6 +121,7 @@ class ServerConfig:
     max_connections_per_address: int = 0  # 0: as many as in all
     write_buffer_high_water_mark: int = HIGH_WATER_BYTES  # bytes a slow reader may leave unread
     max_buffered_bytes: int = 256 * 1024 * 1024  # of frames not yet complete, over all connections
+    max_stranger_bytes: int = 20 * 1024 * 1024  # of those, of connections that have not completed one yet
     max_unsent_bytes: int = 256 * 1024 * 1024  # of answers that peers have not read, over all connections
     unread_timeout_seconds: int = 60  # for which a peer may leave answers unread
     partial_frame_timeout_seconds: int = 30  # for which a frame may stay incomplete without much coming
@@ -171,7 +172,7 @@ class ServerConfig:
             "http_max_connections",
             "metrics_max_series",
         )
-        check_numbers(self, "max_buffered_bytes", "max_unsent_bytes", most=INT64_MAX)
+        check_numbers(self, "max_buffered_bytes", "max_stranger_bytes", "max_unsent_bytes", most=INT64_MAX)
         check_numbers(self, "unread_timeout_seconds", "partial_frame_timeout_seconds")
         check_numbers(self, "max_connections_per_address", least=0)
         self._check_tls()

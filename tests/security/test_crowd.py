@@ -1,0 +1,57 @@
+"""An honest client beside a crowd of strangers (``tests.security.crowd``): its latency, and the server's memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from tests.security.processes import BrokerProcess, ask, send_header
+from tests.support.processes import process
+
+pytestmark = pytest.mark.slow("2,250 connections for half a minute; test_partial_frames is the fast twin")
+
+SENDS = 1_500
+GROWTH_BYTES = 64 << 20
+SLACK_S = 0.005
+"""Of this machine, on which others work too."""
+
+
+def p99_s(broker: BrokerProcess) -> float:
+    """Of single sends, one after the other."""
+    took = []
+    with broker.connect() as sock:
+        for _ in range(SENDS):
+            began = time.perf_counter()
+            answer = ask(sock, RequestCode.SEND_MESSAGE_V2, send_header(), b"x" * 100)
+            took.append(time.perf_counter() - began)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            time.sleep(0.001)
+    return sorted(took)[int(SENDS * 0.99)]
+
+
+def test_an_honest_client_hardly_feels_them_and_memory_stays(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "store", descriptors=8_192) as broker:
+        p99_s(broker)
+        alone_s = min(p99_s(broker) for _ in range(3))
+        before = broker.memory_bytes
+        host, port = broker.address
+        command = [sys.executable, "-m", "tests.security.crowd", host, str(port)]
+        with process(command, tmp_path / "crowd.err", stdout=subprocess.PIPE, stop_signal=SIGKILL) as crowd:
+            assert crowd.stdout is not None
+            assert crowd.stdout.readline() == "there\n"
+            time.sleep(1)
+            most, beside = 0, []
+            for _ in range(3):
+                beside.append(p99_s(broker))
+                most = max(most, broker.memory_bytes)
+            assert crowd.poll() is None
+        told = f"p99 alone {alone_s * 1e3:.2f} ms, beside {[f'{each * 1e3:.2f}' for each in beside]}"
+        print(told, f"memory {(most - before) / (1 << 20):+.1f} MiB")
+        assert min(beside) < 2 * alone_s + SLACK_S, told
+        assert most - before < GROWTH_BYTES, f"memory grew by {(most - before) >> 20} MiB"
