@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +15,14 @@ from mqspark import (
     Message,
     MessageExt,
     MessageQueue,
+    PopConsumer,
     Producer,
     PushConsumer,
     TransactionProducer,
     TransactionState,
 )
 from mqspark.client.blocking import BlockingClient
-from mqspark.errors import BadRoute
+from mqspark.errors import BadRoute, MQError
 from mqspark.testing import Cluster
 from tests.support.static_topics import StaticTopicTool
 from tests.support.waiting import eventually
@@ -185,6 +187,27 @@ def test_a_failed_message_comes_back_wherever_its_queue_is(cluster: Cluster, too
         eventually(lambda: {(b"before", 1), (b"after", 1)} <= set(seen), "both come again", 60)
 
 
+def test_pop_takes_the_messages_of_all_parts(cluster: Cluster, tool: StaticTopicTool) -> None:
+    """POP knows physical queues only, as at RocketMQ's brokers."""
+    _, second = brokers(tool)
+    got: set[bytes] = set()
+    with Producer(cluster.namesrv, group="p") as producer:
+        producer.send(Message.of(TOPIC, b"before"))
+        tool.remap(second)
+        producer.send_batch(
+            [Message.of(TOPIC, b"one"), Message.of(TOPIC, b"two")], queue=MessageQueue(TOPIC, LOGIC, 1)
+        )
+    with AdminClient(cluster.namesrv) as admin:
+        admin.create_group("pops")
+        admin.set_consume_mode(TOPIC, "pops", "POP")
+    consumer = PopConsumer(
+        cluster.namesrv, group="pops", listener=lambda message: got.add(message.body), consume_from=FIRST
+    )
+    consumer.subscribe(TOPIC)
+    with consumer:
+        eventually(lambda: got == {b"before", b"one", b"two"}, lambda: got)
+
+
 def test_a_transaction_ends_where_it_began(cluster: Cluster, tool: StaticTopicTool) -> None:
     _, second = brokers(tool)
 
@@ -203,3 +226,58 @@ def test_a_transaction_ends_where_it_began(cluster: Cluster, tool: StaticTopicTo
             return [message.body for queue in queues for message in admin.read(queue, 0).messages]
 
         eventually(lambda: bodies() == [b"both"], "the commit is readable")
+
+
+@pytest.mark.slow("brokers are killed and queues move for half a minute; fast: the tests above")
+def test_what_is_acknowledged_is_read_in_order_through_moves_and_kills(
+    cluster: Cluster, tool: StaticTopicTool
+) -> None:
+    chance = random.Random(7)
+    acked: dict[int, list[int]] = {number: [] for number in range(QUEUES)}
+    got: dict[int, list[int]] = {number: [] for number in range(QUEUES)}
+    stopped = threading.Event()
+    broken: list[BaseException] = []
+
+    def send(queue_id: int) -> None:
+        queue, number = MessageQueue(TOPIC, LOGIC, queue_id), 0
+        try:
+            with Producer(cluster.namesrv, group=f"p{queue_id}", send_timeout_ms=5_000) as producer:
+                while not stopped.is_set():
+                    try:
+                        producer.send(Message.of(TOPIC, b"%d" % number), queue=queue)
+                        acked[queue_id].append(number)
+                    except MQError:
+                        stopped.wait(0.05)  # stored or not, nobody knows: the next message has another number
+                    number += 1
+        except BaseException as error:
+            broken.append(error)
+
+    def listen(message: MessageExt) -> None:
+        got[message.queue_id].append(int(message.body))
+
+    consumer = PushConsumer(
+        cluster.namesrv, group="readers", listener=listen, ordered=True, consume_from=FIRST
+    )
+    consumer.subscribe(TOPIC)
+    senders = [threading.Thread(target=send, args=(number,)) for number in acked]
+    with consumer:
+        for sender in senders:
+            sender.start()
+        for _ in range(6):
+            before = min(map(len, acked.values()))
+            victim = chance.randrange(2)
+            cluster.kill(victim)
+            stopped.wait(chance.uniform(0, 1))
+            cluster.restart(victim)
+            tool.remap(brokers(tool)[chance.randrange(2)])
+            eventually(lambda before=before: min(map(len, acked.values())) > before + 20, "sends go on")
+        stopped.set()
+        for sender in senders:
+            sender.join(60)
+        assert broken == []
+        last = {number: numbers[-1] for number, numbers in acked.items()}
+        eventually(lambda: all(last[number] in got[number] for number in acked), "the last message is read")
+    for number, numbers in got.items():
+        first_seen = list(dict.fromkeys(numbers))
+        assert first_seen == sorted(first_seen), "in order, apart from repetitions"
+        assert set(acked[number]) <= set(first_seen), "nothing is lost"

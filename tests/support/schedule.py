@@ -25,8 +25,8 @@ GROUPS = {
         f"tests/interop/test_{name}.py": BROKERS
         for name in (
             "compaction_directory", "credentials", "delay_directory", "differential", "mixed_cluster", "old_clients",
-            "overload", "proxy", "python_client", "replication", "restart", "slave_of_rocketmq", "store_directory",
-            "tls",
+            "overload", "proxy", "python_client", "replication", "restart", "slave_of_rocketmq", "static_topics",
+            "store_directory", "tls",
         )
     },
     "tests/interop/": CLIENTS,
@@ -49,6 +49,7 @@ SECONDS = {
     "tests/integration/test_auth.py": 20,
     "tests/integration/test_client_push.py": 25,
     "tests/integration/test_client_pop.py": 20,
+    "tests/integration/test_client_static_topics.py": 15,
     "tests/integration/test_client_chaos.py": 20,
     "tests/integration/test_client_consume.py": 20,
     "tests/integration/test_testing.py": 20,

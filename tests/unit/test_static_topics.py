@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from tests.unit.broker_kit import last_registration, namesrv_peer, pull_ext, send_ext
@@ -526,3 +526,52 @@ def test_a_delayed_message_goes_to_a_queue_that_is_written_to_when_it_is_due(pai
     assert [len(bench.records(TOPIC, queue_id)) for queue_id in range(2)] == [0, 1]
     answer = pair.pull("b-a", 0, queueId="1")
     assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "1")
+
+
+# --- what a remapping relies on -----------------------------------------------------------------------------
+
+
+def test_a_change_is_answered_when_every_stored_message_is_readable(tmp_path: Path) -> None:
+    """The tool asks next where the old queue ends, and readers leave it there."""
+    pair = Pair(tmp_path, sync=True)
+    try:
+        pair.create()
+        side = pair.sides["b-a"]
+        bench, peer = side.bench, side.peer
+        peer.give(RequestCode.SEND_MESSAGE_V2, sent(), b"x")
+        undecided = [part("b-a", 0), part("b-b", -1, gen=1)]
+        ext = {
+            "topic": TOPIC, "defaultTopic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+        }  # fmt: skip
+        body = encode_body(mapping("b-a", {0: undecided}, epoch=2000))
+        peer.give(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, ext, body)
+        for _ in range(3):
+            bench.broker.turn()
+            if bench.broker.jobs_due:
+                bench.run_jobs()
+            while bench.broker.work():
+                pass
+        assert bench.store.max_offset(TOPIC, 0) == 0, "the message is not synced"
+        assert peer.heard() == []
+        bench.flush()
+        bench.broker.turn()
+        assert [answer.code for answer in peer.heard()] == [0, 0]
+        assert bench.store.max_offset(TOPIC, 0) == 1
+    finally:
+        pair.close()
+
+
+def test_a_reader_at_an_end_that_is_not_final_is_answered_late(pair: Pair) -> None:
+    """RocketMQ's broker answers at once, and its clients ask again at once."""
+    pair.create()
+    pair.send("b-a", b"x")
+    undecided = [part("b-a", 0), part("b-b", -1, gen=1)]
+    assert pair.put("b-b", mapping("b-b", {0: undecided}, epoch=2000)).code == 0
+    assert pair.asked_for("b-b", RequestCode.PULL_MESSAGE, parked("1")) == []
+    side = pair.sides["b-b"]
+    side.bench.run_for(400)
+    assert side.peer.heard() == []
+    side.bench.run_for(200)
+    (answer,) = side.peer.heard()
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "1")
