@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -101,6 +102,30 @@ async def test_a_topic_that_moves_is_waited_for_and_not_made_anew() -> None:
                 result = await producer.send(Message.of("T", "x"))
                 assert (result.queue.broker_name, result.queue.queue_id) == (name, 0)
     assert (sends(a), sends(b)) == (2, 1)
+
+
+async def test_a_broker_that_moves_is_found_by_sends_that_are_not_retried() -> None:
+    """Its name has another address, as after a failover, and the known one is dead."""
+    old, new = broker(), broker()
+    now = old
+
+    def script(command: Command) -> Answer:
+        return 0, None, route_of({"a": now.address})
+
+    async with Scripted(script).serving() as names, Producer(names.address, group="g", retries=0) as producer:
+        queue = MessageQueue("T", "a", 0)
+        async with old.serving():
+            await producer.send(Message.of("T", "x"), queue=queue)
+        async with new.serving():
+            now, result = new, None
+            for _ in range(60):  # 3 s, a tenth of the time after which routes are refreshed anyhow
+                with contextlib.suppress(ConnectionLost):
+                    result = await producer.send(Message.of("T", "x"), queue=queue)
+                    break
+                await asyncio.sleep(0.05)
+    assert result is not None
+    assert result.status is SendStatus.SEND_OK
+    assert sends(new) >= 1
 
 
 async def test_when_all_refuse_the_last_refusal_is_raised_after_three_attempts() -> None:

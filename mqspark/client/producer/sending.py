@@ -57,6 +57,9 @@ MIN_ATTEMPT_S = 0.02
 early."""
 
 _COMPRESSED_ZLIB = COMPRESSED | compression.ZLIB << COMPRESSION_SHIFT
+LOOK_UP_S = 1.0
+"""Interval of look-ups of routes because of addresses where nobody listens."""
+
 _THREAD_COMPRESS_BYTES = 128 * 1024
 """Compressing this much takes milliseconds, which would block the event loop."""
 
@@ -216,6 +219,7 @@ class Sender:
         self._compress_from_bytes = compress_from_bytes
         self._compress_level = compress_level
         self._closing = False
+        self._next_look_s = 0.0
 
     def launch(
         self, sending: Sending, future: SettleFuture, timeout_ms: int, *, kind: int, oneway: bool
@@ -357,7 +361,22 @@ class Sender:
         elif isinstance(error, NoRoute) and self._is_failing_over(sending):
             asyncio.get_running_loop().call_later(FAILOVER_POLL_S, self._look_again, sending, error)
         else:
+            if isinstance(error, ConnectionLost) and not error.made:
+                self._look_up(sending.topic)
             self.finish(sending, None, error)
+
+    def _look_up(self, topic: str) -> None:
+        """Nobody listens at the address that the route has, so later sends need another one: also those to a queue
+        that the caller chose, which are not retried."""
+        if self.now() >= self._next_look_s and not self._closing:
+            self._next_look_s = self.now() + LOOK_UP_S
+            self._tasks.spawn(self._refresh(topic))
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self.targets.find(topic, refresh=True)
+        except ClientError as error:
+            log.debug("the route of %s is not refreshed: %s", topic, error)
 
     def _retry(self, sending: Sending, error: ClientError, *, moved: bool) -> None:
         """Make the next attempt; after a pause if it can only go to a broker that has just refused, which may be
