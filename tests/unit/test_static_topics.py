@@ -575,3 +575,27 @@ def test_a_reader_at_an_end_that_is_not_final_is_answered_late(pair: Pair) -> No
     side.bench.run_for(200)
     (answer,) = side.peer.heard()
     assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "1")
+
+
+@pytest.mark.parametrize("where", [{"timestamp": "0"}, {"timestamp": "0", "queueId": "0", "offset": "1"}])
+def test_a_group_is_not_reset_to_a_wrong_place(remapped: Pair, where: dict[str, str]) -> None:
+    """Progress in a later part would hide that in an earlier one."""
+    remapped.pull("b-b", 10_000)
+    ext = {"topic": TOPIC, "group": "CG", "isForce": "true", **where}
+    answer = remapped.ask("b-b", RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+    assert answer.code == ERROR
+    assert "have moved" in (answer.remark or "")
+    end = {"topic": TOPIC, "group": "CG", "isForce": "true", "timestamp": "-1"}
+    assert remapped.ask("b-b", RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, end).code == 0
+    moved = remapped.pull("b-b", 10_000)
+    assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10002")
+
+
+def test_a_group_of_queues_that_have_not_moved_is_reset(pair: Pair) -> None:
+    pair.create()
+    pair.send("b-a", b"x")
+    pair.pull("b-a", 1)
+    ext = {"topic": TOPIC, "group": "CG", "isForce": "true", "timestamp": "0"}
+    assert pair.ask("b-a", RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext).code == 0
+    moved = pair.pull("b-a", 1)
+    assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")

@@ -196,6 +196,15 @@ class RelayProcessor:
             raise Refusal(
                 ResponseCode.NO_PERMISSION, f"how far {header.group} is in {topic.name} the broker says"
             )
+        if (static := state.mappings.find(topic.name, header.lo)) is not None:
+            if static.has_moved and (header.timestamp >= 0 or header.queue_id >= 0):
+                raise Refusal(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the queues of static topic {topic.name} have moved: a group can be reset to their ends only,"
+                    " or by committing offsets of its logic queues",
+                )
+            if header.queue_id >= 0:
+                header.queue_id = static.leading(header.queue_id).leader.queue_id
         if header.queue_id >= topic.read_queue_nums:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER, f"topic {topic.name} has no queue {header.queue_id}"

@@ -60,6 +60,11 @@ class StaticTopic:
         self.led = [number for number in sorted(self.queues) if self.is_led(self.queues[number])]
         """The logic queues that this broker leads."""
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether a logic queue known here has, or had, a part elsewhere: its offsets are not those of one queue."""
+        return any(not queue.is_one for queue in self.queues.values())
+
     def is_led(self, queue: LogicQueue) -> bool:
         return queue.leader.bname == self._broker_name == self.detail.bname
 
