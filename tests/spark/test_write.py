@@ -93,6 +93,36 @@ def test_topic_and_queue_by_column(spark: SparkSession, cluster: DevCluster, top
             write(bad, cluster, topic=topic)
 
 
+def test_a_priority_chooses_the_queue(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    """A batch is stored where it is sent to, so the sink does what a broker does for single messages."""
+    frame = spark.range(1000).selectExpr(
+        "string(id) value", "concat('k', id % 7) key", "if(id % 6 = 5, null, int(id % 6 * 2)) priority"
+    )
+    write(frame, cluster, topic=topic)
+    rows = read(spark, cluster, topic)
+    last = max(row.partition for row in rows.values())
+    assert len(rows) == 1000
+    for value, row in rows.items():
+        if int(value) % 6 != 5:
+            priority = int(value) % 6 * 2
+            assert (row.partition, row.properties["_SYS_MSG_PRIORITY_"]) == (
+                min(priority, last),
+                str(priority),
+            )
+        else:
+            assert "_SYS_MSG_PRIORITY_" not in row.properties
+    for columns, what in (
+        ("'a' value, -1 priority", "row 0 of the batch has one below 0"),
+        ("'a' value, 1 priority, 'k' shardingKey", "drop one of the columns"),
+        ("'a' value, 1 priority, 1 delayLevel", "drop one of the columns"),
+    ):
+        with pytest.raises((PythonException, AnalysisException), match=what):
+            write(spark.range(1).selectExpr(*columns.split(", ")), cluster, topic=topic)
+    exactly_once = {"deliveryGuarantee": "exactly-once", "transactionId": "t", "transactionBatch": "1"}
+    with pytest.raises((PythonException, AnalysisException), match="at-least-once"):
+        write(frame, cluster, topic=topic, **exactly_once)
+
+
 def test_a_topic_is_created_by_its_first_message(spark: SparkSession, cluster: DevCluster) -> None:
     write(spark.range(10).selectExpr("string(id) value"), cluster, topic="MadeByTheSink")
     deadline = time.monotonic() + 20

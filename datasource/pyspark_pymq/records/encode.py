@@ -24,6 +24,7 @@ from mqspark.message import (
     DELAY,
     KEYS,
     MAX_PROPERTIES_BYTES,
+    PRIORITY,
     SHARDING_KEY,
     TAGS,
     TIMER_DELIVER_MS,
@@ -86,6 +87,10 @@ class Rows:
             )
         key, tags, properties = columns.get("key"), columns.get("tags"), columns.get("properties")
         sharding = columns.get("shardingKey")
+        priority = columns.get("priority")
+        if priority is not None and len(priority.drop_null()) and pc.min(priority).as_py() < 0:
+            row = _first(pc.fill_null(pc.less(priority, 0), False))
+            raise InvalidMessage(f"priority: row {row} of the batch has one below 0", field="priority")
         self.keys = None if key is None else key.cast(pa.binary())
         self.sharding = self.keys if sharding is None else sharding.cast(pa.binary())
         """The column that selects the queue: shardingKey, else the key."""
@@ -97,6 +102,11 @@ class Rows:
             (KEYS, "key", self.keys),
             (TAGS, "tags", None if tags is None else tags.cast(pa.binary())),
             (SHARDING_KEY, "shardingKey", None if sharding is None else self.sharding),
+            (
+                PRIORITY,
+                "priority",
+                None if priority is None else priority.cast(pa.string()).cast(pa.binary()),
+            ),
         )
         for name, what, column in own:
             if column is not None:

@@ -135,7 +135,30 @@ class Router:
                             f"{name}: {queues[0].topic} has no writable queue {queue_id}", field=name
                         )
                     targets = np.where(given & (wanted == queue_id), indices[queue_id], targets)
+        if "priority" in batch.schema.names:
+            given = batch.column("priority").is_valid().to_numpy(zero_copy_only=False)[chosen]
+            targets = np.where(
+                given, _by_priority(queues, targets, integers(batch, "priority")[chosen]), targets
+            )
         return targets
+
+
+def _by_priority(
+    queues: Sequence[MessageQueue], targets: npt.NDArray[np.int64], priorities: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """For each row, the queue of its priority, or the last one, of the broker of its target. A broker chooses it for
+    single messages, but not for batches."""
+    places = {(queue.broker_name, queue.queue_id): index for index, queue in enumerate(queues)}
+    brokers = np.array([queue.broker_name for queue in queues])
+    chosen = targets.copy()
+    for name in np.unique(brokers).tolist():
+        last = max(queue_id for broker, queue_id in places if broker == name)
+        of_broker = np.array(
+            [places.get((name, queue_id), places[name, last]) for queue_id in range(last + 1)]
+        )
+        there = brokers[targets] == name
+        chosen[there] = of_broker[np.minimum(priorities[there], last)]
+    return chosen
 
 
 def integers(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:

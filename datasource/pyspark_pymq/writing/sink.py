@@ -7,7 +7,7 @@ order within a queue: one batch per queue is in flight at a time, batches of dif
 
 Rows with a key go to the queue that RocketMQ's selector by hash chooses (as for Java producers with that
 selector); rows without one are distributed in turn. Columns: ``value`` (binary or string) is required; ``key``,
-``tags``, ``topic``, ``properties``, ``partition`` (or ``queueId``), ``shardingKey``, ``delayLevel`` and
+``tags``, ``topic``, ``properties``, ``partition`` (or ``queueId``), ``shardingKey``, ``priority``, ``delayLevel`` and
 ``deliverAt`` (a timestamp, or milliseconds) are optional; those a ``pymq`` source adds are ignored.
 """
 
@@ -46,9 +46,12 @@ _COLUMN_TYPES = {
     "partition": ("int", "bigint"),
     "queueId": ("int", "bigint"),
     "shardingKey": ("string",),
+    "priority": ("int",),
     "delayLevel": ("int",),
     "deliverAt": ("timestamp", "bigint"),
 }
+_NOT_WITH_PRIORITY = frozenset({"shardingKey", "partition", "queueId", "delayLevel", "deliverAt"})
+"""Columns that choose the queue themselves, or with which brokers drop a message's priority."""
 _IGNORED = frozenset(
     {
         "offset",
@@ -118,6 +121,14 @@ class _SinkWriter(PickledToTask):
         if "partition" in names and "queueId" in names:
             raise ConfigError(
                 "queueId: means the same as the column partition; give one of them", key="queueId"
+            )
+        if "priority" in names and (other := _NOT_WITH_PRIORITY & set(names)):
+            raise ConfigError(
+                f"priority: such a row has no {min(other)}; drop one of the columns", key="priority"
+            )
+        if "priority" in names and options.exactly_once:
+            raise ConfigError(
+                "priority: a transaction has none; write such rows at-least-once", key="priority"
             )
         if options.exactly_once and (late := {"delayLevel", "deliverAt"} & set(names)):
             raise ConfigError(
