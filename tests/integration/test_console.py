@@ -505,6 +505,33 @@ def test_the_live_tail(broker: Broker, visitor: httpx.Client, monkeypatch: pytes
 # --- users ---
 
 
+def test_a_tail_ends_with_the_session(guarded: Broker) -> None:
+    ended = threading.Event()
+    begun = threading.Event()
+    with browser(guarded) as root:
+        log_in(root, user=ROOT[0], secret=ROOT[1])
+
+        def follow() -> None:
+            with root.stream("GET", "/topics/TBW102/tail") as answer:
+                for line in answer.iter_lines():
+                    begun.set()
+                    if "the session has ended" in line:
+                        ended.set()
+
+        reader = threading.Thread(target=follow)
+        reader.start()
+        try:
+            assert begun.wait(30)
+            with browser(guarded) as other:
+                other.cookies = root.cookies
+                assert (
+                    other.post("/logout", data={"csrf": csrf(other.get("/topics").text)}).status_code == 303
+                )
+            assert ended.wait(30)
+        finally:
+            reader.join(60)
+
+
 def test_keys_of_the_process_are_not_used_for_pages(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without a login must not have a user's rights."""
     monkeypatch.setenv("MQSPARK_ACCESS_KEY", "someone")

@@ -11,7 +11,7 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, MQError, NoRoute
 from mqspark.message import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from mqspark.protocol.bodies.body import decode_body
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import ListAclsRequestHeader, ListUsersRequestHeader
 from mqspark_server.console.data import MAX_ROWS, Row, each_of, number_of
 
@@ -28,8 +28,6 @@ __all__ = [
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 MAX_CLIENTS = 1_000
-_NO_USERS = "this broker has no users"
-"""What an mqspark broker without users says of them."""
 _BYTES = "commitLogMinOffset", "commitLogMaxOffset"
 
 
@@ -311,20 +309,14 @@ def _document(body: bytes | memoryview) -> dict[str, Any]:
 
 
 async def users_of(admin: AdminClient) -> Row:
-    """Of the first master that answers; each broker has its own."""
+    """Of the first master, which has users; each broker has its own."""
     masters = await masters_of(admin)
     if not masters:
-        return {"users": [], "broker": "", "supported": False, "masters": masters}
+        return {"users": [], "broker": "", "supported": True, "masters": masters}
     broker, address = next(iter(masters.items()))
-    try:
-        answer = await admin.ask(address, RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
-        rules = await admin.ask(
-            address, RequestCode.AUTH_LIST_ACL, ListAclsRequestHeader(subject_filter="", resource_filter="")
-        )
-    except BrokerError as error:
-        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or _NO_USERS in str(error):
-            return {"users": [], "broker": broker, "supported": False, "masters": masters}
-        raise
+    answer = await admin.ask(address, RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
+    header = ListAclsRequestHeader(subject_filter="", resource_filter="")
+    rules = await admin.ask(address, RequestCode.AUTH_LIST_ACL, header)
     found = decode_body(list[UserInfo], answer.body) if len(answer.body) else []
     acls = decode_body(list[AclInfo], rules.body) if len(rules.body) else []
     by_user: dict[str, list[Row]] = {}

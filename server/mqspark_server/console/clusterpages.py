@@ -146,6 +146,8 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
     @router.get(f"{ROOT}/users")
     async def users(request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
+            if not asked.visitor.has_users:
+                return {"supported": False}
             return {**await users_of(asked.admin), "actions": _ACTIONS}
 
         return await site.show(request, "users.html", "Users", work)

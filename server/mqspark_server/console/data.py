@@ -274,7 +274,7 @@ class ConsoleData:
 
         readable = [queue for queue, (low, high) in islice(bounds.items(), MAX_ROWS) if low < high]
         await each_of(readable, one)
-        read.sort(key=lambda each: (each.store_timestamp_ms, each.queue_id, each.queue_offset))
+        read.sort(key=lambda each: (each.store_timestamp_ms, each.physical_offset, each.queue_offset))
         return read[-MESSAGES:][::-1] if look.by == "latest" else read[:MESSAGES]
 
     # --- groups ---

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
 from mqspark.client.admin import AdminClient
 from mqspark.client.producer.producer import Producer
 from mqspark.errors import MQError, NoRoute
-from mqspark.message import DLQ_PREFIX, Message, MessageExt, dlq_topic
+from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
 from mqspark_server.console.data import MESSAGES, Page, Row, paged
 from mqspark_server.console.site import Asking, Trouble
 from mqspark_server.shown.deadletters import origin_of, resent_copy
@@ -21,6 +21,9 @@ __all__ = ["LetterFilter", "dead_groups", "find_letters", "resend", "traced"]
 MAX_EXAMINED = 10_000
 """Dead letters that one page or one resend looks at."""
 MAX_RESENT = 5_000
+MAX_RESENT_BYTES = 64 << 20
+"""As they are stored; a resend of more goes on with the next one."""
+IN_FLIGHT_BYTES = 16 << 20
 TRACE_RECORDS = 64
 _READ_AT_ONCE = 32
 _PRODUCER_GROUP = "mqspark_console"
@@ -86,12 +89,12 @@ async def find_letters(
     except NoRoute:
         raise Trouble(404, "No dead letters", f"No message of group {group} has failed for good.") from None
     found: list[MessageExt] = []
-    examined = 0
+    examined = size = 0
     is_more = False
     for queue, bounds in stats.items():
         place = bounds.max_offset
         while place > bounds.min_offset:
-            if examined >= MAX_EXAMINED or len(found) >= most * len(stats):
+            if examined >= MAX_EXAMINED or len(found) >= most * len(stats) or size >= MAX_RESENT_BYTES:
                 is_more = True
                 break
             begin = max(bounds.min_offset, place - _READ_AT_ONCE)
@@ -99,9 +102,9 @@ async def find_letters(
             offset = begin
             while offset < place:
                 answer = await admin.read(queue, offset, max_messages=place - offset)
-                found += [
-                    each for each in answer.messages if each.queue_offset < place and chosen.takes(each)
-                ]
+                taken = [each for each in answer.messages if each.queue_offset < place and chosen.takes(each)]
+                size += sum(each.store_size_bytes for each in taken)
+                found += taken
                 if answer.next_offset <= offset:
                     break
                 offset = answer.next_offset
@@ -114,22 +117,29 @@ async def resend(
     asked: Asking, group: str, messages: Collection[MessageExt], to: Literal["group", "topic"]
 ) -> tuple[int, int]:
     """How many are sent, and how many do not say where they came from. Raises Trouble if some failed."""
-    copies: list[Message] = []
-    unknown = 0
-    for message in messages:
-        again = resent_copy(message, group, to)
-        if again is None:
-            unknown += 1
-        else:
-            copies.append(again)
+    sent = unknown = 0
+    failures: list[BaseException] = []
     async with Producer(asked.namesrv, group=_PRODUCER_GROUP, options=asked.options) as producer:
-        futures = [await producer.send_async(each) for each in copies]
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
-    failures = [each for each in outcomes if isinstance(each, BaseException)]
+        waiting: list[Awaitable[object]] = []
+        size = 0
+        for number, message in enumerate(messages, 1):
+            again = await asyncio.to_thread(resent_copy, message, group, to)  # which may inflate its body
+            if again is None:
+                unknown += 1
+            else:
+                waiting.append(await producer.send_async(again))
+                size += len(again.body)
+            if size >= IN_FLIGHT_BYTES or number == len(messages):
+                outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+                failures += [each for each in outcomes if isinstance(each, BaseException)]
+                sent += len(outcomes) - len(failures)
+                waiting, size = [], 0
+                if failures:
+                    break
     if failures:
-        detail = f"{len(copies) - len(failures)} are sent, {len(failures)} failed: {failures[0]}"
+        detail = f"{sent} are sent, then {len(failures)} failed: {failures[0]}"
         raise Trouble(502, "Not all were sent", detail)
-    return len(copies), unknown
+    return sent, unknown
 
 
 async def traced(admin: AdminClient, message_id: str, topic: str) -> list[Row]:

@@ -25,7 +25,7 @@ from mqspark_server.console.letterdata import (
 from mqspark_server.console.rendering import HEADERS, ROOT, message_row
 from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
 from mqspark_server.console.topicpages import wanted_page
-from mqspark_server.console.visitors import Form
+from mqspark_server.console.visitors import Form, Visitor
 from mqspark_server.web.events import EventStream, event
 from mqspark_server.web.problems import Problem
 
@@ -164,16 +164,19 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
             tails -= 1
 
         tag = request.query_params.get("tag", "")[:MAX_WANTED]
-        return EventStream(_arrivals(site, visitor, name, tag), ended)
+        return EventStream(_arrivals(site, request, visitor, name, tag), ended)
 
 
-async def _arrivals(site: Site, visitor: Any, topic: str, tag: str) -> AsyncGenerator[bytes, None]:
+async def _arrivals(
+    site: Site, request: Request, visitor: Visitor, topic: str, tag: str
+) -> AsyncGenerator[bytes, None]:
+    """Until the visitor is somebody else: has logged out, or the session has ended."""
     yield b": from now on\n\n"
     try:
         async with site.connected(visitor) as asked:
             data = ConsoleData(asked.admin)
             places = {queue: high for queue, (_, high) in list((await data.bounds(topic)).items())[:MAX_ROWS]}
-            while True:
+            while (await site.visitors.of(request)).user == visitor.user:
                 bounds = await data.bounds(topic)
                 arrived: list[MessageExt] = []
                 for queue, (low, high) in bounds.items():
@@ -189,12 +192,15 @@ async def _arrivals(site: Site, visitor: Any, topic: str, tag: str) -> AsyncGene
                         # What came since the bounds were asked is shown with what came to other queues then.
                         arrived += [each for each in answer.messages if each.queue_offset < high]
                         places[queue] = min(high, max(answer.next_offset, place + 1))
-                for message in sorted(arrived, key=lambda each: each.store_timestamp_ms):
+                for message in sorted(
+                    arrived, key=lambda each: (each.store_timestamp_ms, each.physical_offset)
+                ):
                     row = await asyncio.to_thread(message_row, message, "text")
                     yield event("message", json.dumps(row))
                 yield b": still here\n\n"
                 if all(places[queue] >= high for queue, (_, high) in bounds.items()):
                     await asyncio.sleep(PAUSE_S)
-    except (MQError, Trouble) as error:
+        yield event("problem", "the session has ended")
+    except (MQError, Trouble, Problem) as error:
         with contextlib.suppress(GeneratorExit):
             yield event("problem", str(error))

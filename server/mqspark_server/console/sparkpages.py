@@ -7,6 +7,7 @@ form is left out.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
@@ -29,11 +30,16 @@ PROGRESS_TOPIC = "mqspark_spark"
 EVENTS_READ = 2_000
 """The newest of each queue."""
 MAX_QUEUES = 8
+STORED_BYTES = 16 << 20
+INFLATED_BYTES = 64 << 20
+"""Of all events of a page; whoever may write to the topic chooses how large they are."""
+EVENT_BYTES = 256 * 1024
+"""Of one; ``observe`` writes at most a quarter of it."""
 MAX_QUERIES = 200
 MAX_OFFSETS = 4_096
 SILENT_MS = 120_000
 """A query that says nothing for so long is shown as silent."""
-_READ_AT_ONCE = 256
+_READ_AT_ONCE = 128
 _SECTION = "Streaming queries"
 
 
@@ -92,22 +98,46 @@ async def _events(admin: AdminClient, topic: str) -> list[Row] | None:
     except NoRoute:
         return None
     read: list[MessageExt] = []
+    stored_bytes = 0
     for queue, bounds in list(stats.items())[:MAX_QUEUES]:
-        place = max(bounds.min_offset, bounds.max_offset - EVENTS_READ)
-        while place < bounds.max_offset:
-            answer = await admin.read(queue, place, max_messages=_READ_AT_ONCE)
-            read += answer.messages
-            if answer.next_offset <= place:
-                break
-            place = answer.next_offset
-    found = (_event(each) for each in read)
-    return sorted((each for each in found if each is not None), key=lambda each: each["at_ms"])
+        end = bounds.max_offset
+        while (
+            end > bounds.min_offset and bounds.max_offset - end < EVENTS_READ and stored_bytes < STORED_BYTES
+        ):
+            begin = place = max(bounds.min_offset, end - _READ_AT_ONCE)
+            while place < end:
+                answer = await admin.read(queue, place, max_messages=end - place)
+                read += [each for each in answer.messages if each.queue_offset < end]
+                stored_bytes += sum(each.store_size_bytes for each in answer.messages)
+                if answer.next_offset <= place:
+                    break
+                place = answer.next_offset
+            end = begin
+    return await asyncio.to_thread(_parsed, read)
 
 
-def _event(message: MessageExt) -> Row | None:
+def _parsed(read: list[MessageExt]) -> list[Row]:
+    """In a thread, since bodies have to be inflated and parsed; the newest of them that fit."""
+    found: list[Row] = []
+    left = INFLATED_BYTES
+    for message in sorted(read, key=lambda each: each.store_timestamp_ms, reverse=True):
+        if left <= 0:
+            break
+        try:
+            body = message.body if message.stored_body_bytes <= EVENT_BYTES else b""
+        except InvalidMessage:
+            continue
+        left -= len(body)
+        event = _event(message, body) if len(body) <= EVENT_BYTES else None
+        if event is not None:
+            found.append(event)
+    return found[::-1]
+
+
+def _event(message: MessageExt, body: bytes) -> Row | None:
     try:
-        document = json.loads(message.body)
-    except (ValueError, RecursionError, InvalidMessage):
+        document = json.loads(body)
+    except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict) or not isinstance(document.get("id"), str):
         return None

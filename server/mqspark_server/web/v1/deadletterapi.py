@@ -46,6 +46,7 @@ MAX_IDS = 1_000
 SHOWN = 1_000
 STEP = 128
 IN_FLIGHT = 32
+IN_FLIGHT_BYTES = 16 << 20
 RESEND_S = 20.0
 """After so long a request answers where to go on."""
 _PRODUCER_GROUP = "HTTP_PRODUCER"
@@ -223,38 +224,44 @@ async def _send_again(
 ) -> None:
     """Raises Problem."""
 
-    def copied() -> list[tuple[MessageExt, Message | None]]:
-        return [(message, resent_copy(message, group, wanted.to)) for message in messages]
+    outcome.matched += len(messages)
+    waiting: list[Message] = []
+    size = 0
+    for number, message in enumerate(messages, 1):
+        try:
+            # May inflate the body.
+            again = await asyncio.to_thread(resent_copy, message, group, wanted.to)
+        except InvalidMessage as error:
+            raise Problem(500, f"a dead letter cannot be read: {error}", resent=outcome.resent) from None
+        if len(outcome.items) < SHOWN:
+            outcome.items.append(
+                Resent(
+                    msgId=message.message_id,
+                    to=None if again is None else again.topic,
+                    tags=message.tags,
+                    keys=message.keys,
+                    storeTime=message.store_timestamp_ms,
+                )
+            )
+        if again is None:
+            outcome.withoutOrigin += 1
+        elif not wanted.dryRun:
+            waiting.append(again)
+            size += len(again.body)
+        if waiting and (len(waiting) >= IN_FLIGHT or size >= IN_FLIGHT_BYTES or number == len(messages)):
+            await _flight(asker, waiting, outcome)
+            waiting, size = [], 0
 
-    try:
-        pairs = await asyncio.to_thread(copied)
-    except InvalidMessage as error:
-        raise Problem(500, f"a dead letter cannot be read: {error}", resent=outcome.resent) from None
-    outcome.matched += len(pairs)
-    outcome.withoutOrigin += sum(again is None for _, again in pairs)
-    outcome.items += [
-        Resent(
-            msgId=message.message_id,
-            to=None if again is None else again.topic,
-            tags=message.tags,
-            keys=message.keys,
-            storeTime=message.store_timestamp_ms,
-        )
-        for message, again in pairs[: SHOWN - len(outcome.items)]
-    ]
-    if wanted.dryRun:
-        return
-    ready = [again for _, again in pairs if again is not None]
-    for begin in range(0, len(ready), IN_FLIGHT):
-        sent = await asyncio.gather(
-            *(_send(asker, again) for again in ready[begin : begin + IN_FLIGHT]), return_exceptions=True
-        )
-        outcome.resent += sum(not isinstance(each, BaseException) for each in sent)
-        for each in sent:
-            if isinstance(each, Problem):
-                each.more["resent"] = outcome.resent
-            if isinstance(each, BaseException):
-                raise each
+
+async def _flight(asker: Asker, messages: list[Message], outcome: ResendOutcome) -> None:
+    """Send them at the same time. Raises Problem for the first that fails, when all are answered."""
+    sent = await asyncio.gather(*(_send(asker, each) for each in messages), return_exceptions=True)
+    outcome.resent += sum(not isinstance(each, BaseException) for each in sent)
+    for each in sent:
+        if isinstance(each, Problem):
+            each.more["resent"] = outcome.resent
+        if isinstance(each, BaseException):
+            raise each
 
 
 async def _send(asker: Asker, message: Message) -> None:
