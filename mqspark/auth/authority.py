@@ -110,6 +110,16 @@ class Authority:
         others = {code: handler for code, handler in handlers.items() if code not in admin}
         return gate.guard(merged(others, admin))
 
+    def bound_connections(self) -> None:
+        """Limit the connections of a user; called after ``guard``, by a core that calls ``left`` for each that ends."""
+        if self.gate is not None:
+            self.gate.max_connections = self.config.max_connections_per_user
+
+    def left(self, session: Session) -> None:
+        """A connection has ended."""
+        if self.gate is not None:
+            self.gate.left(session)
+
     def may(self, session: Session, kind: Kind, name: str, action: Action) -> bool:
         """As ``Gate.may``."""
         return self.gate is not None and self.gate.may(session, kind, name, action)

@@ -45,6 +45,8 @@ class AuthConfig:
     """Consent to serve an address that others reach without authentication."""
     max_auth_table_bytes: int = 16 << 20
     """Limit of users and policies; a full table refuses new ones."""
+    max_connections_per_user: int = 5_000
+    """Of a user who is not super, at a broker or a name server; 0: as many as in all."""
     audit_log_path: str = ""
     """File of the audit log; by default ``audit.log`` beside the users."""
     audit_log_max_bytes: int = 16 << 20
@@ -54,6 +56,7 @@ class AuthConfig:
     def __post_init__(self) -> None:
         check_numbers(self, "max_auth_table_bytes", "audit_log_max_bytes", most=INT64_MAX)
         check_numbers(self, "audit_log_files")
+        check_numbers(self, "max_connections_per_user", least=0)
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(
                 "authorizationEnabled needs authenticationEnabled: a name that nobody proves gives no rights",

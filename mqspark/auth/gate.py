@@ -55,6 +55,8 @@ _READ = {Action.GET, Action.LIST, Action.SUB, Action.PUB}
 _READ_ONLY = {Action.GET, Action.LIST, Action.SUB}
 _VOUCHED = "vouched"
 """Session key."""
+_COUNTED = "countedFor"
+"""Session key."""
 _PROOF = b"mqspark knows this secret"
 
 
@@ -114,6 +116,10 @@ class Gate:
         self._unchecked = config.unchecked_codes
         self._authorizes = config.authorization_enabled
         self._believes_certificates = config.authenticate_by_certificate
+        self.max_connections = 0
+        """Of one user who is not super; 0: no limit. Set by a core that calls ``left``."""
+        self._connections: Counter[str] = Counter()
+        """By user. At most one for each connection."""
         self.decisions: Counter[str] = Counter(allowed=0, unauthenticated=0, forbidden=0, limited=0)
         """By their outcome: ``allowed``, ``unauthenticated``, ``forbidden``; ``limited`` after too many failures."""
 
@@ -174,8 +180,30 @@ class Gate:
             raise self._refused(session, command.code, "unauthenticated", _FAILED, name)
         if is_new:
             self.attempts.let_in(_address(session), name)
+            self._count(session, command.code, known.user)
         session.attributes[_KNOWN] = known
         return known
+
+    def _count(self, session: Session, code: int, user: User) -> None:
+        """The connection is this user's from now on. Raises Refusal."""
+        before = session.attributes.get(_COUNTED)
+        most = self.max_connections
+        if not most or before == user.name:
+            return
+        if self._connections[user.name] >= most and not user.is_super:
+            remark = f"User:{user.name} has {most} connections, which is maxConnectionsPerUser."
+            raise self._refused(session, code, "limited", remark, user.name)
+        self.left(session)
+        self._connections[user.name] += 1
+        session.attributes[_COUNTED] = user.name
+
+    def left(self, session: Session) -> None:
+        """The connection is nobody's any longer."""
+        name = session.attributes.pop(_COUNTED, None)
+        if isinstance(name, str):
+            self._connections[name] -= 1
+            if not self._connections[name]:
+                del self._connections[name]
 
     def _certified(self, session: Session, name: str, code: int) -> KnownUser:
         """The user that the connection's certificate names. Raises Refusal."""
@@ -185,6 +213,7 @@ class Gate:
         user = self._users.find(name)
         if user is None or user.status is UserStatus.DISABLE:
             raise self._refused(session, code, "unauthenticated", "the certificate names no user.", name)
+        self._count(session, code, user)
         known = session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
         return known
 

@@ -367,6 +367,7 @@ class BrokerCore:
         self.handlers = stats.rpc.timed(self.handlers, _UNTIMED)
         if authority is not None:
             self.handlers = authority.guard(self.handlers, Touched(state))
+            authority.bound_connections()
             state.permits = authority.may
             state.clients.may_replace = authority.is_same_user
         self.table_budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
@@ -433,6 +434,8 @@ class BrokerCore:
 
     def disconnected(self, session: Session) -> None:
         self.state.stats.closed += 1
+        if self.authority is not None:
+            self.authority.left(session)
         self.state.long_work.begin(None, self.state.clients.disconnected(session))
         self.state.calls.disconnected(session)
 

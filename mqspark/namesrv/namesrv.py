@@ -165,6 +165,7 @@ class NameServer:
         }
         if authority is not None:
             self.handlers = authority.guard(self.handlers, _Routed(self.routes))
+            authority.bound_connections()
 
     # --- Core ---
 
@@ -182,6 +183,8 @@ class NameServer:
         return self._long_work.step()
 
     def disconnected(self, session: Session) -> None:
+        if self._authority is not None:
+            self._authority.left(session)
         self.routes.disconnected(session)
         self._sweep()
 

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,8 @@ BATCH_THREADS = 16
 CONSUMER_THREADS = 20
 CLIENT_HEAP_MIB = 512
 BROKER_HEAP_MIB = 2048
+START_TIMEOUT_S = 60.0
+"""For the JVM and its first message, on a busy machine."""
 WARM_UP_S = 5.0
 BACKLOG = 400_000
 DRAIN_TIMEOUT_S = 120.0
@@ -89,23 +91,36 @@ def offsets(connection: RawConnection, topic: str, code: int = GET_MAX_OFFSET, g
 
 
 @contextmanager
-def benchmark(jars: Jars, folder: Path, main: str, *arguments: str) -> Iterator[Path]:
-    """One of the benchmark's main classes as a process; its output file."""
+def benchmark(
+    jars: Jars, folder: Path, main: str, *arguments: str, options: Sequence[str] = ()
+) -> Iterator[Path]:
+    """One of the benchmark's main classes as a process, with options of its JVM; its output file."""
     log = folder / f"{main}-{time.monotonic_ns()}.out"
     name = f"org.apache.rocketmq.example.benchmark.{main}"
-    command = java_command(jars, name, folder, *arguments, heap_mib=CLIENT_HEAP_MIB, options=[])
+    command = java_command(jars, name, folder, *arguments, heap_mib=CLIENT_HEAP_MIB, options=list(options))
     with process(command, log) as child:
         yield log
         if child.poll() is not None:
             raise VoidRun(f"{main} ended by itself with {child.returncode}:\n{tail(log)}")
 
 
-def produce(jars: Jars, cluster: Cluster, folder: Path, seconds: float, main: str, *arguments: str) -> Figure:
+def produce(
+    jars: Jars,
+    cluster: Cluster,
+    folder: Path,
+    seconds: float,
+    main: str,
+    *arguments: str,
+    options: Sequence[str] = (),
+) -> Figure:
     """Let a producer run; the rate between the end of its warm-up and the end of the time."""
     topic = create_topic(cluster, f"bench-{main}-{time.monotonic_ns()}", QUEUES)
     with RawConnection(cluster.broker) as connection:
-        options = ["-n", cluster.namesrv, "-t", topic, "-s", str(BODY_BYTES), "-ri", "1000", *arguments]
-        with benchmark(jars, folder, main, *options) as log:
+        words = ["-n", cluster.namesrv, "-t", topic, "-s", str(BODY_BYTES), "-ri", "1000", *arguments]
+        with benchmark(jars, folder, main, *words, options=options) as log:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while not offsets(connection, topic) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
             time.sleep(WARM_UP_S)
             count, cpu, began = offsets(connection, topic), cluster.cpu_seconds(), time.monotonic()
             time.sleep(seconds)
@@ -198,14 +213,14 @@ def fill(cluster: Cluster, topic: str, count: int) -> None:
         raise VoidRun(f"filled with {requests * BATCH}, stored {stored}")
 
 
-def consume(jars: Jars, cluster: Cluster, folder: Path, topic: str) -> Figure:
+def consume(jars: Jars, cluster: Cluster, folder: Path, topic: str, *, options: Sequence[str] = ()) -> Figure:
     """Drain the topic with a new group. The rate between 10 and 90 %, by the offsets its pulls commit."""
     group = create_group(cluster, f"bench-group-{time.monotonic_ns()}")
     with RawConnection(cluster.broker) as connection:
         total = offsets(connection, topic)
         marks: list[tuple[int, float, float]] = []
         arguments = ["-n", cluster.namesrv, "-t", topic, "-g", group, "-w", str(CONSUMER_THREADS)]
-        with benchmark(jars, folder, "Consumer", *arguments):
+        with benchmark(jars, folder, "Consumer", *arguments, options=options):
             deadline = time.monotonic() + DRAIN_TIMEOUT_S
             while not marks or marks[-1][0] < total:
                 if time.monotonic() > deadline:

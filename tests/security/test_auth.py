@@ -149,6 +149,31 @@ def test_one_address_guesses_for_many_users_no_faster(guarded: Guarded) -> None:
     assert "from this address" in remark("another", "Spring2026")
 
 
+def test_one_user_has_no_more_connections_than_its_share(guarded: Guarded) -> None:
+    guarded.topic("T")
+    alice = [guarded.user("alice", "Topic:T Pub")]
+    alice += [SignedPeer(guarded.bench.peer(), "alice") for _ in range(3)]
+    bob = guarded.user("bob", "Topic:T Pub")
+    guarded.one.gate.max_connections = 3
+
+    def send(who: SignedPeer) -> str:
+        return who.ask(R.SEND_MESSAGE_V2, send_ext("T"), b"x").remark or ""
+
+    refused = "User:alice has 3 connections, which is maxConnectionsPerUser."
+    for _ in range(2):
+        assert [send(each) for each in alice] == ["", "", "", refused]
+    assert send(bob) == "", "others have their own"
+    assert [guarded.root.ask(R.GET_BROKER_CONFIG).code for _ in range(3)] == [0] * 3
+    alice[0].peer.disconnect()
+    assert send(alice[3]) == ""
+    other = SignedPeer(alice[1].peer, "bob")
+    assert send(other) == "", "a connection that changes its user is the new one's"
+    late = SignedPeer(guarded.bench.peer(), "alice")
+    assert send(late) == ""
+    assert guarded.one.gate.decisions["limited"] == 2
+    assert guarded.one.config.max_connections_per_user == 5_000
+
+
 def test_a_trusted_certificate_is_its_names_user_if_that_is_wanted(tmp_path: Path) -> None:
     audited: list[Audited] = []
     for is_wanted in (False, True):

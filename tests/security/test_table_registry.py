@@ -39,6 +39,13 @@ SERVERS = {
     "Layer.values": "settings",
     "Logins._open": "MAX_LOGINS, each of a bounded user name",
     "Failures._free_ms": "MAX_KEYS, of MAX_USER_LENGTH",
+    "Attempts._known": "MAX_KEYS, of MAX_USER_LENGTH",
+    "Gate._connections": "one entry a connection",
+    "Acks._others": "one entry a request code",
+    "Histogram._counts": "one entry a bound, which are fixed",
+    "RpcTimes._rows": "one entry a combination of known codes that occurred",
+    "Stats.creations": "its keys are three flags",
+    "Topic.kinds": "one entry a type of messages",
     "DevCluster._layers": "settings",
     "DevCluster._ports": "settings",
     "DevCluster._roles": "settings",
@@ -278,6 +285,7 @@ CLIENTS = {
 }
 
 GLOBALS = {
+    "mqspark.protocol.bodies.body._names": "one entry a class of bodies",
     "mqspark_server.console.rendering._environment": "made once",
     "mqspark_server.console.rendering._static": "made once, of the files in static/",
     "mqspark.client.remoting.instance._instances": "clients of the program",
@@ -368,7 +376,7 @@ def test_every_cache_and_every_global_table_is_bounded(seen: Seen) -> None:
 
 def test_no_reason_has_outlived_what_it_is_about(seen: Seen) -> None:
     classes: dict[str, list[type]] = {}
-    for module_name in ("mqspark_server.web.sessions", "mqspark.auth.failures"):
+    for module_name in ("mqspark_server.web.sessions", "mqspark.auth.failures", "mqspark.auth.gate"):
         import_module(module_name)  # imported only where users log in
     for name, module in list(sys.modules.items()):
         if name.startswith("mqspark"):

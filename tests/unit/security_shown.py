@@ -212,8 +212,9 @@ SHOWN: dict[str, list[Shown]] = {
                 "security/test_tables::a_full_table_refuses_what_is_new_and_keeps_what_it_has",
                 "security/test_registration::one_connection_makes_so_many_groups_whatever_it_asks",
                 f"{POLICIES}::the_table_is_bounded",
+                f"{AUTH}::one_user_has_no_more_connections_than_its_share",
             ),
-            "limits by user: a table is shared by all users, and one of them can fill it",
+            "limits of topics, groups and offsets by user: tables are shared by all users",
         ),
         Shown(
             "no request holds a server",
