@@ -83,7 +83,7 @@ class ReadsElsewhere:
                 place._replace(code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_offset=pull.offset),
                 b"",
             )
-            shown = PullOutcome(place.code, *logic.offsets(*place[1:]))
+            shown = logic.same(place)
         else:
             shown = logic.shown(pull.offset, place)
         ext = {
@@ -91,16 +91,16 @@ class ReadsElsewhere:
             "nextBeginOffset": str(shown.next_offset),
             "minOffset": str(shown.min_offset),
             "maxOffset": str(shown.max_offset),
-            "offsetDelta": str(logic.delta),
+            "offsetDelta": str(shown.delta),
             "topicSysFlag": str(pull.topic_sys_flag),
             "groupSysFlag": str(pull.group_sys_flag),
         }
         if shown.code == ResponseCode.PULL_NOT_FOUND and waits and len(self._held) < MAX_HELD:
-            frame = encode_response(pull.opaque, shown.code, ext, remark=answer.remark)
+            frame = encode_response(pull.opaque, shown.code, ext)
             self._held.append((self._state.clock.monotonic_ms() + PAUSE_MS, session, frame))
             return None
         if shown.code != ResponseCode.SUCCESS:
-            return encode_response(pull.opaque, shown.code, ext, remark=answer.remark)
+            return encode_response(pull.opaque, shown.code, ext)
         session.send(encode_response_head(pull.opaque, shown.code, ext, len(body), answer.remark), body)
         return None
 

@@ -536,24 +536,31 @@ class PullProcessor:
         store = self._state.store
         min_offset = max(0, store.min_offset(pull.topic, pull.queue_id))
         max_offset = store.max_offset(pull.topic, pull.queue_id)
+        delta = None
         if pull.logic is not None:
-            offset, min_offset, max_offset = pull.logic.offsets(offset, min_offset, max_offset)
-        ext = self._ext(pull, offset, min_offset, max_offset)
+            same = pull.logic.same(PullOutcome(code, offset, min_offset, max_offset))
+            _, offset, min_offset, max_offset, delta = same
+        ext = self._ext(pull, offset, min_offset, max_offset, delta)
         pull.session.send(encode_response_head(pull.opaque, code, ext, 0, status))
 
     def _head(
         self, pull: Pull, code: int, status: str, next_offset: int, result: GetResult, size_bytes: int
     ) -> bytes:
         min_offset, max_offset = max(0, result.min_offset), result.max_offset
+        remark: str | None = status
+        delta = None
         if pull.logic is not None:
             found = PullOutcome(code, next_offset, min_offset, max_offset)
-            code, next_offset, min_offset, max_offset = pull.logic.shown(pull.offset, found)
-        ext = self._ext(pull, next_offset, min_offset, max_offset)
+            code, next_offset, min_offset, max_offset, delta = pull.logic.shown(pull.offset, found)
+            remark = status if code == ResponseCode.SUCCESS else None
+        ext = self._ext(pull, next_offset, min_offset, max_offset, delta)
         if self._state.config.slave_read_enable:
             ext["suggestWhichBrokerId"] = str(self._suggested(pull, result))
-        return encode_response_head(pull.opaque, code, ext, size_bytes, status)
+        return encode_response_head(pull.opaque, code, ext, size_bytes, remark)
 
-    def _ext(self, pull: Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+    def _ext(
+        self, pull: Pull, next_offset: int, min_offset: int, max_offset: int, delta: int | None
+    ) -> dict[str, str]:
         ext = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(next_offset),
@@ -562,6 +569,6 @@ class PullProcessor:
             "topicSysFlag": str(pull.topic_sys_flag),
             "groupSysFlag": str(pull.group_sys_flag),
         }
-        if pull.logic is not None:
-            ext["offsetDelta"] = str(pull.logic.delta)
+        if delta is not None:
+            ext["offsetDelta"] = str(delta)
         return ext

@@ -22,6 +22,8 @@ class PullOutcome(NamedTuple):
     next_offset: int
     min_offset: int
     max_offset: int
+    delta: int = 0
+    """What a client adds to the offsets of the records (offsetDelta)."""
 
 
 class LogicRead:
@@ -57,38 +59,34 @@ class LogicRead:
         """Whether ``offset`` is the end of a part that has a next one."""
         return offset >= max_offset and self._queue.next_of(self.part) is not None
 
-    @property
-    def delta(self) -> int:
-        """What a client adds to the offsets of the records (offsetDelta)."""
-        return self.part.logic_offset - self.part.start_offset
-
     def shown(self, offset: int, found: PullOutcome) -> PullOutcome:
         """What the answer of the physical queue to a pull from ``offset`` means for the reader of the logic queue."""
         part = self.part
         if found.code != ResponseCode.SUCCESS:
             part, found = self._moved(offset, found)
-        return PullOutcome(found.code, *self._offsets(part, *found[1:]))
+        return self._in_logic_offsets(part, found)
 
-    def offsets(self, next_offset: int, min_offset: int, max_offset: int) -> tuple[int, int, int]:
-        """Offsets of the part's physical queue in the logic queue."""
-        return self._offsets(self.part, next_offset, min_offset, max_offset)
+    def same(self, found: PullOutcome) -> PullOutcome:
+        """``found`` in logic offsets, whatever it says."""
+        return self._in_logic_offsets(self.part, found)
 
-    def _offsets(
-        self, part: Part, next_offset: int, min_offset: int, max_offset: int
-    ) -> tuple[int, int, int]:
+    def _in_logic_offsets(self, part: Part, found: PullOutcome) -> PullOutcome:
+        next_offset = found.next_offset
         if part.end_offset > part.start_offset:
             next_offset = min(next_offset, part.end_offset)
-        return (
+        return PullOutcome(
+            found.code,
             logic_offset(part, next_offset),
-            logic_offset(part, min_offset),
-            max(logic_offset(part, max_offset), self._queue.last_offset),
+            logic_offset(part, found.min_offset),
+            max(logic_offset(part, found.max_offset), self._queue.last_offset),
+            part.logic_offset - part.start_offset,
         )
 
     def _moved(self, offset: int, found: PullOutcome) -> tuple[Part, PullOutcome]:
         """Nothing was found: a reader at the end of an earlier part goes on with the next one, and one before the
         beginning of a part with its first message."""
         part, queue = self.part, self._queue
-        code, next_offset, min_offset, max_offset = found
+        code, next_offset, min_offset, max_offset, _ = found
         is_leader, is_earliest = part.gen == queue.leader.gen, part.gen == queue.earliest.gen
         if is_leader:
             if offset > max_offset:
@@ -106,6 +104,5 @@ class LogicRead:
                 if following is not None:
                     start = following.start_offset
                     return following, PullOutcome(ResponseCode.PULL_RETRY_IMMEDIATELY, start, start, start)
-                if not is_leader or code != ResponseCode.PULL_OFFSET_MOVED:
-                    code = ResponseCode.PULL_NOT_FOUND  # the logic offset of the next part is not known yet
+                code = ResponseCode.PULL_NOT_FOUND  # perhaps the next part has no logic offset yet
         return part, PullOutcome(code, next_offset, min_offset, max_offset)
