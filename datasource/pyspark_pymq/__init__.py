@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from mqspark.client.remoting.credentials import Credentials
     from mqspark.client.remoting.tls import Tls
+    from pyspark_pymq.cluster.source_progress import SourceProgress, source_progress
     from pyspark_pymq.observer import Observer
     from pyspark_pymq.work.verdicts import Discard, RetryAfter
     from pyspark_pymq.work.workqueue import WorkQueue
@@ -25,7 +26,17 @@ try:
 except ImportError:  # without pyspark there is no use for a source
     __all__ = ["observe", "register", "tuned_settings"]
 else:
-    __all__ = ["DefaultSource", "Discard", "RetryAfter", "WorkQueue", "observe", "register", "tuned_settings"]
+    __all__ = [
+        "DefaultSource",
+        "Discard",
+        "RetryAfter",
+        "SourceProgress",
+        "WorkQueue",
+        "observe",
+        "register",
+        "source_progress",
+        "tuned_settings",
+    ]
 
 
 def register(spark: SparkSession) -> None:
@@ -81,6 +92,8 @@ def observe(
 _LAZY = {
     "Discard": "pyspark_pymq.work.verdicts",
     "RetryAfter": "pyspark_pymq.work.verdicts",
+    "SourceProgress": "pyspark_pymq.cluster.source_progress",
+    "source_progress": "pyspark_pymq.cluster.source_progress",
     "WorkQueue": "pyspark_pymq.work.workqueue",
 }
 """Loaded on first use."""

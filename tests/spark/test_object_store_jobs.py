@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -128,7 +127,6 @@ def test_rebuild_and_compact_from_a_log_in_s3(s3: ObjectStore, jars: str, tmp_pa
     for path in sorted((tmp_path / "store/commitlog").iterdir()):
         s3.put(f"log/{path.name}", path.read_bytes())
     queues = tree(tmp_path / "store/consumequeue")
-    shutil.rmtree(tmp_path / "store/consumequeue")
     log = ["--commit-log", f"s3://{BUCKET}/log"]
     rebuilt = run(jars, "rebuild-index", "--store", str(tmp_path / "store"), *log)
     assert rebuilt["ok"], rebuilt

@@ -33,7 +33,7 @@ _ENTRY_BYTES = 1_000
 SERVED_AT_ONCE = 4
 
 
-class _Waiting:
+class _WaitingRead:
     __slots__ = ("command", "deadline_ms", "handler", "session", "size_bytes")
 
     def __init__(self, handler: Handler, session: Session, command: Command, deadline_ms: int) -> None:
@@ -52,7 +52,7 @@ class WaitingReads:
         self._clock = clock
         self._long_work = long_work
         self._timeout_ms = timeout_ms
-        self._waiting: dict[Hashable, list[_Waiting]] = {}
+        self._waiting: dict[Hashable, list[_WaitingRead]] = {}
 
     def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The handlers, of which those of WAITING_CODES may raise NotAtHand."""
@@ -75,7 +75,7 @@ class WaitingReads:
         """Raises TableFull."""
         if command.flag & 2:
             return
-        waiting = _Waiting(handler, session, command, self._clock.monotonic_ms() + self._timeout_ms())
+        waiting = _WaitingRead(handler, session, command, self._clock.monotonic_ms() + self._timeout_ms())
         self.ledger.charge(waiting.size_bytes)
         self._waiting.setdefault(key, []).append(waiting)
 
@@ -86,7 +86,7 @@ class WaitingReads:
             self.ledger.free(sum(each.size_bytes for each in waiting), len(waiting))
             self._long_work.begin(None, self._handle(waiting))
 
-    def _handle(self, waiting: list[_Waiting]) -> Work[None]:
+    def _handle(self, waiting: list[_WaitingRead]) -> Work[None]:
         for number, each in enumerate(waiting):
             if number and number % SERVED_AT_ONCE == 0:
                 yield

@@ -16,7 +16,7 @@ import resource
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -25,7 +25,14 @@ import msgspec
 
 from mqspark.compression import compress
 from mqspark.errors import MQError, StoreCorrupt
-from mqspark.message import COMPRESSED, COMPRESSION_MASK, COMPRESSION_SHIFT, INNER_BATCH, NEED_UNWRAP
+from mqspark.message import (
+    COMPRESSED,
+    COMPRESSION_MASK,
+    COMPRESSION_SHIFT,
+    INNER_BATCH,
+    MAX_PROPERTIES_BYTES,
+    NEED_UNWRAP,
+)
 from mqspark.record import encode_record, tags_code
 from mqspark_server.tiered.archivecatalog import ArchiveCatalog, ArchivedFile, QueuePart, RangeOfLog
 from mqspark_server.tiered.archivechunks import ChunkWriter
@@ -255,9 +262,7 @@ class ArchiveFetcher:
         if sys_flag & COMPRESSED:
             sys_flag = sys_flag & ~COMPRESSION_MASK | _ZLIB
             body = compress(body)
-        properties = "".join(
-            f"{name}\x01{value or ''}\x02" for name, value in row["properties"] or ()
-        ).encode()
+        properties = _encoded_properties(row["properties"] or ())
         if not 0 <= row["partition"] < _INT32:
             raise StoreCorrupt(
                 f"there is no queue {row['partition']}", path=topic, offset=row["physicalOffset"]
@@ -278,6 +283,19 @@ class ArchiveFetcher:
             reconsume_times=row.get("reconsumeTimes") or 0,
         )
         return record, tags_code(properties)
+
+
+def _encoded_properties(pairs: Iterable[tuple[str, str | None]]) -> bytes:
+    """What of the properties a record can hold. Those that the log had fit, but a text that was no UTF-8 may have grown
+    when it was archived: then the last ones are left out, and the message is served all the same."""
+    found: list[bytes] = []
+    room = MAX_PROPERTIES_BYTES
+    for name, value in pairs:
+        pair = f"{name}\x01{value or ''}\x02".encode(errors="replace")
+        if pair.count(b"\x01") == pair.count(b"\x02") == 1 and len(pair) <= room:
+            found.append(pair)
+            room -= len(pair)
+    return b"".join(found)
 
 
 def _host(host: bytes | None) -> bytes:

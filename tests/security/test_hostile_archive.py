@@ -1,0 +1,178 @@
+"""An archive by somebody who wants to hurt: whoever can write to the storage can put any file there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mqspark.errors import MQError
+from mqspark.record import decode_records
+from mqspark_server.tiered.archivechunks import Chunk
+from mqspark_server.tiered.archivefetch import ArchiveFetcher
+from tests.support import processes
+
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
+GOOD: dict[str, Any] = {
+    "value": pa.array([b"a", b"b"]),
+    "partition": pa.array([0, 0], pa.int32()),
+    "offset": pa.array([0, 1]),
+    "timestamp": pa.array([TIME, TIME], pa.timestamp("us", tz="UTC")),
+    "broker": pa.array(["b", "b"]),
+    "bornTimestamp": pa.array([TIME, TIME], pa.timestamp("us", tz="UTC")),
+    "properties": pa.array([[("k", "v")], []], pa.map_(pa.string(), pa.string())),
+    "physicalOffset": pa.array([0, 100]),
+    "sysFlag": pa.array([0, 0], pa.int32()),
+}
+
+
+def archive(root: Path, columns: dict[str, Any], *, end: int = 2, more: bytes | None = None) -> Path:
+    """One file with these columns, and a manifest that says [0, end) of queue 0."""
+    table = root / "table"
+    path = table / "topic=T" / "f.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table(columns), path, compression="zstd")
+    if more is not None:
+        path.write_bytes(more)
+    add = {"path": "topic=T/f.parquet", "size": 1, "partitionValues": {"topic": "T"}, "stats": "{}"}
+    (table / "_delta_log").mkdir()
+    (table / "_delta_log" / f"{0:020d}.json").write_text(json.dumps({"add": add}))
+    (table / "_mqspark/b").mkdir(parents=True)
+    sums = {"rows": 2, "value_crcs": 0, "offsets": 1, "positions": 100, "v": 1}
+    manifest = {"broker": "b", "low": 0, "high": 1_000, "queues": {"T": {"0": [0, end]}}, **sums}
+    (table / "_mqspark/b/0.json").write_text(json.dumps(manifest))
+    return table
+
+
+def fetcher(root: Path, table: Path) -> ArchiveFetcher:
+    (root / "cache").mkdir(exist_ok=True)
+    made = ArchiveFetcher(str(table), "b", root / "cache", 1 << 20, bytes(8))
+    made.refresh({})
+    return made
+
+
+def test_the_good_one_is_read(tmp_path: Path) -> None:
+    answer = fetcher(tmp_path, archive(tmp_path, GOOD)).fetch("T", 0, 0)
+    chunk = Chunk(tmp_path / "cache", answer["chunk"])
+    result, _ = chunk.get(0, 0, 0, 9, 32, 1 << 20, 800, None)
+    messages = decode_records(b"".join(result.buffers))
+    assert [(m.queue_offset, m.body, m.properties.get("k")) for m in messages] == [
+        (0, b"a", "v"),
+        (1, b"b", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"offset": pa.array([1, 0])}, "is not where it may be"),
+        ({"offset": pa.array([0, 0])}, "is not where it may be"),
+        ({"offset": pa.array([0, 7])}, "is not where it may be"),
+        ({"offset": pa.array([-1, 0])}, "is not where it may be"),
+        ({"value": None}, "has no column value"),
+        ({"sysFlag": None}, "has no column sysFlag"),
+    ],
+)  # fmt: skip
+def test_rows_that_lie_are_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    columns = {name: column for name, column in (GOOD | change).items() if column is not None}
+    hostile = fetcher(tmp_path, archive(tmp_path, columns))
+    with pytest.raises(MQError, match=says):
+        hostile.fetch("T", 0, 0)
+    assert not list((tmp_path / "cache").glob("chunk-*")), "nothing is left in the cache"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"broker": pa.array(["c", "c"])},
+        {"physicalOffset": pa.array([5_000, 6_000])},
+        {"partition": pa.array([1, 2], pa.int32())},
+        {"value": pa.array([None, None], pa.binary())},
+    ],
+)
+def test_rows_of_others_are_passed_over(tmp_path: Path, change: dict[str, Any]) -> None:
+    assert fetcher(tmp_path, archive(tmp_path, GOOD | change)).fetch("T", 0, 0) == {"chunk": None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"offset": pa.array(["0", "1"])},
+        {"value": pa.array(["a", "b"])},
+        {"timestamp": pa.array([1, 2])},
+        {"properties": pa.array(["k", "v"])},
+        {"sysFlag": pa.array([1 << 40, 0])},
+        {"partition": pa.array([None, None], pa.int32())},
+        {"physicalOffset": pa.array([None, 1])},
+    ],
+)
+def test_columns_of_other_types_are_errors_or_read_as_nothing(tmp_path: Path, change: dict[str, Any]) -> None:
+    hostile = fetcher(tmp_path, archive(tmp_path, GOOD | change))
+    try:
+        answer = hostile.fetch("T", 0, 0)
+    except Exception:  # the process answers each with an error; it must not be served
+        answer = {"chunk": None}
+    if answer["chunk"] is not None:
+        chunk = Chunk(tmp_path / "cache", answer["chunk"])
+        result, _ = chunk.get(0, 0, 0, 9, 32, 1 << 20, 800, None)
+        assert decode_records(b"".join(result.buffers))
+
+
+@pytest.mark.parametrize("more", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1", b"\xff" * 4096])
+def test_what_is_no_parquet(tmp_path: Path, more: bytes) -> None:
+    hostile = fetcher(tmp_path, archive(tmp_path, GOOD, more=more))
+    with pytest.raises((MQError, OSError)):
+        hostile.fetch("T", 0, 0)
+
+
+@pytest.mark.parametrize("pair", [("k\x01", "v"), ("k", "v\x02"), ("k", "v" * 40_000)])
+def test_properties_that_no_record_can_hold_cost_no_message(tmp_path: Path, pair: tuple[str, str]) -> None:
+    """A producer may have sent bytes that are no text: they must not keep others from what is behind them."""
+    pairs = pa.array([[pair, ("other", "x")], []], pa.map_(pa.string(), pa.string()))
+    answer = fetcher(tmp_path, archive(tmp_path, GOOD | {"properties": pairs})).fetch("T", 0, 0)
+    result, _ = Chunk(tmp_path / "cache", answer["chunk"]).get(0, 0, 0, 9, 32, 1 << 20, 800, None)
+    first, second = decode_records(b"".join(result.buffers))
+    assert (first.body, dict(first.properties)) == (b"a", {"other": "x"})
+    assert second.body == b"b"
+
+
+@pytest.mark.slow("decompresses hundreds of megabytes")
+def test_a_bomb_costs_the_process_its_limit_and_no_more(tmp_path: Path) -> None:
+    """400 MB of zeros in some kilobytes: an error, or the end of the process, below its limit of memory."""
+    bomb = GOOD | {"value": pa.array([bytes(200 << 20), bytes(200 << 20)])}
+    table = archive(tmp_path, bomb)
+    assert (table / "topic=T/f.parquet").stat().st_size < 1 << 20
+    (tmp_path / "cache").mkdir()
+    hello = {
+        "url": str(table),
+        "broker": "b",
+        "directory": str(tmp_path / "cache"),
+        "chunk": 1 << 20,
+        "memory": 150 << 20,
+        "host": bytes(8).hex(),
+    }
+    requests = [
+        {"id": 1, "do": "refresh", "floors": {}},
+        {"id": 2, "do": "fetch", "topic": "T", "queue": 0, "offset": 0},
+    ]
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "mqspark_server.tiered.archivefetch"]
+    answers = []
+    with processes.process(command, log, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for line in (hello, *requests):
+            child.stdin.write(json.dumps(line) + "\n")
+            child.stdin.flush()
+            if line is not hello:
+                answers.append(child.stdout.readline())
+    assert json.loads(answers[0]) == {"id": 1, "bounds": "bounds.json"}
+    assert not answers[1] or "error" in json.loads(answers[1])
+    assert not list((tmp_path / "cache").glob("*.entries"))
