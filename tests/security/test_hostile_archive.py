@@ -15,7 +15,7 @@ import pytest
 
 from mqspark.errors import MQError
 from mqspark.record import decode_records
-from mqspark_server.tiered.archivechunks import Chunk
+from mqspark_server.tiered.archivechunks import ArchiveChunk
 from mqspark_server.tiered.archivefetch import ArchiveFetcher
 from tests.support import processes
 
@@ -60,7 +60,7 @@ def fetcher(root: Path, table: Path) -> ArchiveFetcher:
 
 def test_the_good_one_is_read(tmp_path: Path) -> None:
     answer = fetcher(tmp_path, archive(tmp_path, GOOD)).fetch("T", 0, 0)
-    chunk = Chunk(tmp_path / "cache", answer["chunk"])
+    chunk = ArchiveChunk(tmp_path / "cache", answer["chunk"])
     result, _ = chunk.get(0, 0, 0, 9, 32, 1 << 20, 800, None)
     messages = decode_records(b"".join(result.buffers))
     assert [(m.queue_offset, m.body, m.properties.get("k")) for m in messages] == [
@@ -120,7 +120,7 @@ def test_columns_of_other_types_are_errors_or_read_as_nothing(tmp_path: Path, ch
     except Exception:  # the process answers each with an error; it must not be served
         answer = {"chunk": None}
     if answer["chunk"] is not None:
-        chunk = Chunk(tmp_path / "cache", answer["chunk"])
+        chunk = ArchiveChunk(tmp_path / "cache", answer["chunk"])
         result, _ = chunk.get(0, 0, 0, 9, 32, 1 << 20, 800, None)
         assert decode_records(b"".join(result.buffers))
 
@@ -137,7 +137,7 @@ def test_properties_that_no_record_can_hold_cost_no_message(tmp_path: Path, pair
     """A producer may have sent bytes that are no text: they must not keep others from what is behind them."""
     pairs = pa.array([[pair, ("other", "x")], []], pa.map_(pa.string(), pa.string()))
     answer = fetcher(tmp_path, archive(tmp_path, GOOD | {"properties": pairs})).fetch("T", 0, 0)
-    result, _ = Chunk(tmp_path / "cache", answer["chunk"]).get(0, 0, 0, 9, 32, 1 << 20, 800, None)
+    result, _ = ArchiveChunk(tmp_path / "cache", answer["chunk"]).get(0, 0, 0, 9, 32, 1 << 20, 800, None)
     first, second = decode_records(b"".join(result.buffers))
     assert (first.body, dict(first.properties)) == (b"a", {"other": "x"})
     assert second.body == b"b"

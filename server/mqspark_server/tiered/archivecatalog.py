@@ -20,7 +20,7 @@ from pyspark_pymq.cluster.history import MANIFESTS
 from pyspark_pymq.files.deltafiles import delta_table
 from pyspark_pymq.files.locations import join, names, read_bytes
 
-__all__ = ["ArchiveCatalog", "ArchivedFile", "QueuePart", "RangeOfLog"]
+__all__ = ["ArchiveCatalog", "ArchivedFile", "ArchivedPart", "RangeOfLog"]
 
 MAX_PARTS = 5_000_000
 """Parts of queues in all ranges together, some 300 bytes each."""
@@ -38,7 +38,7 @@ class RangeOfLog(NamedTuple):
     high: int
 
 
-class QueuePart(NamedTuple):
+class ArchivedPart(NamedTuple):
     """The offsets [first, end) of a queue that a range of the log has."""
 
     first: int
@@ -67,7 +67,7 @@ class ArchiveCatalog:
         """By the names of their manifests."""
         self._version = ""
         self._files: dict[str, list[ArchivedFile]] = {}
-        self._parts: dict[Queue, list[QueuePart]] = {}
+        self._parts: dict[Queue, list[ArchivedPart]] = {}
 
     def refresh(self, floors: Mapping[str, int]) -> None:
         """``floors``: positions before which the records of a topic are those of a deleted one. Raises StoreCorrupt,
@@ -99,12 +99,12 @@ class ArchiveCatalog:
         for (topic, queue_id), parts in self._parts.items():
             yield topic, queue_id, parts[0].first, parts[-1].end
 
-    def parts(self, topic: str, queue_id: int, offset: int) -> list[QueuePart]:
+    def parts(self, topic: str, queue_id: int, offset: int) -> list[ArchivedPart]:
         """The parts of the queue with offsets from ``offset`` on, in order."""
         found = self._parts.get((topic, queue_id), [])
         return found[bisect.bisect_right(found, offset, key=lambda part: part.end) :]
 
-    def part_of(self, topic: str, queue_id: int, wanted: RangeOfLog) -> QueuePart | None:
+    def part_of(self, topic: str, queue_id: int, wanted: RangeOfLog) -> ArchivedPart | None:
         """What the range has of the queue."""
         found = self._parts.get((topic, queue_id), [])
         place = bisect.bisect_left(found, wanted.low, key=lambda part: part.range.low)
@@ -138,9 +138,9 @@ def _is_range(low: Any, high: Any) -> bool:
 
 def _chained(
     ranges: list[tuple[RangeOfLog, dict[Queue, tuple[int, int]]]], floors: Mapping[str, int], url: str
-) -> dict[Queue, list[QueuePart]]:
+) -> dict[Queue, list[ArchivedPart]]:
     """The parts of each queue, newest incarnation of its topic only: its offsets ascend with the log."""
-    parts: dict[Queue, list[QueuePart]] = {}
+    parts: dict[Queue, list[ArchivedPart]] = {}
     count = 0
     end = 0
     for each, queues in ranges:
@@ -157,7 +157,7 @@ def _chained(
                 continue
             if known and known[-1].end > first:
                 known.clear()
-            known.append(QueuePart(first, last, each))
+            known.append(ArchivedPart(first, last, each))
     return {queue: found for queue, found in parts.items() if found}
 
 

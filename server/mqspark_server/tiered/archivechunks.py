@@ -20,7 +20,7 @@ import numpy.typing as npt
 from mqspark.errors import StoreCorrupt
 from mqspark.store.messages.fetch import GetResult, GetStatus
 
-__all__ = ["ENTRY", "Chunk", "ChunkWriter"]
+__all__ = ["ENTRY", "ArchiveChunk", "ChunkWriter"]
 
 ENTRY = np.dtype(
     [
@@ -66,7 +66,7 @@ class ChunkWriter:
             (self._directory / f"{self._name}.{suffix}").unlink(missing_ok=True)
 
 
-class Chunk:
+class ArchiveChunk:
     """A complete chunk, mapped. Its files are removed when it leaves the cache; what was handed out stays valid."""
 
     def __init__(self, directory: Path, name: str) -> None:

@@ -34,7 +34,7 @@ from mqspark.message import (
     NEED_UNWRAP,
 )
 from mqspark.record import encode_record, tags_code
-from mqspark_server.tiered.archivecatalog import ArchiveCatalog, ArchivedFile, QueuePart, RangeOfLog
+from mqspark_server.tiered.archivecatalog import ArchiveCatalog, ArchivedFile, ArchivedPart, RangeOfLog
 from mqspark_server.tiered.archivechunks import ChunkWriter
 from pyspark_pymq.files.locations import open_input
 
@@ -132,7 +132,7 @@ class ArchiveFetcher:
                         return {"offset": offset if offset < before else None}
         return {"offset": None}
 
-    def _time_of(self, topic: str, queue_id: int, part: QueuePart) -> int:
+    def _time_of(self, topic: str, queue_id: int, part: ArchivedPart) -> int:
         for groups in self._groups_of(topic, part.range):
             for row in self._rows(topic, part.range, groups):
                 if row["partition"] == queue_id:

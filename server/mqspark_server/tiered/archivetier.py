@@ -30,7 +30,7 @@ from mqspark.store.older import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 from mqspark_server.diskwork import Worker
-from mqspark_server.tiered.archivechunks import Chunk
+from mqspark_server.tiered.archivechunks import ArchiveChunk
 
 __all__ = ["ArchivedMessages", "TierSettings"]
 
@@ -110,7 +110,7 @@ class ArchivedMessages:
         self._failed: OrderedDict[Hashable, tuple[str, int]] = OrderedDict()
         self._found: OrderedDict[Hashable, int | None] = OrderedDict()
         """(topic, queue id, offset) → the next archived offset; ("time", ...) → an offset."""
-        self._chunks: OrderedDict[str, tuple[str, Chunk]] = OrderedDict()
+        self._chunks: OrderedDict[str, tuple[str, ArchiveChunk]] = OrderedDict()
         """By name, the one that was used last at the end; with its topic."""
         self._places: dict[Queue, list[tuple[int, int, str]]] = {}
         """The chunks of a queue: first offset, end, name."""
@@ -239,7 +239,7 @@ class ArchivedMessages:
             raise self._not_at_hand(CATALOG, topic, queue_id)
         return bounds if bounds is not None else (log_begin, log_begin)
 
-    def _chunk_at(self, topic: str, queue_id: int, offset: int) -> Chunk | None:
+    def _chunk_at(self, topic: str, queue_id: int, offset: int) -> ArchiveChunk | None:
         places = self._places.get((topic, queue_id), [])
         place = bisect.bisect_right(places, offset, key=lambda each: each[0])
         for first, end, name in reversed(places[max(0, place - MOST_OVERLAPS) : place]):
@@ -431,7 +431,7 @@ class ArchivedMessages:
             self._found.popitem(last=False)
 
     def _add(self, topic: str, name: str) -> None:
-        chunk = Chunk(self._settings.cache_directory, name)
+        chunk = ArchiveChunk(self._settings.cache_directory, name)
         self._chunks[name] = (topic, chunk)
         self.cached_bytes += chunk.size_bytes
         for queue_id in chunk.rows:
