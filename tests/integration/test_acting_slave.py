@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mqspark.broker.broker import BrokerCore
+from mqspark.testing import Cluster
 from tests.interop.topics import create_topic
 from tests.support.acting import ACTING, MASTER, OTHER, QUICK_CHECKS, SLAVE, deliver_once
 from tests.support.clusters import mqspark_broker, mqspark_namesrv
+from tests.support.waiting import eventually
+
+USERS = {
+    "authenticationEnabled": True,
+    "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": "root", "secretKey": "root-secret"}),
+}
+
+
+def core_of(cluster: Cluster, number: int) -> BrokerCore:
+    parts = cluster.apps[number].parts
+    assert parts is not None
+    return parts.core
+
+
+def slave_state(cluster: Cluster) -> tuple[bool, bool, bool]:
+    """Whether the slave is the master of consumers, delivers what waits, and has a master."""
+    acting = core_of(cluster, 1).acting
+    assert acting is not None
+    return cluster.call(lambda: (acting.is_acting, acting.is_delivering, acting.has_master))
+
+
+@pytest.mark.parametrize("more", [{}, USERS], ids=["open", "users"])
+def test_a_slave_acts_until_its_master_is_back(tmp_path: Path, more: dict[str, Any]) -> None:
+    """With users, brokers sign what they ask each other."""
+    settings = {"enableSlaveActingMaster": True, "enableRemoteEscape": True, **more}
+    with Cluster(slaves=1, store=tmp_path, settings=settings) as cluster:
+        eventually(lambda: slave_state(cluster) == (False, False, True), lambda: slave_state(cluster))
+        for _ in range(2):
+            cluster.kill(0)
+            eventually(lambda: slave_state(cluster) == (True, True, False), lambda: slave_state(cluster))
+            cluster.restart(0)
+            assert core_of(cluster, 0).pre_online is None
+            assert cluster.call(lambda: core_of(cluster, 0).replicas.following) == 1, "before it is online"
+            assert slave_state(cluster) == (False, False, True)
 
 
 @pytest.mark.slow("messages wait for ten seconds; tests/unit/test_broker_acting.py is the fast twin")

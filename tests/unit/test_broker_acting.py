@@ -28,7 +28,8 @@ from mqspark.message import (
     decode_properties,
     encode_properties,
 )
-from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicRouteData
+from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper
+from mqspark.protocol.bodies.topic_bodies import BrokerData, DataVersion, QueueData, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record import Parts
 from mqspark.store.timer.timerfiles import TimerCheckpoint
@@ -188,6 +189,15 @@ def test_a_master_that_announces_itself_and_never_comes_is_waited_for(slave: Ben
     slave.clock.advance(ANNOUNCED_MS)
     acting.members.heard(SERVER, {2: "a"})
     slave.broker.tick()
+    assert acting.is_acting
+
+
+def test_a_master_that_is_gone_again_is_not_waited_for(slave: Bench) -> None:
+    acting = acting_of(slave)
+    assert slave.peer().ask(RequestCode.EXCHANGE_BROKER_HA_INFO, HA).code == 0
+    for members in ({MASTER_ID: "m", 2: "a"}, {2: "a"}):
+        acting.members.heard(SERVER, members)
+        slave.broker.tick()
     assert acting.is_acting
 
 
@@ -501,6 +511,41 @@ def test_a_master_that_comes_back_decides_nothing_before_it_is_online(tmp_path: 
     master.broker.go_online()
     assert handed_out(master.peer().ask(POP, pop_ext(master)))
     master.close()
+
+
+@pytest.mark.parametrize(
+    ("counter", "expected"),
+    [(8, {0: 5, 1: 5, 2: 5}), (7, {0: 9, 1: 5, 2: 5}), (6, {0: 9, 1: 5, 2: 5})],
+    ids=["newer", "the same", "older"],
+)
+def test_a_master_takes_over_offsets(tmp_path: Path, counter: int, expected: dict[int, int]) -> None:
+    """Older ones only where they are further: what the slave has not changed is a copy from before."""
+    master = make_master(tmp_path, **ACTING)
+    offsets = master.broker.state.offsets
+    for queue_id, offset in ((0, 9), (1, 3)):
+        offsets.commit("CG", "T", queue_id, offset)
+    offsets.data_version = DataVersion(state_version=0, timestamp=1, counter=7)
+    offsets.catch_up(
+        ConsumerOffsetSerializeWrapper(
+            offset_table={"T@CG": {0: 5, 1: 5, 2: 5}},
+            data_version=DataVersion(state_version=0, timestamp=1, counter=counter),
+        )
+    )
+    assert offsets.queues("CG", "T") == expected
+    master.close()
+
+
+def test_queue_locks_are_an_acting_slaves(pair: Pair) -> None:
+    put(pair.master, "a")
+    pair.lose_master()
+    queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
+
+    def locked(client: str) -> int:
+        body = json.dumps({"clientId": client, "consumerGroup": "CG", "mqSet": [queue]}).encode()
+        answer = pair.slave.peer().ask(RequestCode.LOCK_BATCH_MQ, {}, body)
+        return len(json.loads(bytes(answer.body))["lockOKMQSet"])
+
+    assert (locked("c1"), locked("c2"), locked("c1")) == (1, 0, 1)
 
 
 # --- the bridge ---------------------------------------------------------------------------------------------

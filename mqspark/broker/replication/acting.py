@@ -198,10 +198,16 @@ class ActingMaster:
     def _should_act(self) -> bool:
         if self._config.broker_role is not BrokerRole.SLAVE or self.has_master:
             return False
-        if self._clock.monotonic_ms() - self._announced_ms < ANNOUNCED_MS:
+        if self._is_expected:
             return False
         members = self.members.all()
         return bool(members) and min(members) == self._config.broker_id
+
+    @property
+    def _is_expected(self) -> bool:
+        """Whether a master has announced itself a moment ago, and was not there since."""
+        has_come = self._follower is not None and self._follower.heard_ms >= self._announced_ms
+        return not has_come and self._clock.monotonic_ms() - self._announced_ms < ANNOUNCED_MS
 
     @property
     def may_follow(self) -> bool:
@@ -223,7 +229,7 @@ class ActingMaster:
         if self._config.broker_role is not BrokerRole.SLAVE:
             return TICK_MS
         if MASTER_ID in self.members.all():
-            self.announced = None
+            self.announced, self._announced_ms = None, -ANNOUNCED_MS
         should_act = self._should_act
         if should_act != self.is_acting:
             self.is_acting = should_act

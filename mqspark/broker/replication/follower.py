@@ -266,6 +266,11 @@ class Follower:
         return self._encode(self._reported)
 
     @property
+    def heard_ms(self) -> int:
+        """When a master last connected or sent anything (monotonic); 0 before the first."""
+        return self._heard_ms
+
+    @property
     def is_silent(self) -> bool:
         """The master has sent nothing for haHousekeepingInterval."""
         return self._clock.monotonic_ms() - self._heard_ms > self._config.ha_housekeeping_interval

@@ -296,9 +296,10 @@ class ConsumerOffsets:
 
     def catch_up(self, slave: ConsumerOffsetSerializeWrapper) -> None:
         """Take over what consumers committed at a slave that acted as the master. Its offsets count if its version is
-        not older than the one here; otherwise those that are further. Raises TableFull."""
+        newer than the one here; otherwise those that are further, because the others are a copy of what was here.
+        Raises TableFull."""
         version = slave.data_version
-        if version is None or _age(version) >= _age(self.data_version):
+        if version is not None and _age(version) > _age(self.data_version):
             self.follow(slave)
             return
         known = self._table
