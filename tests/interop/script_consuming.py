@@ -295,6 +295,7 @@ def finding(play: Play) -> None:
     for kind in ("K", "U", "T", "x", ""):
         query(f"index type {kind!r}", "k2", indexType=kind)
         query(f"index type {kind!r} unique", "F-1", indexType=kind)
+        query(f"index type {kind!r} of a tag", "T", indexType=kind)
     for count in (1, 2, 0, -1, 100, MAX_I32):
         query(f"at most {count}", "k2", maxNum=count)
     query("of the past", "k2", endTimestamp=1000)

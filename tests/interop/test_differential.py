@@ -20,11 +20,12 @@ from tests.interop.script_frames import CHAPTERS as FRAMES
 from tests.interop.script_groups import CHAPTERS as GROUPS
 from tests.interop.script_later import CHAPTERS as LATER
 from tests.interop.script_messages import CHAPTERS as MESSAGES
+from tests.interop.script_newer import CHAPTERS as NEWER
 from tests.interop.script_pop import CHAPTERS as POP
 from tests.interop.script_static import CHAPTERS as STATIC
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 
-CHAPTERS = {**MESSAGES, **CONSUMING, **GROUPS, **LATER, **POP, **ADMIN, **STATIC, **FRAMES}
+CHAPTERS = {**MESSAGES, **CONSUMING, **GROUPS, **LATER, **POP, **NEWER, **ADMIN, **STATIC, **FRAMES}
 AT_ONCE = 5
 """Chapters that are played side by side: they mostly wait."""
 

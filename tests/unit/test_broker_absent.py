@@ -121,7 +121,14 @@ def test_groups_take_no_other_attributes(bench: Bench, name: str, remark: str) -
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
     assert "CG" not in bench.broker.state.subscriptions
     config.attributes = {f"-{name[1:]}": ""}
+    answer = peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
+    remark = f"only add attribute is supported while creating topic. key: {name[1:]}"
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+    config.attributes = {}
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config)).code == 0
+    config.attributes = {f"-{name[1:]}": ""}
+    answer = peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
+    assert answer.remark == f"attempt to delete a nonexistent key: {name[1:]}"
 
 
 def test_sizes_of_what_was_put_since_the_start(bench: Bench) -> None:

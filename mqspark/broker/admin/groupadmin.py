@@ -94,7 +94,12 @@ class GroupAdminProcessor:
                     else f"unsupported key: {name}"
                 )
                 raise Refusal(ResponseCode.SYSTEM_ERROR, unknown)
-            attributes.pop(name, None)
+            if old is None:
+                remark = f"only add attribute is supported while creating topic. key: {name}"
+                raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+            if name not in attributes:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}")
+            del attributes[name]
         config.attributes = attributes
         self._state.subscriptions.put(config)
 
