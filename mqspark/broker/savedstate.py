@@ -117,11 +117,9 @@ class SavedState:
     def jobs(self) -> Iterator[Job]:
         """Saves of what has changed, in order."""
         now_ms = self._began_ms = self._state.clock.monotonic_ms()
-        if self._mappings.behind:
-            # Before the topics: without its mapping a static topic would be served as an ordinary one.
-            yield self._mappings.job()
-            return
-        yield from (table.job() for table in self._urgent if table.behind)
+        # Without its mapping a static topic would be served as an ordinary one: the mapping is saved first.
+        late = self.topics if self._mappings.behind else None
+        yield from (table.job() for table in self._urgent if table.behind and table is not late)
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + self._state.config.flush_consumer_offset_interval
             yield from (table.job() for table in self._timed if table.behind)
