@@ -135,6 +135,14 @@ def test_files_outside_of_the_table_are_refused(tmp_path: Path, path: str) -> No
         catalog.refresh({})
 
 
+def test_an_archive_of_too_many_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark_server.tiered.archivecatalog.MAX_QUEUES", 2)
+    ends = {str(queue): [0, 1] for queue in range(3)}
+    catalog = write(tmp_path, manifest(0, 10, **ends), manifest(10, 20, **ends))
+    with pytest.raises(StoreCorrupt, match="more than 2 queues"):
+        catalog.refresh({})
+
+
 def test_a_failed_refresh_changes_nothing(tmp_path: Path) -> None:
     catalog = write(tmp_path, manifest(0, 10, **{"0": [0, 1]}), files=[add("topic=T/a")])
     catalog.refresh({})

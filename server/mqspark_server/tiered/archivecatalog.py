@@ -24,6 +24,8 @@ __all__ = ["ArchiveCatalog", "ArchivedFile", "ArchivedPart", "RangeOfLog"]
 
 MAX_PARTS = 5_000_000
 """Parts of queues in all ranges together, some 300 bytes each."""
+MAX_QUEUES = 200_000
+"""Of the archive; the broker has the bounds of each in memory, and takes them in one go."""
 _AT_ONCE = 8
 """Manifests that are read at a time."""
 _INT64 = 1 << 63
@@ -150,6 +152,8 @@ def _chained(
         count += len(queues)
         if count > MAX_PARTS:
             raise StoreCorrupt(f"{url}: more than {MAX_PARTS} parts of queues", path=url, offset=each.low)
+        if len(parts) > MAX_QUEUES:
+            raise StoreCorrupt(f"{url}: more than {MAX_QUEUES} queues", path=url, offset=each.low)
         for queue, (first, last) in queues.items():
             known = parts.setdefault(queue, [])
             if each.low < floors.get(queue[0], 0):

@@ -43,6 +43,8 @@ MAX_CHUNKS = 2_000
 """Each takes two maps of the process, which may have some 65,000."""
 MOST_OVERLAPS = 4
 """Chunks of one queue that are looked at: those that were cut overlap others."""
+MAX_FLOORS = 200_000
+"""Deleted topics that are remembered, those deleted last: as many as the store remembers."""
 MAX_FAILED = 1_000
 MAX_FOUND = 10_000
 """Answers of the process that are remembered beside its chunks."""
@@ -209,8 +211,7 @@ class ArchivedMessages:
         return result
 
     def forget(self, topic: str, position: int) -> None:
-        self._floors[topic] = position
-        self._save_floors(dict(self._floors))
+        self._raise_floors({topic: position})
         self._found.clear()
         for name in [name for name, (of, _) in self._chunks.items() if of == topic]:
             self._drop(name)
@@ -270,8 +271,7 @@ class ArchivedMessages:
         positions = self._store.deletions.positions
         newer = {topic: at for topic, at in positions.items() if at > self._floors.get(topic, 0)}
         if newer:
-            self._floors |= newer
-            self._save_floors(dict(self._floors))
+            self._raise_floors(newer)
         known_to = self._store.min_physical_offset
         request = {"do": "refresh", "floors": dict(self._floors), "known_to": known_to}
         try:
@@ -361,9 +361,11 @@ class ArchivedMessages:
         """In a thread: the answers of the process, then its end."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the broker has stopped
             if process.stdout is not None:
-                for line in process.stdout:
-                    self._loop.call_soon_threadsafe(self._answered, json.loads(line))
+                with contextlib.suppress(ValueError):  # a process that was killed may leave half a line
+                    for line in process.stdout:
+                        self._loop.call_soon_threadsafe(self._answered, json.loads(line))
                 process.stdout.close()
+                process.kill()
             code = process.wait()
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -454,6 +456,13 @@ class ArchivedMessages:
         chunk.remove()
 
     # --- floors -----------------------------------------------------------------------------------------------
+
+    def _raise_floors(self, newer: Mapping[str, int]) -> None:
+        self._floors |= newer
+        if len(self._floors) > MAX_FLOORS:
+            newest = sorted(self._floors, key=self._floors.__getitem__)[-MAX_FLOORS:]
+            self._floors = {topic: self._floors[topic] for topic in newest}
+        self._save_floors(dict(self._floors))
 
     def _save_floors(self, floors: dict[str, int]) -> None:
         """Without them, messages of a deleted topic could come back when the log has forgotten it. The store keeps the
