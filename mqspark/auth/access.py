@@ -42,6 +42,7 @@ from mqspark.protocol.bodies.client_bodies import (
     QueryAssignmentRequestBody,
     SetMessageRequestModeRequestBody,
 )
+from mqspark.protocol.bodies.lite_bodies import LiteSubscriptionCtlRequestBody
 from mqspark.protocol.bodies.topic_bodies import (
     CreateTopicListRequestBody,
     SubscriptionGroupConfig,
@@ -295,6 +296,12 @@ def _heartbeat(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]
             yield from request.topic(subscription.topic, wanted, consumer.group_name)
 
 
+def _lite_subscriptions(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    for entry in request.body(LiteSubscriptionCtlRequestBody).lite_subscription_set or ():
+        yield from request.group(entry.group, wanted)
+        yield from request.topic(entry.topic, wanted, entry.group)
+
+
 def _checked_client(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     body = request.body(CheckClientRequestBody)
     yield from request.group(body.group, wanted)
@@ -496,8 +503,8 @@ TABLE: dict[int, Row] = {
     C.SWITCH_TIMER_ENGINE: _CHANGE_CLUSTER,
     C.ADD_BROKER: _CHANGE_CLUSTER,
     C.REMOVE_BROKER: _CHANGE_CLUSTER,
-    C.POP_LITE_MESSAGE: _CHANGE_CLUSTER,
-    C.LITE_SUBSCRIPTION_CTL: _CHANGE_CLUSTER,
+    C.POP_LITE_MESSAGE: _POP,
+    C.LITE_SUBSCRIPTION_CTL: _row(_found("each group and topic of the body", _lite_subscriptions, SUB)),
     C.ACK_LITE_MESSAGE: _CHANGE_CLUSTER,
     C.GET_BROKER_LITE_INFO: _READ_CLUSTER,
     C.GET_PARENT_TOPIC_INFO: _READ_CLUSTER,

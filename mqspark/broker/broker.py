@@ -24,6 +24,7 @@ from mqspark.broker.admin.runtime import runtime_table
 from mqspark.broker.admin.views import groups_view, topics_view
 from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.group.membership import NOTIFIED_AT_ONCE, ClientProcessor, notify_members
+from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
 from mqspark.broker.pop.pop_service import PopService
@@ -235,6 +236,9 @@ class BrokerCore:
             order_file=config_file("consumerOrderInfo.json"),
             timer_is_idle=self.timers.is_idle,
         )
+        self.lite = LiteService(state, lookups.starts_in_memory)
+        state.remove_lite_topics = self.lite.life.remove_all_of
+        self.pop.serve_lite(self.lite.pops)
         self.follower: Follower | None = None
         """Set on a slave, which runs no services: its master's messages and progress are all it has."""
         self.metadata: Metadata | None = None
@@ -336,6 +340,7 @@ class BrokerCore:
             self.transactions.handlers,
             ReplyProcessor(state, self._sends, store_host).handlers,
             self.pop.handlers,
+            self.lite.handlers,
             self.delays.handlers,
             self.timers.handlers,
             self.replicas.handlers,
@@ -392,6 +397,7 @@ class BrokerCore:
             self.transactions.ledger,
             self.timers.metrics.ledger,
             *self.pop.ledgers,
+            *self.lite.ledgers,
             *store.ledgers,
             *(() if self.acting is None else (bridge.ledger for bridge in self.acting.bridges)),
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
@@ -408,7 +414,7 @@ class BrokerCore:
     def go_online(self) -> None:
         """Start the services of a master. Raises StoreCorrupt."""
         self.pre_online = None
-        for service in (self.transactions, self.pop):
+        for service in (self.transactions, self.pop, self.lite):
             service.load()
             self._saved.add(service.saved_tables())
             self._services.append(service)
@@ -590,6 +596,7 @@ class BrokerCore:
         for part in (state.clients, state.filters, state.locks, state.cold_reads, pulls.parked, pulls.held):
             part.validate()
         self.pop.validate()
+        self.lite.validate()
         self.timers.validate()
 
     # --- blocking work ---

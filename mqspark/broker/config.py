@@ -246,6 +246,24 @@ class BrokerConfig:
     archive_fetch_memory_bytes: int = 1 << 30
     """Memory of the process that reads the archive."""
 
+    lite_event_check_interval: int = 10_000
+    """ms between two looks for clients that do not read the lite topics for which they have news."""
+    lite_ttl_check_interval: int = 120_000
+    """ms between two looks for lite topics that have expired."""
+    min_lite_ttl: int = field(default=900_000, metadata={"key": "minLiteTTl"})
+    """ms that a lite topic lives at least after its last message, and after a start."""
+    lite_subscription_check_interval: int = 120_000
+    lite_subscription_check_timeout_mills: int = 180_000
+    """ms after which the subscriptions of a client to lite topics are forgotten unless it repeats them."""
+    max_lite_subscription_count: int = 100_000
+    """Limit of the subscriptions of all clients to lite topics."""
+    max_client_event_count: int = 100
+    """How many lite topics with news may wait for one client, unless its group has a limit of its own."""
+    lite_event_full_dispatch_delay_time: int = 10_000
+    """ms after which a client that had too many gets news of all its lite topics."""
+    max_lite_table_bytes: int = 128 << 20
+    """Limit of the table of subscriptions to lite topics. Not in RocketMQ."""
+
     store_reply_message_enable: bool = True
     """Whether replies to requests are stored as well as forwarded."""
     reject_transaction_message: bool = False
@@ -374,6 +392,13 @@ class BrokerConfig:
             "revive_queue_num",
             "pop_polling_size",
             "max_pop_polling_size",
+            "lite_event_check_interval",
+            "lite_ttl_check_interval",
+            "lite_subscription_check_interval",
+            "lite_subscription_check_timeout_mills",
+            "max_client_event_count",
+            "lite_event_full_dispatch_delay_time",
+            "max_lite_table_bytes",
             "channel_expired_timeout",
             "rebalance_lock_max_live_time",
             "flush_consumer_offset_interval",
@@ -480,6 +505,15 @@ UPDATABLE_KEYS = frozenset(
         "useServerSideResetOffset",
         "disableConsumeIfConsumerReadSlowly",
         "consumerFallbehindThreshold",
+        "liteEventCheckInterval",
+        "liteTtlCheckInterval",
+        "minLiteTTl",
+        "liteSubscriptionCheckInterval",
+        "liteSubscriptionCheckTimeoutMills",
+        "maxLiteSubscriptionCount",
+        "maxClientEventCount",
+        "liteEventFullDispatchDelayTime",
+        "maxLiteTableBytes",
         "storeReplyMessageEnable",
         "rejectTransactionMessage",
         "transactionTimeOut",

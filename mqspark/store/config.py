@@ -53,6 +53,9 @@ class StoreConfig:
     enable_multi_dispatch: bool = False
     """With both settings on, a message that names light message queues (INNER_MULTI_DISPATCH) also enters
     those."""
+    enable_lmq_quota: bool = False
+    max_lmq_consume_queue_num: int = 20_000
+    """With enableLmqQuota the limit of light message queues; a message that would make a further one is refused."""
     enabled_append_prop_crc: bool = field(default=False, metadata={"key": "enabledAppendPropCRC"})
     """Whether records get a CRC over their whole content. Recovery then checks the CRC of records that have
     one."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from mqspark.bounded import Ledger
@@ -648,6 +648,18 @@ class MessageStore:
                 run_here(self.deletions.job())
         except OSError as error:
             self._condition.poison("deleting topics failed", error)
+
+    @property
+    def light_queue_count(self) -> int:
+        return len(self.table.light)
+
+    def light_queues(self) -> Iterator[str]:
+        """The names of all light message queues at this time."""
+        return iter(list(self.table.light))
+
+    @property
+    def queue_count(self) -> int:
+        return len(self.table.queues)
 
     # --- state ----------------------------------------------------------------------------------------------
 

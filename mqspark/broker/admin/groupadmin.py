@@ -5,7 +5,7 @@ from __future__ import annotations
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
 from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, check_list_size
-from mqspark.broker.state.attributes import PRIORITY_FACTOR, check_priority_factor
+from mqspark.broker.state.attributes import check_group_attribute
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group
@@ -28,20 +28,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
 
 __all__ = ["GroupAdminProcessor"]
-
-
-_ABSENT = frozenset(
-    {
-        "lite.bind.topic",
-        "lite.sub.model",
-        "lite.sub.reset.offset.exclusive",
-        "lite.sub.reset.offset.unsubscribe",
-        "lite.sub.client.quota",
-        "lite.sub.client.max.event.cnt",
-        "lite.sub.wildcard",
-    }
-)
-"""The group attributes of lite topics (SubscriptionGroupAttributes)."""
 
 
 class GroupAdminProcessor:
@@ -83,23 +69,20 @@ class GroupAdminProcessor:
         attributes = dict(old.attributes) if old else {}
         for signed_name, value in config.attributes.items():
             name = signed_name[1:] if signed_name[:1] in "+-" else signed_name
-            if signed_name == f"+{PRIORITY_FACTOR}":
-                check_priority_factor(value)
-                attributes[name] = value
+            if signed_name.startswith("-"):
+                if old is None:
+                    remark = f"only add attribute is supported while creating topic. key: {name}"
+                    raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+                if name not in attributes:
+                    raise Refusal(
+                        ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}"
+                    )
+                del attributes[name]
                 continue
-            if not signed_name.startswith("-"):
-                unknown = (
-                    f"attribute {name} is not available yet"
-                    if name in _ABSENT
-                    else f"unsupported key: {name}"
-                )
-                raise Refusal(ResponseCode.SYSTEM_ERROR, unknown)
-            if old is None:
-                remark = f"only add attribute is supported while creating topic. key: {name}"
-                raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
-            if name not in attributes:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}")
-            del attributes[name]
+            check_group_attribute(name, value)
+            if not signed_name.startswith("+"):
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"wrong format key: {name}")
+            attributes[name] = value
         config.attributes = attributes
         self._state.subscriptions.put(config)
 

@@ -181,6 +181,11 @@ class TopicAdminProcessor:
     def _checked(self, config: TopicConfig, changes: dict[str, str | None]) -> TopicConfig:
         """The configuration of a topic that an operator may have. ``changes`` maps ``+name`` to a value or ``-name`` to
         None; they are applied to the topic's present attributes. Raises Refusal."""
+        if changes.get("+message.type") == "LITE" and not self._state.store_config.multi_dispatch:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                "message.type=LITE needs a broker with enableLmq=true and enableMultiDispatch=true",
+            )
         topics = self._state.topics
         name = config.topic_name
         try:
@@ -217,6 +222,7 @@ class TopicAdminProcessor:
             check_kept_topic(name)
         except InvalidMessage as error:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        yield from state.remove_lite_topics(name)
         doomed = [name]
         groups = yield from state.offsets.groups_of(name)
         for number, group in enumerate(groups, 1):  # retry topics of POP go with it

@@ -20,7 +20,7 @@ _FILE_ENGINE, _ROCKSDB_ENGINE = "F", "R"
 
 _NO_USERS = "this broker has no users yet, everybody may do everything"
 _NO_ACL = "this broker has no access control yet, everybody may do everything"
-_NO_LITE = "there are no lite topics"
+_NO_LITE = "a lite topic is acknowledged by ACK_MESSAGE, as in RocketMQ"
 _NO_CONTAINER = "this broker is no container of brokers"
 
 _NOT_CONFIGURED = {
@@ -42,15 +42,7 @@ _NOT_SUPPORTED = {
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: "no queue is kept in RocksDB",
     RequestCode.ADD_BROKER: _NO_CONTAINER,
     RequestCode.REMOVE_BROKER: _NO_CONTAINER,
-    RequestCode.POP_LITE_MESSAGE: _NO_LITE,
-    RequestCode.LITE_SUBSCRIPTION_CTL: _NO_LITE,
     RequestCode.ACK_LITE_MESSAGE: _NO_LITE,
-    RequestCode.GET_BROKER_LITE_INFO: _NO_LITE,
-    RequestCode.GET_PARENT_TOPIC_INFO: _NO_LITE,
-    RequestCode.GET_LITE_TOPIC_INFO: _NO_LITE,
-    RequestCode.GET_LITE_CLIENT_INFO: _NO_LITE,
-    RequestCode.GET_LITE_GROUP_INFO: _NO_LITE,
-    RequestCode.TRIGGER_LITE_DISPATCH: _NO_LITE,
 }
 
 

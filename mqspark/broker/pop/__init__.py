@@ -1,5 +1,5 @@
 """POP: handing out messages, check points, acknowledgements, revival.
 
-Imported from outside: ``acting_revival``, ``assignment``, ``cluster_routes``, ``pop_service``. Knows pulls and the
-state. Must not know administration.
+Imported from outside: ``acting_revival``, ``assignment``, ``checks``, ``cluster_routes``, ``order``, ``pop_service``,
+``start_offsets``. Knows pulls and the state. Must not know administration.
 """

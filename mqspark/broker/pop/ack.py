@@ -10,6 +10,7 @@ Facts: docs/rocketmq/pop.md#acknowledge.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from mqspark.broker.pop.checks import check_invisible_time
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
@@ -31,7 +32,7 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
 from mqspark.protocol.session import Session
 
-__all__ = ["AckProcessor"]
+__all__ = ["AckProcessor", "LiteAcks"]
 
 MAX_BITS = 1 << 16
 """Bits of one entry of a batch. A check point has 32 messages, but a filter may have selected them from a wide
@@ -59,6 +60,16 @@ Answer = tuple[Session, int, int, Sequence[_Record]]
 """The session that waits, its opaque, and the records it waits for; the last one determines the answer."""
 
 
+class LiteAcks(Protocol):
+    """Acknowledgements of lite topics, which are kept elsewhere."""
+
+    def ack(self, session: Session, command: Command, header: AckMessageRequestHeader) -> bytes: ...
+
+    def change(
+        self, session: Session, command: Command, header: ChangeInvisibleTimeRequestHeader
+    ) -> bytes: ...
+
+
 class AckProcessor:
     def __init__(
         self,
@@ -70,6 +81,8 @@ class AckProcessor:
     ) -> None:
         """``freed(topic, group, queue id)`` is called when a queue of ordered pops is no longer blocked."""
         self._state = state
+        self.lite: LiteAcks | None = None
+        """Takes what names a lite topic."""
         self._order = order
         self._freed = freed
         self._log = log
@@ -86,6 +99,8 @@ class AckProcessor:
 
     def ack(self, session: Session, command: Command) -> bytes | None:
         header = command.header(AckMessageRequestHeader)
+        if header.lite_topic and self.lite is not None:
+            return self.lite.ack(session, command, header)
         low, high = self._limits(session, header.topic, header.queue_id)
         if not low <= header.offset <= high:
             raise Refusal(
@@ -150,6 +165,8 @@ class AckProcessor:
         """Store a new check point for this one message, then acknowledge the old one."""
         state = self._state
         header = command.header(ChangeInvisibleTimeRequestHeader)
+        if header.lite_topic and self.lite is not None:
+            return self.lite.change(session, command, header)
         low, high = self._limits(session, header.topic, header.queue_id)
         if not low <= header.offset < high:
             raise Refusal(ResponseCode.NO_MESSAGE, f"there is no message {header.offset} in {low}~{high}")

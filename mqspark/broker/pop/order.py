@@ -79,10 +79,10 @@ class _File(Body):
 class PopOrder:
     """A Table of ``SavedTable``."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, name: str = "popOrder") -> None:
         self._state = state
         self.ledger = Ledger(
-            "popOrder",
+            name,
             lambda: state.config.max_pop_table_bytes,
             "PopOrder._infos",
             "PopOrder._free",
@@ -189,6 +189,26 @@ class PopOrder:
         self._changed(key, info)
         return True
 
+    def counts(self, topic: str, group: str, queue_id: int) -> dict[int, int]:
+        """Queue offset → how often the message was handed out before the last pop, of those that were."""
+        info = self._infos.get((topic, group, queue_id))
+        return {} if info is None else info.counts or {}
+
+    def suspend(self, topic: str, group: str, queue_id: int, pop_time_ms: int, visible_ms: int) -> None:
+        """All messages of that pop may be handed out again at ``visible_ms``, as if they had not been
+        (MemoryConsumerOrderInfoManager.suspendQueue)."""
+        key = topic, group, queue_id
+        info = self._infos.get(key)
+        if info is None or info.pop_time != pop_time_ms:
+            return
+        info.counts = {offset: max(0, count - 1) for offset, count in (info.counts or {}).items()}
+        info.next_visible_ms = None
+        info.invisible_time_ms = visible_ms - pop_time_ms
+        self._changed(key, info)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
     def clear(self, topic: str, group: str, queue_id: int) -> None:
         """The group's offset was set from elsewhere."""
         if self._remove((topic, group, queue_id)):
@@ -241,14 +261,15 @@ class PopOrder:
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Returns the encoder of the file, which works on a copy."""
-        self._forget()
+        self.forget_old()
         table: dict[str, dict[int, _Info]] = {}
         for (topic, group, queue_id), info in self._infos.items():
             table.setdefault(f"{topic}@{group}", {})[queue_id] = info
         document = to_document(_File(table=table))
         return lambda: [fastjson.dumps_pretty(document).encode()]
 
-    def _forget(self) -> None:
+    def forget_old(self) -> None:
+        """Drop what concerns no topic or group that exists, or nobody for FORGET_MS."""
         state = self._state
         oldest_ms = state.clock.now_ms() - FORGET_MS
         for key, info in list(self._infos.items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mqspark.broker.pop.ack import AckProcessor
+from mqspark.broker.pop.ack import AckProcessor, LiteAcks
 from mqspark.broker.pop.handout import PopProcessor
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.revive import PopRevival
@@ -65,6 +65,10 @@ class PopService:
             self._acks.handlers,
             self._watch.handlers,
         )
+
+    def serve_lite(self, acks: LiteAcks) -> None:
+        """Acknowledgements that name a lite topic are theirs."""
+        self._acks.lite = acks
 
     def load(self) -> None:
         """Raises StoreCorrupt."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
+from mqspark.broker.lite.litenames import lite_queue
 from mqspark.broker.pull.logiclookups import LogicLookups
 from mqspark.broker.state.consumer_offsets import NOT_FOUND, is_brokers_own
 from mqspark.broker.state.state import BrokerState
@@ -30,6 +31,7 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.session import Session
 from mqspark.record import parts_at
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
 __all__ = ["LookupProcessor"]
 
@@ -134,6 +136,12 @@ class LookupProcessor:
     def search_offset(self, session: Session, command: Command) -> bytes | None:
         header = command.header(SearchOffsetRequestHeader)
         upper = (header.boundary_type or "").upper() == "UPPER"
+        if header.lite_topic:
+            light = lite_queue(header.topic, header.lite_topic)
+            offset = 0
+            if header.queue_id == LMQ_QUEUE_ID and self._state.store.max_offset(light, LMQ_QUEUE_ID) > 0:
+                offset = self._state.store.offset_by_timestamp(light, LMQ_QUEUE_ID, header.timestamp, upper)
+            return ok(command, {"offset": str(offset)})
         if (static := self._state.mappings.find(header.topic, header.lo)) is not None:
             queue = static.leading(header.queue_id)
             talk = self._logic.search(command, header, static, queue, upper=upper)

@@ -27,6 +27,9 @@ _REFUSED = {
     RequestCode.SEND_REPLY_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
     RequestCode.SEND_REPLY_MESSAGE_V2: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
     RequestCode.POP_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.POP_LITE_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.LITE_SUBSCRIPTION_CTL: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.TRIGGER_LITE_DISPATCH: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
     RequestCode.ACK_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
     RequestCode.BATCH_ACK_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
@@ -57,6 +60,7 @@ def refusals() -> dict[int, Handler]:
 _NOT_YET = "this master is coming back: it learns what its slaves have done meanwhile; retry later"
 _AFTERWARDS = (
     RequestCode.POP_MESSAGE,
+    RequestCode.POP_LITE_MESSAGE,
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,

@@ -33,6 +33,7 @@ _SENDS = (
 _PULLS = (
     RequestCode.PULL_MESSAGE,
     RequestCode.POP_MESSAGE,
+    RequestCode.POP_LITE_MESSAGE,
     RequestCode.PEEK_MESSAGE,
     RequestCode.NOTIFICATION,
     RequestCode.POLLING_INFO,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from mqspark.batchitems import split_batch
+from mqspark.broker.lite.litenames import lite_queue
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.state import BrokerState
@@ -31,8 +32,10 @@ from mqspark.message import (
     DELAY,
     INNER_BATCH,
     KEYS,
+    LITE_TOPIC,
     MAX_TOPIC_LENGTH,
     MSG_REGION,
+    MULTI_DISPATCH,
     MULTI_TAGS,
     NEED_UNWRAP,
     PERM_WRITE,
@@ -68,6 +71,7 @@ from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, Se
 from mqspark.protocol.session import Session
 from mqspark.record import PendingRecord
 from mqspark.store.messages.membertable import BatchMembers, batch_members
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
 __all__ = ["SendProcessor"]
 
@@ -231,7 +235,7 @@ class SendProcessor:
             (may_name_ours and _may_name_ours(text))
             or topic.retry_of is not None
             or sys_flag & TRANSACTION_MASK
-            or (self._multi_dispatch and "INNER_MULTI" in text)
+            or (self._multi_dispatch and ("INNER_MULTI" in text or LITE_TOPIC in text))
         ):
             self._send_draft(session, command, header, topic, queue_id, sys_flag, text[1:], logic)
             return
@@ -348,6 +352,8 @@ class SendProcessor:
             target, target_queue = dead_letter_topic(self._state, topic.retry_of).name, 0
             properties[DELAY] = "-1"
             properties.pop(PRIORITY, None)
+        if self._multi_dispatch:
+            self._dispatch_lite(topic, properties)
         draft = Draft(
             target,
             target_queue,
@@ -389,6 +395,21 @@ class SendProcessor:
             is_transactional = sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties
             waits = is_transactional or self._waits(f"\x02{text}")
             (self._waiting if waits else self._unsafe).append((stored.end_offset, session, frame))
+
+    def _dispatch_lite(self, topic: Topic, properties: dict[str, str]) -> None:
+        """Let a message that names a lite topic enter its queue. Raises Refusal."""
+        lite_topic = properties.get(LITE_TOPIC)
+        if lite_topic:
+            properties[MULTI_DISPATCH] = lite_queue(topic.name, lite_topic)
+        config, store = self._state.store_config, self._state.store
+        if not config.enable_lmq_quota or store.light_queue_count < config.max_lmq_consume_queue_num:
+            return
+        for name in properties.get(MULTI_DISPATCH, "").split(","):
+            if is_lmq(name) and not store.has_queue(name, LMQ_QUEUE_ID):
+                raise self._refusal(
+                    ResponseCode.LMQ_QUOTA_EXCEEDED,
+                    "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded.",
+                )
 
     @staticmethod
     def _kind(shared: str) -> str:

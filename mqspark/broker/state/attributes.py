@@ -12,16 +12,17 @@ __all__ = [
     "PRIORITY_FACTOR",
     "attribute_changes",
     "changed_attributes",
-    "check_priority_factor",
+    "check_group_attribute",
     "priority_factor",
 ]
 
 PRIORITY_FACTOR = "priority.factor"
 """Attribute of a group: how many of a hundred of its pops take the highest priority of a topic first."""
 ALL_BY_PRIORITY = 100
+MAX_NUMBER = (1 << 63) - 1
 
-_MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY"})
-_ABSENT_TYPES = frozenset({"LITE"})
+_MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE"})
+MAX_EXPIRY_MINUTES = 30 * 24 * 60
 _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
 """Attributes that only a new topic may be given, with their values; the first is the default."""
 
@@ -53,10 +54,11 @@ def changed_attributes(old: dict[str, str] | None, changes: dict[str, str | None
         elif name == "message.type":
             if value == "MIXED":  # RocketMQ: unless enableMixedMessageType
                 raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-            if value in _ABSENT_TYPES:
-                raise Refusal(ResponseCode.INVALID_PARAMETER, f"message.type={value} is not available yet")
             if value is not None and value not in _MESSAGE_TYPES:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, f"message.type={value} is not allowed")
+        elif name == "lite.topic.expiration":
+            if value is not None:
+                check_range(value, -1, MAX_EXPIRY_MINUTES)
         elif name == "reserve.time":
             if value is not None and not value.removeprefix("-").isdigit():
                 raise Refusal(ResponseCode.SYSTEM_ERROR, f"reserve.time={value} is not a number")
@@ -75,14 +77,29 @@ def priority_factor(attributes: Mapping[str, str]) -> int:
     return int(text) if len(text) <= 3 and text.isascii() and text.isdigit() else ALL_BY_PRIORITY
 
 
-def check_priority_factor(value: str) -> None:
+def check_group_attribute(name: str, value: str) -> None:
+    """Raises Refusal (SubscriptionGroupAttributes)."""
+    if name == PRIORITY_FACTOR:
+        check_range(value, 0, ALL_BY_PRIORITY)
+    elif name == "lite.sub.client.quota":
+        check_range(value, -1, MAX_NUMBER)
+    elif name == "lite.sub.client.max.event.cnt":
+        check_range(value, 10, MAX_NUMBER)
+    elif name == "lite.sub.model":
+        if value not in ("Shared", "Exclusive"):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "value is not in set: [Exclusive, Shared]")
+    elif name in ("lite.sub.reset.offset.exclusive", "lite.sub.reset.offset.unsubscribe"):
+        if value.lower() not in ("true", "false"):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "boolean attribute format is wrong.")
+    elif name not in ("lite.bind.topic", "lite.sub.wildcard"):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
+
+
+def check_range(value: str, least: int, most: int) -> None:
     """Raises Refusal (LongRangeAttribute.verify)."""
     digits = value[1:] if value[:1] in ("+", "-") else value
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit()) or len(digits.lstrip("0")) > 19:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f'For input string: "{value[:80]}"')
-    if (
-        (value[0] == "-" and digits.strip("0"))
-        or len(digits.lstrip("0")) > 3
-        or int(digits.lstrip("0") or "0") > ALL_BY_PRIORITY
-    ):
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"value is not in range(0, {ALL_BY_PRIORITY})")
+    number = int(digits.lstrip("0") or "0") * (-1 if value[0] == "-" else 1)
+    if not least <= number <= most:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"value is not in range({least}, {most})")

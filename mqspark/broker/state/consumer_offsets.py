@@ -206,6 +206,12 @@ class ConsumerOffsets:
     def remove_topics(self, topics: Set[str]) -> Work[None]:
         return self._remove(lambda key: key[0] in topics)
 
+    def remove_pair(self, group: str, topic: str) -> None:
+        """Forget what a group has of one topic."""
+        for table in (self._table, self._pulled, self._resets):
+            self._drop(table, (topic, group))
+        self._changed()
+
     def remove_group(self, group: str) -> Work[None]:
         return self._remove(lambda key: key[1] == group and not is_brokers_own(*key))
 

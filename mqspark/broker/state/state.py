@@ -23,7 +23,7 @@ from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.statictopic.peers import Peers
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import LongWork
+from mqspark.protocol.slices import LongWork, Work
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
 
@@ -34,6 +34,10 @@ Permits = Callable[[Session, Kind, str, Action], bool]
 
 def _permits(session: Session, kind: Kind, name: str, action: Action) -> bool:
     return True
+
+
+def _no_lite_topics(parent: str) -> Work[None]:
+    yield from ()
 
 
 class Random(Protocol):
@@ -66,5 +70,7 @@ class BrokerState:
     long_work: LongWork = field(default_factory=LongWork)
     permits: Permits = _permits
     """Whether a connection's user may have what the broker sends it unasked."""
+    remove_lite_topics: Callable[[str], Work[None]] = _no_lite_topics
+    """Removes the lite topics of a parent topic that is being deleted."""
     ahead_ms: int = 0
     """How far the broker's clock has been moved ahead of its clients' clocks."""

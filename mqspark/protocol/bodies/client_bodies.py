@@ -26,6 +26,8 @@ class MessageModel(StrEnum):
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
+    LITE_SELECTIVE = "LITE_SELECTIVE"
+    """Clients that read lite topics choose by name what they get."""
 
 
 class ConsumeFromWhere(StrEnum):

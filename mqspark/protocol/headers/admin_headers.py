@@ -215,3 +215,40 @@ class ListAclsRequestHeader(Header):
 
     subject_filter: str | None = None
     resource_filter: str | None = None
+
+
+class GetParentTopicInfoRequestHeader(Header):
+    """Request 200075."""
+
+    topic: str
+
+
+class GetLiteTopicInfoRequestHeader(Header):
+    """Request 200076."""
+
+    parent_topic: str = ""
+    lite_topic: str = ""
+
+
+class GetLiteClientInfoRequestHeader(Header):
+    """Request 200077."""
+
+    parent_topic: str = ""
+    group: str = ""
+    client_id: str = ""
+    max_count: I32 = 1_000
+
+
+class GetLiteGroupInfoRequestHeader(Header):
+    """Request 200078."""
+
+    group: str
+    lite_topic: str | None = None
+    top_k: I32 = 0
+
+
+class TriggerLiteDispatchRequestHeader(Header):
+    """Request 200079."""
+
+    group: str
+    client_id: str | None = None

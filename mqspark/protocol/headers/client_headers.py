@@ -476,3 +476,24 @@ class PollingInfoRequestHeader(TopicHeader):
 
 class PollingInfoResponseHeader(Header):
     polling_num: I32 = 0
+
+
+class PopLiteMessageRequestHeader(TopicHeader):
+    """Request 200070."""
+
+    client_id: str
+    consumer_group: str
+    topic: str
+    max_msg_num: I32
+    invisible_time: I64
+    poll_time: I64
+    born_time: I64
+    attempt_id: str | None = None
+
+
+class NotifyUnsubscribeLiteRequestHeader(RpcHeader):
+    """Request 200073, from the broker to a client."""
+
+    lite_topic: str
+    consumer_group: str
+    client_id: str

@@ -21,7 +21,7 @@ from mqspark.store.disk.layout import file_start, is_storable_topic
 from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE, ConsumeQueue, Doubt
 from mqspark.store.queue.mapped import MappedFiles
-from mqspark.store.queue.multidispatch import is_lmq
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 from mqspark.store.queue.queueext import QueueExt
 
 __all__ = ["QueueTable"]
@@ -50,6 +50,7 @@ class QueueTable:
         "files",
         "hidden",
         "ledger",
+        "light",
         "maps",
         "new_directories",
         "queues",
@@ -84,6 +85,8 @@ class QueueTable:
         self.maps = MappedFiles(files, max_mapped, dtype, self._budget)
         self.ledger = ledger if ledger is not None else Ledger("queues", lambda: sys.maxsize)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.light: dict[str, None] = {}
+        """The light message queues among them, by name."""
         self.hidden: dict[str, list[ConsumeQueue]] = {}
         """Queues of deleted topics whose files still exist."""
         self.before_create: Callable[[str], None] = lambda topic: None
@@ -160,6 +163,8 @@ class QueueTable:
         if queue.key not in self.queues:
             self.ledger.note(_queue_bytes(topic))
         self.queues[queue.key] = queue
+        if queue_id == LMQ_QUEUE_ID and is_lmq(topic):
+            self.light[topic] = None
         return queue
 
     def ext_of(self, topic: str, queue_id: int) -> QueueExt | None:
@@ -198,7 +203,11 @@ class QueueTable:
 
     def hide_topics(self, topics: Set[str]) -> None:
         """Hide the queues of these topics at once; their files stay until ``remove_topic``."""
-        for key in [key for key in self.queues if key[0] in topics]:
+        doomed = [(topic, LMQ_QUEUE_ID) for topic in topics if topic in self.light]
+        if len(doomed) < len(topics):  # a light queue is found without a look at all others
+            doomed = [key for key in self.queues if key[0] in topics]
+        for key in doomed:
+            self.light.pop(key[0], None)
             self.hidden.setdefault(key[0], []).append(self.queues.pop(key))
             self.ledger.free(_queue_bytes(key[0]))
 
@@ -228,6 +237,7 @@ class QueueTable:
             queue.file_starts = [start for start in queue.file_starts if start not in old]
             if old and not queue.file_starts:
                 del self.queues[key]
+                self.light.pop(queue.topic, None)
                 self.ledger.free(_queue_bytes(queue.topic))
                 if remove:
                     queue.remove()

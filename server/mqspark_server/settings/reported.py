@@ -43,7 +43,7 @@ _OF_BROKERS = """
     enableBatchPush=false enableBroadcastOffsetStore=false enableBuildConsumeQueueConcurrently=false
     enableCalcFilterBitMap=false enableCleanExpiredOffset=false enableCompaction=false enableConnectionMetrics=true
     enableCreateSysGroup=true enableDLegerCommitLog=false enableDetailStat=true enableFastChannelEventProcess=false
-    enableLagAndDlqMetrics=true enableLiteEventMode=false enableLitePopLog=false enableLmqQuota=false
+    enableLagAndDlqMetrics=true enableLiteEventMode=false enableLitePopLog=false
     enableLmqStats=false enableLogConsumeQueueRepeatedlyBuildWhenRecover=false enableMessageStoreMetrics=true
     enableMixedMessageType=false enableNetWorkFlowControl=false enableNotifyAfterPopOrderLockRelease=true
     enableNotifyBeforePopCalculateLag=true enablePopBatchAck=false enablePopBufferMerge=false enablePopLog=false
@@ -62,24 +62,24 @@ _OF_BROKERS = """
     haFlowControlEnable=false heartbeatThreadPoolNums=1 heartbeatThreadPoolQueueCapacity=50000 highSpeedMode=false
     indexFileReadEnable=true indexFileWriteEnable=true indexRocksDBEnable=false initPopOffsetByCheckMsgInMem=true
     isBrokerContainer=false isInBrokerContainer=false isScanAvailableNameSrv=true isolateLogEnable=false
-    iteratorWhenUseRocksdbConsumeQueue=true liteEventCheckInterval=10000 liteEventFullDispatchDelayTime=10000
+    iteratorWhenUseRocksdbConsumeQueue=true
     liteEventFullDispatchDelayTimeForWildcardGroup=10000 liteLagCountMetricsEnable=false
     liteLagLatencyCollectEnable=false liteLagLatencyMetricsEnable=false liteLagLatencyTopK=50
-    litePullMessageThreadPoolNums=1 litePullThreadPoolQueueCapacity=100000 liteSubscriptionCheckInterval=120000
-    liteSubscriptionCheckTimeoutMills=180000 liteTtlCheckInterval=120000 loadBalancePollNameServerInterval=30000
+    litePullMessageThreadPoolNums=1 litePullThreadPoolQueueCapacity=100000
+        loadBalancePollNameServerInterval=30000
     loadBalanceProcessorThreadPoolNums=1 loadBalanceThreadPoolQueueCapacity=100000 lockInStrictMode=false
     logicQueueForceSwapMapInterval=43200000 logicQueueSwapMapInterval=3600000 logicQueueSwapMapReserveFileNum=20
     logicalDiskSpaceCleanForciblyThreshold=0.8 mappedFileSwapEnable=false maxAsyncPutMessageRequests=5000
-    maxBatchDeleteFilesNum=50 maxChecksumRange=1073741824 maxClientEventCount=100 maxConsumeQueueScan=20000
-    maxHaTransferByteInSecond=104857600 maxLiteSubscriptionCount=100000
-    maxLmqConsumeQueueNum=20000 maxMessageFilterNumForNotification=64 maxOffsetMapSize=104857600
+    maxBatchDeleteFilesNum=50 maxChecksumRange=1073741824 maxConsumeQueueScan=20000
+    maxHaTransferByteInSecond=104857600
+      maxMessageFilterNumForNotification=64 maxOffsetMapSize=104857600
     maxReconnectIntervalTimeSeconds=60 maxRecoveryCommitlogFiles=30 maxRocksDBIndexQueryDays=7
     maxSlaveResendLength=268435456 maxStatsIdleTimeInMinutes=-1 maxTopicLength=127 memTableFlushIntervalMs=3600000
     messageIndexSafe=false messageStorePlugIn= metricGrpcExporterIntervalInMills=60000
     metricGrpcExporterTimeOutInMills=3000 metricLoggingExporterIntervalInMills=10000
     metricsExportBatchMaxDataPoints=1000 metricsExporterType=DISABLE metricsGrpcExporterHeader=
     metricsGrpcExporterTarget= metricsInDelta=false metricsLabel= metricsOtelCardinalityLimit=50000
-    metricsPromExporterHost= metricsPromExporterPort=5557 minLiteTTl=900000 osPageCacheBusyTimeOutMills=1000
+    metricsPromExporterHost= metricsPromExporterPort=5557 osPageCacheBusyTimeOutMills=1000
     persistConsumerOffsetIncrementally=false popCkMaxBufferSize=200000 popCkOffsetMaxQueueSize=20000
     popCkStayBufferTime=10000 popCkStayBufferTimeOut=3000 popConsumerFSServiceInit=true
     popConsumerKVServiceEnable=false popConsumerKVServiceInit=false popConsumerKVServiceLog=false

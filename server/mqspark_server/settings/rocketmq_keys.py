@@ -18,6 +18,9 @@ __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
 _HONOURED = """
     forwardTimeout
+    enableLmqQuota liteEventCheckInterval liteEventFullDispatchDelayTime liteSubscriptionCheckInterval
+    liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxClientEventCount maxLiteSubscriptionCount
+    maxLmqConsumeQueueNum minLiteTTl
     consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly
     expectConsumerNumUseFilter filterDataCleanTimeSpan maxErrorRateOfBloomFilter
     authConfigPath authenticationEnabled authenticationWhitelist authorizationEnabled authorizationWhitelist
@@ -112,12 +115,9 @@ _WITHOUT_EFFECT = {
         notifyMinBrokerIdChanged preferredLeaderId storePathBrokerIdentity
         storePathDLedgerCommitLog storePathEpochFile totalReplicas
     """,
-    "lite topics, which are not available": """
-        enableLiteEventMode enableLitePopLog enableLmqStats liteEventCheckInterval
-        liteEventFullDispatchDelayTime liteEventFullDispatchDelayTimeForWildcardGroup
+    "how lite topics are served inside": """
+        enableLiteEventMode enableLitePopLog enableLmqStats liteEventFullDispatchDelayTimeForWildcardGroup
         liteLagCountMetricsEnable liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK
-        liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills liteTtlCheckInterval
-        maxClientEventCount maxLiteSubscriptionCount maxLmqConsumeQueueNum minLiteTTl
     """,
     "thread pools and their queues: one event loop serves all requests": """
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums
@@ -279,7 +279,6 @@ _SWITCHES = {
     "pull consumers are not refused": "rejectPullConsumerEnable",
     "queue locks do not work across the brokers of a replication group": "lockInStrictMode",
     "the number of messages in flight of POP is not limited": "enablePopMessageThreshold",
-    "the number of light queues is not limited": "enableLmqQuota",
     "subscriptions come from heartbeats alone": "useStaticSubscription",
     "name servers are those of namesrvAddr alone": """
         fetchControllerAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup

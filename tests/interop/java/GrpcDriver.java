@@ -28,7 +28,7 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
-import org.apache.rocketmq.client.apis.consumer.PushConsumer;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -54,7 +54,7 @@ public final class GrpcDriver {
 
     /** A push consumer and what its listener was given, in the order of delivery. */
     private static final class Push {
-        PushConsumer consumer;
+        Closeable consumer;
         final BlockingQueue<MessageView> received = new LinkedBlockingQueue<>();
         /** How often each message failed so far. */
         final Map<String, Integer> failed = new ConcurrentHashMap<>();
@@ -120,6 +120,10 @@ public final class GrpcDriver {
                 ((SimpleConsumer) object(with)).changeInvisibleDuration((MessageView) kept(with.getIntValue("view")), Duration.ofMillis(with.getLongValue("invisible_ms")));
                 return null;
             case "push.start": return pushStart(with);
+            case "lite.start": return liteStart(with);
+            case "lite.subscribe": ((LitePushConsumer) ((Push) object(with)).consumer).subscribeLite(with.getString("topic")); return null;
+            case "lite.unsubscribe": ((LitePushConsumer) ((Push) object(with)).consumer).unsubscribeLite(with.getString("topic")); return null;
+            case "lite.topics": return new JSONArray(((LitePushConsumer) ((Push) object(with)).consumer).getLiteTopicSet());
             case "push.take": return pushTake(object(with), with);
             case "stop": {
                 Object stopped = OBJECTS.remove(with.getIntValue("handle"));
@@ -205,6 +209,9 @@ public final class GrpcDriver {
         if (json.containsKey("group")) {
             builder.setMessageGroup(json.getString("group"));
         }
+        if (json.containsKey("lite_topic")) {
+            builder.setLiteTopic(json.getString("lite_topic"));
+        }
         if (json.containsKey("delay_ms")) {
             builder.setDeliveryTimestamp(System.currentTimeMillis() + json.getLongValue("delay_ms"));
         }
@@ -277,6 +284,22 @@ public final class GrpcDriver {
             .setClientConfiguration(configuration(with))
             .setConsumerGroup(with.getString("group"))
             .setSubscriptionExpressions(subscriptions(with))
+            .setMessageListener(view -> {
+                push.received.add(view);
+                boolean fails = push.failed.merge(view.getMessageId().toString(), 1, Integer::sum) <= failures;
+                return fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+            })
+            .build();
+        return JSONObject.of("handle", keep(push));
+    }
+
+    private static Object liteStart(JSONObject with) throws Exception {
+        Push push = new Push();
+        int failures = with.getIntValue("failures");
+        push.consumer = PROVIDER.newLitePushConsumerBuilder()
+            .setClientConfiguration(configuration(with))
+            .setConsumerGroup(with.getString("group"))
+            .bindTopic(with.getString("topic"))
             .setMessageListener(view -> {
                 push.received.add(view);
                 boolean fails = push.failed.merge(view.getMessageId().toString(), 1, Integer::sum) <= failures;

@@ -1,0 +1,110 @@
+"""The end of lite topics: by age, or with their parent topic (LiteLifecycleManager).
+
+A lite topic exists from its first message on. It is removed when it got no message for lite.topic.expiration minutes
+of its parent, whether its messages were consumed or not. Its records stay in the log as long as others.
+"""
+
+from __future__ import annotations
+
+from mqspark.broker.lite.liteclients import LiteClients
+from mqspark.broker.lite.litenames import bound_topic, expiry_minutes, is_lite_type, parent_and_lite
+from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import TableFull
+from mqspark.logs import sparing
+from mqspark.protocol.slices import ESSENTIAL, Work
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
+
+__all__ = ["LiteLife"]
+
+QUEUES_AT_ONCE = 256
+REMOVED_AT_ONCE = 32
+MINUTE_MS = 60_000
+
+_log = sparing(__name__)
+
+
+class LiteLife:
+    def __init__(self, state: BrokerState, clients: LiteClients, order: PopOrder) -> None:
+        self._state = state
+        self._clients = clients
+        self._order = order
+        self._started_ms = state.clock.monotonic_ms()
+        self._next_ms = self._started_ms
+        self._is_looking = False
+
+    def minutes(self) -> dict[str, int]:
+        """Parent topic → minutes after which its lite topics expire."""
+        return {
+            topic.name: expiry_minutes(topic.config)
+            for topic in self._state.topics
+            if is_lite_type(topic.config)
+        }
+
+    def groups(self) -> dict[str, list[str]]:
+        """Parent topic → the groups that are bound to it."""
+        found: dict[str, list[str]] = {}
+        for config in self._state.subscriptions:
+            topic = bound_topic(config)
+            if topic is not None:
+                found.setdefault(topic, []).append(config.group_name)
+        return found
+
+    def tick(self) -> None:
+        """Look for what has expired, every liteTtlCheckInterval; not before minLiteTTl has passed since the start."""
+        config, now_ms = self._state.config, self._state.clock.monotonic_ms()
+        if now_ms < self._next_ms or self._is_looking or now_ms - self._started_ms < config.min_lite_ttl:
+            return
+        self._next_ms = now_ms + config.lite_ttl_check_interval
+        minutes = {topic: limit for topic, limit in self.minutes().items() if limit > 0}
+        if minutes:
+            self._is_looking = True
+            self._state.long_work.begin(None, self._remove_expired(minutes))
+
+    def _remove_expired(self, minutes: dict[str, int]) -> Work[None]:
+        state, groups, removed = self._state, self.groups(), 0
+        now_ms, least_ms = state.clock.now_ms(), state.config.min_lite_ttl
+        try:
+            for number, queue in enumerate(state.store.light_queues(), 1):
+                if number % QUEUES_AT_ONCE == 0:
+                    yield ESSENTIAL
+                parts = parent_and_lite(queue)
+                limit = 0 if parts is None else minutes.get(parts[0], 0)
+                end = state.store.max_offset(queue, LMQ_QUEUE_ID)
+                if parts is None or limit <= 0 or end <= 0:
+                    continue
+                stored_ms = state.store.store_timestamp_at(queue, LMQ_QUEUE_ID, end - 1)
+                silent_ms = now_ms - stored_ms
+                if stored_ms > 0 and silent_ms >= least_ms and silent_ms > limit * MINUTE_MS:
+                    yield from self._remove([queue], groups.get(parts[0], []))
+                    removed += 1
+        except TableFull as error:
+            _log.warning("lite topics have expired and cannot be removed now: %s", error)
+        finally:
+            self._is_looking = False
+        if removed:
+            _log.info("%d lite topics have expired and were removed", removed)
+
+    def remove_all_of(self, parent: str) -> Work[None]:
+        """The parent topic is deleted. Raises TableFull."""
+        groups = self.groups().get(parent, [])
+        doomed = []
+        for number, queue in enumerate(self._state.store.light_queues(), 1):
+            if (parts := parent_and_lite(queue)) is not None and parts[0] == parent:
+                doomed.append(queue)
+            if number % QUEUES_AT_ONCE == 0:
+                yield ESSENTIAL
+        for first in range(0, len(doomed), REMOVED_AT_ONCE):
+            yield from self._remove(doomed[first : first + REMOVED_AT_ONCE], groups)
+
+    def _remove(self, queues: list[str], groups: list[str]) -> Work[None]:
+        state = self._state
+        for queue in queues:
+            state.store.deletions.admit(queue)
+        state.store.delete_topics(queues)
+        for queue in queues:
+            for group in groups:
+                state.offsets.remove_pair(group, queue)
+                self._order.clear(queue, group, LMQ_QUEUE_ID)
+            self._clients.forget_queue(queue)
+        yield ESSENTIAL

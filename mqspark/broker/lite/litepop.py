@@ -1,0 +1,407 @@
+"""Pops of lite topics, and their acknowledgements (PopLiteMessageProcessor, AckMessageProcessor.ackLite,
+ChangeInvisibleTimeProcessor.processChangeInvisibleTimeForLite).
+
+A pop names a client, and reads the lite queues that the client's events name. Each queue is read in order: it is
+blocked for the group until what was handed out is acknowledged or its time is up. That state is in memory only; after
+a restart a message may come again, as in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.lite.liteclients import LiteClients
+from mqspark.broker.lite.litenames import bound_topic, is_lite_type, lite_queue
+from mqspark.broker.pop.checks import check_readable, check_time
+from mqspark.broker.pop.order import ILLEGAL, PopOrder
+from mqspark.broker.pop.start_offsets import PopOffsets
+from mqspark.broker.pull.pull import FAQ
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import NotNow
+from mqspark.logs import sparing
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response, encode_response_head
+from mqspark.protocol.dispatch import Refusal, ok
+from mqspark.protocol.headers.client_headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopLiteMessageRequestHeader,
+)
+from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, parse_receipt
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
+from mqspark.store.store import GetResult, GetStatus
+
+__all__ = ["LitePops"]
+
+MAX_MESSAGES = 32
+INIT_MAX = 1
+SERVED_AT_ONCE = 8
+"""Woken pops that are served in one slice."""
+_MOVED = frozenset(
+    {
+        GetStatus.OFFSET_TOO_SMALL,
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+        GetStatus.OFFSET_FOUND_NULL,
+        GetStatus.NO_MATCHED_MESSAGE,
+        GetStatus.MESSAGE_WAS_REMOVING,
+        GetStatus.NO_MATCHED_LOGIC_QUEUE,
+    }
+)
+
+_log = sparing(__name__)
+
+
+class LitePop:
+    """A validated pop. Times are monotonic."""
+
+    __slots__ = (
+        "attempt_id",
+        "began_ms",
+        "client_id",
+        "deadline_ms",
+        "group",
+        "invisible_ms",
+        "is_over",
+        "max_messages",
+        "opaque",
+        "session",
+        "topic",
+        "was_parked",
+    )
+
+    def __init__(
+        self, session: Session, opaque: int, header: PopLiteMessageRequestHeader, now_ms: int, wait_ms: int
+    ) -> None:
+        self.session = session
+        self.opaque = opaque
+        self.client_id = header.client_id
+        self.group = header.consumer_group
+        self.topic = header.topic
+        self.max_messages = header.max_msg_num
+        self.invisible_ms = header.invisible_time
+        self.attempt_id = header.attempt_id
+        self.began_ms = now_ms
+        self.deadline_ms = now_ms + wait_ms
+        self.was_parked = False
+        self.is_over = False
+        """It is no longer parked."""
+
+    def __lt__(self, other: LitePop) -> bool:
+        return self.deadline_ms < other.deadline_ms
+
+    @property
+    def size_bytes(self) -> int:
+        return 3 * ENTRY_BYTES + 400 + text_bytes(self.client_id, self.group, self.topic, self.attempt_id)
+
+
+class _LiteTaking:
+    """What one pop has taken so far."""
+
+    __slots__ = ("buffers", "count", "counts", "pop_time_ms", "size_bytes")
+
+    def __init__(self, pop_time_ms: int) -> None:
+        self.pop_time_ms = pop_time_ms
+        self.buffers: list[memoryview] = []
+        self.count = 0
+        self.size_bytes = 0
+        self.counts: list[str] = []
+        """How often each message was handed out before."""
+
+    def ext(self, pop: LitePop) -> dict[str, str]:
+        return {
+            "popTime": str(self.pop_time_ms),
+            "invisibleTime": str(pop.invisible_ms),
+            "reviveQid": str(ORDER_REVIVE_QUEUE),
+            "orderCountInfo": ";".join(self.counts),
+        }
+
+
+class LitePops:
+    def __init__(
+        self, state: BrokerState, clients: LiteClients, order: PopOrder, offsets: PopOffsets
+    ) -> None:
+        self._state = state
+        self._clients = clients
+        self._order = order
+        self._offsets = offsets
+        self.ledger = Ledger(
+            "parkedLitePops",
+            lambda: state.config.max_parked_bytes,
+            "LitePops._parked",
+            "LitePops._deadlines",
+            "LitePops._woken",
+            setting="maxParkedBytes",
+        )
+        self._parked: dict[str, deque[LitePop]] = {}
+        """By client id, oldest first."""
+        self._deadlines: list[LitePop] = []
+        """A heap."""
+        self._woken: dict[str, None] = {}
+        """Clients with parked pops and new events."""
+        self._is_serving = False
+        self.count = 0
+        """Parked pops."""
+
+    # --- requests ---
+
+    def pop(self, session: Session, command: Command) -> bytes | None:
+        pop = self._check(session, command)
+        if command.is_oneway or self._serve(pop):
+            return None
+        config, parked = self._state.config, self._parked.get(pop.client_id, ())
+        code = ResponseCode.POLLING_TIMEOUT
+        if pop.deadline_ms > pop.began_ms:
+            if (
+                self.count < config.max_pop_polling_size
+                and len(parked) <= config.pop_polling_size
+                and self.ledger.has_room(pop.size_bytes)
+            ):
+                self._park(pop)
+                return None
+            code = ResponseCode.POLLING_FULL
+        return self._nothing(pop, code)
+
+    def ack(self, session: Session, command: Command, header: AckMessageRequestHeader) -> bytes:
+        """An acknowledgement that names a lite topic. Raises Refusal."""
+        state, group, lite_topic = self._state, header.consumer_group, header.lite_topic or ""
+        config = state.subscriptions.configured(group)
+        if config is None or bound_topic(config) != header.topic:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
+        queue = lite_queue(header.topic, lite_topic)
+        if header.offset > state.store.max_offset(queue, LMQ_QUEUE_ID):
+            raise Refusal(ResponseCode.NO_MESSAGE, "ack offset illegal.")
+        receipt = parse_receipt(header.extra_info)
+        if header.queue_id != LMQ_QUEUE_ID or not receipt.is_order:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
+        if header.offset < state.offsets.query(group, queue, LMQ_QUEUE_ID):
+            return ok(command)
+        reached = self._order.ack(queue, group, LMQ_QUEUE_ID, header.offset, receipt.pop_time_ms)
+        if reached == ILLEGAL:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "ack offset illegal.")
+        if reached is not None:
+            if state.offsets.pending_reset(group, queue, LMQ_QUEUE_ID) is None:
+                state.offsets.commit(group, queue, LMQ_QUEUE_ID, reached)
+            if not self._order.is_blocked(queue, group, LMQ_QUEUE_ID):
+                self.freed(queue, group)
+        state.stats.were_acked(header.topic, group, 1)
+        return ok(command)
+
+    def change(self, session: Session, command: Command, header: ChangeInvisibleTimeRequestHeader) -> bytes:
+        """A change of the invisible time that names a lite topic. Raises Refusal."""
+        state, group = self._state, header.consumer_group
+        queue = lite_queue(header.topic, header.lite_topic or "")
+        if header.offset > state.store.max_offset(queue, LMQ_QUEUE_ID):
+            raise Refusal(ResponseCode.NO_MESSAGE, "")
+        if header.offset < state.offsets.query(group, queue, LMQ_QUEUE_ID):
+            return ok(command, ChangeInvisibleTimeResponseHeader())
+        receipt = parse_receipt(header.extra_info)
+        visible_ms = state.clock.now_ms() + header.invisible_time
+        if header.suspend:
+            self._order.suspend(queue, group, LMQ_QUEUE_ID, receipt.pop_time_ms, visible_ms)
+        else:
+            self._order.change(queue, group, LMQ_QUEUE_ID, header.offset, receipt.pop_time_ms, visible_ms)
+        answer = ChangeInvisibleTimeResponseHeader(
+            pop_time=receipt.pop_time_ms,
+            invisible_time=visible_ms - receipt.pop_time_ms,
+            revive_qid=ORDER_REVIVE_QUEUE,
+        )
+        return ok(command, answer)
+
+    # --- events ---
+
+    def freed(self, queue: str, group: str) -> None:
+        """The queue is no longer blocked for the group: there may be more to read."""
+        state = self._state
+        committed = state.offsets.query(group, queue, LMQ_QUEUE_ID)
+        if state.store.max_offset(queue, LMQ_QUEUE_ID) > committed:
+            self._clients.dispatch(queue, group)
+
+    def wake(self, client_id: str) -> None:
+        if client_id in self._parked:
+            self._woken[client_id] = None
+            if not self._is_serving:
+                self._is_serving = True
+                self._state.long_work.begin(None, self._serve_woken())
+
+    def expire(self) -> None:
+        now_ms = self._state.clock.monotonic_ms()
+        while self._deadlines and (self._deadlines[0].is_over or self._deadlines[0].deadline_ms <= now_ms):
+            pop = heapq.heappop(self._deadlines)
+            if not pop.is_over:
+                self._parked[pop.client_id].remove(pop)
+                self._left(pop)
+                pop.session.send(self._nothing(pop, ResponseCode.POLLING_TIMEOUT))
+
+    def _serve_woken(self) -> Work[None]:
+        served = 0
+        while self._woken:
+            client_id = next(iter(self._woken))
+            del self._woken[client_id]
+            pop = self._first_parked(client_id)
+            if pop is None:
+                continue
+            try:
+                if self._serve(pop):
+                    self._parked[client_id].popleft()
+                    self._left(pop)
+            except Exception:
+                _log.exception("a parked pop of lite topics could not be served")
+            served += 1
+            if served % SERVED_AT_ONCE == 0:
+                yield
+        self._is_serving = False
+
+    def _first_parked(self, client_id: str) -> LitePop | None:
+        """The oldest parked pop of the client whose connection is open."""
+        waiting = self._parked.get(client_id)
+        while waiting:
+            if waiting[0].session.open:
+                return waiting[0]
+            self._left(waiting.popleft())
+        return None
+
+    def _park(self, pop: LitePop) -> None:
+        pop.was_parked = True
+        self.ledger.note(pop.size_bytes)
+        self._parked.setdefault(pop.client_id, deque()).append(pop)
+        heapq.heappush(self._deadlines, pop)
+        self.count += 1
+
+    def _left(self, pop: LitePop) -> None:
+        """The pop was taken from its queue of parked pops."""
+        pop.is_over = True
+        self.ledger.free(pop.size_bytes)
+        self.count -= 1
+        if not self._parked.get(pop.client_id):
+            self._parked.pop(pop.client_id, None)
+
+    # --- checks, in RocketMQ's order ---
+
+    def _check(self, session: Session, command: Command) -> LitePop:
+        state, config = self._state, self._state.config
+        header = command.header(PopLiteMessageRequestHeader)
+        wait_ms = check_time(state, "pop message", header.born_time, header.poll_time)
+        check_readable(state, session, command, "pop message")
+        if not 0 < header.max_msg_num <= MAX_MESSAGES:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{config.broker_ip1}] pop message's num is greater than {MAX_MESSAGES}",
+            )
+        topic = state.topics.get(header.topic)
+        if topic is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic [{header.topic}] not exist, apply first please! {FAQ}"
+            )
+        if not topic.readable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"the topic [{header.topic}] peeking message is forbidden"
+            )
+        if not is_lite_type(topic.config):
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER, f"the topic [{header.topic}] message type not match"
+            )
+        group = state.subscriptions.find(header.consumer_group, session)
+        if group is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}"
+            )
+        if bound_topic(group) != header.topic:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER, f"subscription bind topic not match, {header.consumer_group}"
+            )
+        most_ms = state.store_config.timer_max_delay_sec * 1000
+        if not 0 < header.invisible_time <= most_ms:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime={header.invisible_time} is not between 1 and {most_ms} ms",
+            )
+        return LitePop(session, command.opaque, header, state.clock.monotonic_ms(), max(0, wait_ms))
+
+    # --- serving ---
+
+    def _serve(self, pop: LitePop) -> bool:
+        """Answer the pop, if there is a message for it."""
+        state = self._state
+        taking = _LiteTaking(state.clock.now_ms())
+        for queue in self._clients.events_of(pop.client_id):
+            try:
+                self._take(pop, taking, queue)
+            except (OSError, NotNow) as error:
+                _log.error("lite queue %s cannot be read now: %s", queue, error)
+                self._clients.put_back(pop.client_id, queue)
+                break
+            if taking.count >= pop.max_messages:
+                break
+        if not taking.count:
+            return False
+        head = encode_response_head(
+            pop.opaque, ResponseCode.SUCCESS, taking.ext(pop), taking.size_bytes, "FOUND"
+        )
+        pop.session.send(head, *taking.buffers)
+        self._count(pop, ResponseCode.SUCCESS)
+        state.stats.got(pop.topic, pop.group, taking.count, taking.size_bytes)
+        return True
+
+    def _take(self, pop: LitePop, taking: _LiteTaking, queue: str) -> None:
+        state, group = self._state, pop.group
+        if self._order.is_blocked(queue, group, LMQ_QUEUE_ID, pop.attempt_id):
+            return  # there is a new event when it is free
+        room_bytes = state.store_config.max_transfer_bytes_on_message_in_memory - taking.size_bytes
+        if room_bytes <= 0:
+            self._clients.put_back(pop.client_id, queue)
+            return
+        state.offsets.admit(group, queue, LMQ_QUEUE_ID)
+        self._order.admit(group, queue, pop.attempt_id)
+        offset, is_reset = self._offsets.begin(group, queue, LMQ_QUEUE_ID, INIT_MAX)
+        if is_reset:
+            self._order.clear(queue, group, LMQ_QUEUE_ID)
+        wanted = pop.max_messages - taking.count
+        result = state.store.get(queue, LMQ_QUEUE_ID, offset, wanted, room_bytes)
+        if result.status in _MOVED and result.next_offset != offset:
+            offset = max(0, result.next_offset)
+            state.offsets.commit(group, queue, LMQ_QUEUE_ID, offset)
+            result = state.store.get(queue, LMQ_QUEUE_ID, offset, wanted, room_bytes)
+        if result.status is GetStatus.FOUND:
+            self._hand_out(pop, taking, queue, result)
+
+    def _hand_out(self, pop: LitePop, taking: _LiteTaking, queue: str, result: GetResult) -> None:
+        offsets = list(range(result.next_offset - result.count, result.next_offset))
+        self._order.hand_out(
+            queue,
+            pop.group,
+            LMQ_QUEUE_ID,
+            offsets,
+            attempt_id=pop.attempt_id,
+            pop_time_ms=taking.pop_time_ms,
+            invisible_time_ms=pop.invisible_ms,
+        )
+        before = self._order.counts(queue, pop.group, LMQ_QUEUE_ID)
+        taking.counts += [str(before.get(offset, 0)) for offset in offsets]
+        taking.buffers += result.buffers
+        taking.size_bytes += result.size_bytes
+        taking.count += result.count
+
+    def _nothing(self, pop: LitePop, code: int) -> bytes:
+        self._count(pop, code)
+        ext = _LiteTaking(self._state.clock.now_ms()).ext(pop)
+        return encode_response(pop.opaque, code, ext, remark="NO_MESSAGE_IN_QUEUE")
+
+    def _count(self, pop: LitePop, code: int) -> None:
+        took_ms = self._state.clock.monotonic_ms() - pop.began_ms
+        self._state.stats.rpc.record(RequestCode.POP_LITE_MESSAGE, code, took_ms, waited=pop.was_parked)
+
+    def validate(self) -> None:
+        parked = [pop for waiting in self._parked.values() for pop in waiting]
+        if len(parked) != self.count or any(pop.is_over for pop in parked):
+            raise AssertionError(f"{self.count} pops are counted, {len(parked)} are parked")
+        self.ledger.validate(pop.size_bytes for pop in parked)
