@@ -53,8 +53,8 @@ class LiteClients:
     def _start(self, verb: str, **options: Any) -> int:
         return int(self.grpc.call(verb, endpoints=self.proxy.grpc, **options)["handle"])
 
-    def consumer(self, group: str, *lite_topics: str, failures: int = 0) -> int:
-        handle = self._start("lite.start", topic=self.topic, group=group, failures=failures)
+    def consumer(self, group: str, *lite_topics: str) -> int:
+        handle = self._start("lite.start", topic=self.topic, group=group)
         for name in lite_topics:
             self.grpc.call("lite.subscribe", handle=handle, topic=name)
         return handle
@@ -97,13 +97,6 @@ def test_a_consumer_gets_its_lite_topics_in_order(lite: LiteClients, name: Name)
     lite.grpc.call("lite.unsubscribe", handle=consumer, topic="chat-2")
     lite.send("chat-2", "no longer")
     assert lite.take(consumer, 1, 3_000) == []
-    lite.grpc.call("stop", handle=consumer)
-
-
-def test_a_failed_message_comes_again(lite: LiteClients, name: Name) -> None:
-    consumer = lite.consumer(lite_group(lite, name("lite-failing")), "job", failures=1)
-    lite.send("job", "tried twice")
-    assert lite.take(consumer, 2, 110_000) == ["tried twice", "tried twice"]
     lite.grpc.call("stop", handle=consumer)
 
 

@@ -12,7 +12,7 @@ from mqspark.store.disk.logpaths import LogPaths
 
 __all__ = ["StorePaths", "file_name", "file_start", "is_storable_topic"]
 
-_TOPIC = re.compile(r"[%|+$a-zA-Z0-9_-]{1,255}")
+_TOPIC = re.compile(r"[%|+a-zA-Z0-9_-]{1,255}|(?=.{1,255}\Z)%LMQ%\$[%|+a-zA-Z0-9_-]+\$[%|+a-zA-Z0-9_-]+")
 
 
 def file_name(start: int) -> str:
@@ -27,7 +27,7 @@ def file_start(name: str) -> int | None:
 
 def is_storable_topic(topic: str) -> bool:
     """Whether a topic can be a directory name. Only RocketMQ's characters are allowed; the plus is in retry
-    topics of POP, the dollar in the queues of lite topics."""
+    topics of POP, two dollars in the queues of lite topics."""
     return _TOPIC.fullmatch(topic) is not None
 
 

@@ -295,15 +295,13 @@ public final class GrpcDriver {
 
     private static Object liteStart(JSONObject with) throws Exception {
         Push push = new Push();
-        int failures = with.getIntValue("failures");
         push.consumer = PROVIDER.newLitePushConsumerBuilder()
             .setClientConfiguration(configuration(with))
             .setConsumerGroup(with.getString("group"))
             .bindTopic(with.getString("topic"))
             .setMessageListener(view -> {
                 push.received.add(view);
-                boolean fails = push.failed.merge(view.getMessageId().toString(), 1, Integer::sum) <= failures;
-                return fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+                return ConsumeResult.SUCCESS;
             })
             .build();
         return JSONObject.of("handle", keep(push));
