@@ -74,9 +74,7 @@ class GroupAdminProcessor:
                     remark = f"only add attribute is supported while creating topic. key: {name}"
                     raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
                 if name not in attributes:
-                    raise Refusal(
-                        ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}"
-                    )
+                    raise Refusal(ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}")
                 del attributes[name]
                 continue
             check_group_attribute(name, value)
