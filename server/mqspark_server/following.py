@@ -16,7 +16,7 @@ from typing import Any, cast
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.follower import Follower
-from mqspark.broker.replication.metadata import Metadata, Request, log_bounds
+from mqspark.broker.replication.metadata import Metadata, Request, Round, log_bounds
 from mqspark.broker.replication.term import Term
 from mqspark.config import INT64_MAX
 from mqspark.errors import MQError, NotNow, ProtocolError
@@ -135,19 +135,21 @@ class Following:
         self.problems[what] = problem
 
     async def copy_metadata(self) -> None:
-        """Copy the master's tables once."""
-        if not self._master().address:
-            return  # ``_follow`` says so
-        requests = self._metadata.read()
+        """Copy the master's tables once, or the progress of a slave that acts as the master."""
+        acting = None if self._acting is None else self._acting.stand_in
+        if acting is not None:
+            await self._carry(self._metadata.progress(), acting)
+        elif self._master().address:  # else ``_follow`` says so
+            await self._carry(self._metadata.read(), self._master().address)
+
+    async def _carry(self, requests: Round[None], address: str) -> None:
         with contextlib.suppress(StopIteration):
             request = next(requests)
             while True:
-                request = requests.send(await self._ask(request))
+                request = requests.send(await self._ask(request, address))
         self.turned()
 
-    async def _ask(self, request: Request) -> Command:
-        """Ask the master."""
-        address = self._master().address
+    async def _ask(self, request: Request, address: str) -> Command:
         async with self._connecting:
             connection = self._remoting
             if connection is None or not connection.alive or connection.address != address:
@@ -175,7 +177,7 @@ class Following:
         return self._registrar.master if announced is None else Master(*announced)
 
     async def _controlled_master(self, address: str) -> Master:
-        answer = await self._ask(Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {}))
+        answer = await self._ask(Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {}), address)
         if answer.code != ResponseCode.SUCCESS:
             raise ProtocolError(f"{address} does not say where its log is: code {answer.code}")
         return Master(answer.header(ExchangeHAInfoResponseHeader).master_ha_address or "", address)
@@ -196,7 +198,7 @@ class Following:
             )
         begin, end = 0, INT64_MAX
         if master.address:
-            answer = await self._ask(Request(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
+            answer = await self._ask(Request(RequestCode.GET_BROKER_RUNTIME_INFO, {}), master.address)
             begin, end = log_bounds(answer)
         name, _, port = address.rpartition(":")
         host = name.strip("[]")

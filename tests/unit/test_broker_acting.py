@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import re
@@ -501,6 +502,40 @@ def test_progress_of_a_master_that_is_not_online_is_not_copied(pair: Pair) -> No
     acting_of(pair.slave).members.heard(SERVER, {MASTER_ID: "m", 1: "a"})
     asked = one_round(pair.master, pair.slave)
     assert RequestCode.GET_ALL_DELAY_OFFSET in asked
+
+
+def test_a_second_slave_knows_what_the_first_did(pair: Pair) -> None:
+    """The master dies, a slave acts, and dies, too: the other one goes on where that had come to."""
+    soon, late = timed(pair.master, 3_000), b"late"
+    due = {"TIMER_DELIVER_MS": str(pair.master.clock.now_ms() + 20_000)}
+    assert pair.master.peer().ask(SEND, send_ext(properties=encode_properties(due).decode()), late).code == 0
+    texts = delayed(pair.master)
+    other = make_slave(pair.directory / "other", **{**ESCAPING, "broker_id": 2})
+    copy_log(pair.master, other)
+    one_round(pair.master, other)
+    pair.lose_master()
+    pair.run(7_000)
+    assert bodies(pair.arrived) == sorted([*soon, *texts])
+    other.clock.wall_ms, other.clock.mono_ms = pair.slave.clock.wall_ms, pair.slave.clock.mono_ms
+    acting = acting_of(other)
+    acting.members.heard(SERVER, {1: "first:1", 2: "other:1"})
+    assert acting.stand_in == "first:1"
+    assert not acting.is_acting
+    metadata, peer = other.broker.metadata, pair.slave.peer()
+    assert metadata is not None
+    requests = metadata.progress()
+    with contextlib.suppress(StopIteration):
+        request = next(requests)
+        while True:
+            request = requests.send(peer.ask(request.code, request.ext))
+    pair.slave.close()
+    pair.slave = other
+    pair.arrived.clear()
+    for _ in range(300):
+        acting.members.heard(SERVER, {2: "other:1"})
+        other.run_for(100)
+        pair.carry()
+    assert bodies(pair.arrived) == [late]
 
 
 def test_a_master_that_comes_back_decides_nothing_before_it_is_online(tmp_path: Path) -> None:

@@ -215,12 +215,24 @@ class ActingMaster:
         return not self.is_delivering
 
     @property
+    def stand_in(self) -> str | None:
+        """The address of the slave that acts as the master now, unless it is this one. What it has done must not be
+        done again, should this one follow it in its part."""
+        members = self.members.all()
+        if self.has_master or not members or self._config.broker_id not in members:
+            return None
+        least = min(members)
+        return None if least == self._config.broker_id else members[least]
+
+    @property
     def may_copy_progress(self) -> bool:
-        """Whether the master's progress replaces the one here: not before the master took over what was done here,
+        """Whether a master's progress replaces the one here: not before the master took over what was done here,
         which it did when name servers know it."""
-        return self.may_follow and (
-            MASTER_ID in self.members.all() if self.members.is_fresh else self.announced is None
-        )
+        if not self.may_follow:
+            return False
+        if self.stand_in is not None:
+            return True
+        return MASTER_ID in self.members.all() if self.members.is_fresh else self.announced is None
 
     # --- work -------------------------------------------------------------------------------------------------
 

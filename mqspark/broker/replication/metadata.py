@@ -43,7 +43,7 @@ from mqspark.store.store import MessageStore
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.usercopy import UserCopy
 
-__all__ = ["FRESH_MS", "Metadata", "Request", "adopt_queues", "log_bounds"]
+__all__ = ["FRESH_MS", "Metadata", "Request", "Round", "adopt_queues", "log_bounds"]
 
 log = sparing(__name__, lines=20)
 
@@ -173,6 +173,10 @@ class Metadata:
             yield from self._progress(connection, begin_ms)
         if self._users is not None:
             self._users.take((yield Request(RequestCode.AUTH_LIST_USER, self._users.question())))
+
+    def progress(self) -> Round[None]:
+        """The part of a round that a slave answers, too, which acts as the master. Raises as ``read`` does."""
+        yield from self._progress(self._connections, self._state.clock.monotonic_ms())
 
     def _progress(self, connection: int, begin_ms: int) -> Round[None]:
         """``connection`` and ``begin_ms``: when the round began."""
