@@ -262,4 +262,5 @@ def test_the_overview_refreshes_itself_and_draws(page_of: Callable[..., Any], br
     page.evaluate("document.querySelector('#live dl').remove()")
     page.wait_for_selector("#live dl", timeout=30_000)
     page.wait_for_selector("#live canvas", timeout=30_000)
+    page.wait_for_selector("#lags table, #lags .empty", timeout=30_000)
     check(page, "the overview with its chart", 1440)

@@ -110,6 +110,13 @@ def test_the_overview_shows_the_broker(broker: Broker) -> None:
     text = page(broker, "")
     assert "1 of 1" in text
     assert broker.apps[0].address in text
+    assert "<dt>Replicas in sync</dt><dd>none</dd>" in text
+
+
+def test_groups_that_are_behind(visitor: httpx.Client, broker: Broker) -> None:
+    change(visitor, "/groups", {"name": "behind"})
+    change(visitor, "/groups/behind/reset", {"topic": "Orders", "to": "earliest"})
+    assert re.search(r'/console/groups/behind">behind</a></th><td class="num">2</td>', page(broker, "/lags"))
 
 
 def test_brokers_their_stores_and_settings(broker: Broker) -> None:
@@ -118,6 +125,7 @@ def test_brokers_their_stores_and_settings(broker: Broker) -> None:
     text = page(broker, f"/brokers/{name}")
     assert "No replica is connected" in text
     assert "No damage is known" in text
+    assert "<dt>Segments of the log</dt><dd>1 of " in text
     text = page(broker, f"/brokers/{name}/config?q=enablepropertyfilter")
     assert "enablePropertyFilter" in text
     assert "flushDiskType" not in text

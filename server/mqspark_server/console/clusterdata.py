@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -9,7 +10,13 @@ import msgspec
 from mqspark.auth.authadmin import AclInfo, UserInfo
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, MQError, NoRoute
-from mqspark.message import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from mqspark.message import (
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    parse_number,
+)
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import ListAclsRequestHeader, ListUsersRequestHeader
@@ -60,6 +67,15 @@ async def brokers_of(admin: AdminClient) -> Row:
 async def overview_of(admin: AdminClient) -> Row:
     values = await brokers_of(admin)
     brokers = values["brokers"]
+    replicas: list[bool] = []
+
+    async def add_replicas(row: Row) -> None:
+        with contextlib.suppress(MQError):  # the table says which broker does not answer
+            replicas.extend(
+                each.in_sync for each in (await admin.ha_status(row["address"])).ha_connection_info
+            )
+
+    await each_of([row for row in brokers if row["id"] == 0 and not row["error"]], add_replicas)
     disks = [each["disk"] for each in brokers if each.get("disk") is not None]
     return {
         **values,
@@ -67,6 +83,8 @@ async def overview_of(admin: AdminClient) -> Row:
         "in_tps": _total(each.get("in_tps") for each in brokers if each["id"] == 0),
         "out_tps": _total(each.get("out_tps") for each in brokers),
         "disk": max(disks, default=None),
+        "replicas": len(replicas),
+        "in_sync": sum(replicas),
         "stored_today": _total(each.get("stored_today") for each in brokers if each["id"] == 0),
     }
 
@@ -80,6 +98,7 @@ async def _add_figures(admin: AdminClient, row: Row) -> None:
         row["error"] = str(error)
     row |= {
         "version": figures.get("brokerVersionDesc"),
+        "boot_ms": parse_number(figures.get("bootTimestamp")),
         "in_tps": _rate(figures.get("putTps")),
         "out_tps": _rate(figures.get("getTransferredTps") or figures.get("getTransferedTps")),
         "disk": number_of(figures.get("commitLogDiskRatio")),
@@ -145,12 +164,9 @@ def _store(figures: dict[str, str]) -> Row:
         "earliest_ms": None if earliest is None else int(earliest),
         "dispatch_behind": number_of(figures.get("dispatchBehindBytes")),
         "to_flush": figures.get("remainHowManyDataToFlush"),
-        "capacity": figures.get("commitLogDirCapacity"),
-        "queue_disk": number_of(figures.get("consumeQueueDiskRatio")),
         "p99": number_of(figures.get("putLatency99")),
         "p999": number_of(figures.get("putLatency999")),
         "slowest": number_of(figures.get("putMessageEntireTimeMax")),
-        "runtime": (figures.get("runtime") or "").strip("[] ") or None,
     }
 
 

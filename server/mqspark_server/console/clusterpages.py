@@ -29,6 +29,7 @@ from mqspark_server.console.clusterdata import (
     producers_of,
     users_of,
 )
+from mqspark_server.console.data import ConsoleData
 from mqspark_server.console.rendering import ROOT, chart
 from mqspark_server.console.samples import History
 from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
@@ -52,6 +53,15 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
             return {**values, "chart": rates}
 
         return await site.show(request, "overview.html", "Overview", work)
+
+    @router.get(f"{ROOT}/lags")
+    async def lags(request: Request) -> Response:
+        """A part of the overview, which asks for it when it is there."""
+
+        async def work(asked: Asking) -> dict[str, Any]:
+            return await ConsoleData(asked.admin).largest_lags()
+
+        return await site.show(request, "lags.html", "Overview", work)
 
     @router.get(f"{ROOT}/brokers")
     async def brokers(request: Request) -> Response:

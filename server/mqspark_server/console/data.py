@@ -60,6 +60,8 @@ FILTERED = 2_000
 READS = 64
 """Of one queue for one page, with a filter."""
 GROUPS_SHOWN = 50
+LAGS_ASKED = 100
+LAGS_SHOWN = 5
 MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 PERMS = {PERM_READ | PERM_WRITE: "read and write", PERM_READ: "read only", PERM_WRITE: "write only"}
 AT_ONCE = 8
@@ -291,6 +293,21 @@ class ConsoleData:
             if wanted.lower() in name.lower() and (every or not _is_built_in(name))
         ]
         return await paged(rows, wanted, number, self._add_progress)
+
+    async def largest_lags(self) -> Row:
+        """Of the first LAGS_ASKED groups those that are furthest behind."""
+        names = [name for name in await self._admin.groups() if not _is_built_in(name)]
+        rows: list[Row] = [{"group": name} for name in names[:LAGS_ASKED]]
+
+        async def fill(row: Row) -> None:
+            try:
+                row["lag"] = await self._admin.group_lag(row["group"])
+            except MQError:
+                row["lag"] = None  # it has committed nothing anywhere
+
+        await each_of(rows, fill)
+        behind = sorted((row for row in rows if row["lag"]), key=lambda row: -row["lag"])
+        return {"behind": behind[:LAGS_SHOWN], "asked": len(rows), "count": len(names)}
 
     async def _add_progress(self, row: Row) -> None:
         row["members"] = len((await self._members(row["group"]))[0])

@@ -23,7 +23,7 @@ from mqspark_server.console.data import Row
 from mqspark_server.console.rendering import ROOT, chart
 from mqspark_server.console.site import Asking, Site, Trouble
 
-__all__ = ["add_spark_pages"]
+__all__ = ["add_spark_pages", "latest_of", "parsed"]
 
 PROGRESS_TOPIC = "mqspark_spark"
 """Where ``observe`` writes unless it is told otherwise."""
@@ -49,7 +49,7 @@ def add_spark_pages(router: APIRouter, site: Site) -> None:
         async def work(asked: Asking) -> dict[str, Any]:
             topic = _topic(request)
             events = await _events(asked.admin, topic)
-            rows = _latest(events or ())
+            rows = latest_of(events or (), time.time() * 1000)
             return {
                 "topic": topic,
                 "is_there": events is not None,
@@ -77,7 +77,7 @@ def add_spark_pages(router: APIRouter, site: Site) -> None:
             lags = chart("Lag, messages", ["lag"], [times, [each["lag"] for each in steps]])
             return {
                 "topic": topic,
-                "query": _latest(events)[0],
+                "query": latest_of(events, time.time() * 1000)[0],
                 "charts": [rates, durations, lags] if steps else [],
                 "batches": steps[:-21:-1],
             }
@@ -113,10 +113,10 @@ async def _events(admin: AdminClient, topic: str) -> list[Row] | None:
                     break
                 place = answer.next_offset
             end = begin
-    return await asyncio.to_thread(_parsed, read)
+    return await asyncio.to_thread(parsed, read)
 
 
-def _parsed(read: list[MessageExt]) -> list[Row]:
+def parsed(read: list[MessageExt]) -> list[Row]:
     """In a thread, since bodies have to be inflated and parsed; the newest of them that fit."""
     found: list[Row] = []
     left = INFLATED_BYTES
@@ -227,10 +227,9 @@ def _number(value: object) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _latest(events: Iterable[Row]) -> list[Row]:
+def latest_of(events: Iterable[Row], now_ms: float) -> list[Row]:
     """One row a query: its last progress, and its state now."""
     rows: dict[str, Row] = {}
-    now_ms = time.time() * 1000
     for each in events:
         row = rows.setdefault(each["id"], dict(each))
         if each["event"] == "progress":

@@ -82,11 +82,19 @@ class StoredMessage(BaseModel):
 def store_report(app: BrokerNode) -> dict[str, Any]:
     """What a broker knows of the state of its store: why it takes no messages, damage, the recovery at its start."""
     store = app.store
+    segments = None
+    if store is not None and app.lifecycle.ready:
+        size = app.store_config.mapped_file_size_commit_log
+        segments = {
+            "count": (store.newest_segment_start - store.min_physical_offset) // size + 1,
+            "bytes": size,
+        }
     return {
         "broker": app.config.broker_name,
         "phase": app.lifecycle.phase.name.lower(),
         "store": {
             "path": str(app.store_path),
+            "segments": segments,
             "readOnly": store.read_only if store is not None and app.lifecycle.ready else None,
             "diskFull": store.disk_full if store is not None else None,
             "readProblem": store.read_problem if store is not None else None,

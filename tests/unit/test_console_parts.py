@@ -1,0 +1,196 @@
+"""Parts of the console that need no cluster: figures over time, forms, and progress that anybody may have written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mqspark.message import MessageExt
+from mqspark_server.console import samples, sparkpages, visitors
+from mqspark_server.console.rendering import chart
+from mqspark_server.console.samples import MAX_SAMPLES, MAX_SERIES, History
+from mqspark_server.console.sparkpages import latest_of, parsed
+from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
+
+# --- figures over time ---
+
+
+def test_samples_are_bounded_and_the_series_of_nobody_goes_first() -> None:
+    history = History()
+    for number in range(MAX_SAMPLES + 10):
+        history.note("a", number * 5_000, number)
+    times, values = history.columns("a")
+    assert (len(times), values[-1]) == (MAX_SAMPLES, MAX_SAMPLES + 9)
+    for number in range(MAX_SERIES):
+        history.note(f"s{number}", 0, 1)
+    assert history.columns("a") == []
+    assert len(history.columns(f"s{MAX_SERIES - 1}")) == 2
+
+
+def test_samples_have_a_distance_and_a_shape() -> None:
+    history = History()
+    history.note("a", 0, 1, None)
+    history.note("a", samples.MIN_DISTANCE_MS - 1, 2, 3)
+    history.note("a", samples.MIN_DISTANCE_MS, 4, 5)
+    assert history.columns("a") == [[0, 2], [1, 4], [None, 5]]
+    history.note("a", 10_000, 7)
+    assert history.columns("a") == [[10], [7]]
+    assert chart("t", ["x"], history.columns("a"))["words"] == "x: 7 now, at most 7"
+    assert chart("t", ["x"], [])["count"] == 0
+
+
+# --- forms ---
+
+
+class Posted:
+    """A request with a form."""
+
+    def __init__(self, content: bytes, kind: str = "application/x-www-form-urlencoded") -> None:
+        self.headers = {"content-type": kind, "cookie": ""}
+        self.scope = {"server": ("h", 1), "scheme": "http"}
+        self._content = content
+
+    async def stream(self) -> Any:
+        for begin in range(0, len(self._content), 1_000):
+            yield self._content[begin : begin + 1_000]
+
+
+def read(content: bytes, kind: str = "application/x-www-form-urlencoded") -> visitors.Form:
+    request: Any = Posted(content, kind)
+    return asyncio.run(read_form(request, Visitor(None, has_users=False)))
+
+
+def test_a_form() -> None:
+    form = read(b"a=1&b=x+y%20z&a=2&c=&csrf=s&sure=yes")
+    assert (form.one("a"), form.all("a"), form.one("b"), form.is_on("c")) == ("1", ["1", "2"], "x y z", False)
+    assert form.pairs() == [("a", "1"), ("a", "2"), ("b", "x y z"), ("c", "")]
+    assert form.one("none", "d") == "d"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"a=1", "text/plain"),
+        (b"a=1", "multipart/form-data; boundary=x"),
+        (b"a=%ff", "application/x-www-form-urlencoded"),
+        (b"\xff", "application/x-www-form-urlencoded"),
+        (b"&".join(b"f%d=" % number for number in range(3_000)), "application/x-www-form-urlencoded"),
+    ],
+)
+def test_forms_that_are_none(content: bytes, kind: str) -> None:
+    with pytest.raises(NoForm):
+        read(content, kind)
+
+
+def test_a_form_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visitors, "FORM_BYTES", 10_000)
+    with pytest.raises(NoForm, match="at most 10000 bytes"):
+        read(b"a=" + b"x" * 10_000)
+
+
+def test_a_session_ends_when_users_come() -> None:
+    has_users = False
+
+    class Open(Door):
+        async def has_users(self) -> bool:
+            return has_users
+
+        async def check(self, request: Any, name: str, secret: str) -> None:
+            return
+
+    async def run() -> tuple[bool, bool]:
+        nonlocal has_users
+        those = Visitors(Open(), lambda: 0)
+        request: Any = Posted(b"")
+        cookie = await those.enter(request, "", "token")
+        request.headers["cookie"] = cookie.partition(";")[0]
+        before = (await those.of(request)).is_in
+        has_users = True
+        return before, (await those.of(request)).is_in
+
+    assert asyncio.run(run()) == (True, False)
+
+
+# --- progress ---
+
+
+def message(body: bytes, at_ms: int = 1, size: int | None = None) -> MessageExt:
+    stub: Any = SimpleNamespace(
+        body=body, stored_body_bytes=len(body) if size is None else size, store_timestamp_ms=at_ms
+    )
+    found: MessageExt = stub
+    return found
+
+
+def event(**more: Any) -> bytes:
+    return json.dumps({"event": "progress", "id": "q", "runId": "r", "name": "n", **more}).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"1",
+        b"[" * 100_000,
+        b'{"id": 1, "event": "progress"}',
+        b'{"id": "q"}',
+        b'{"id": "q", "event": "DROP TABLE"}',
+    ],
+)
+def test_what_is_no_event_is_left_out(body: bytes) -> None:
+    assert parsed([message(body)]) == []
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        None,
+        7,
+        [],
+        {"batchId": "x", "numInputRows": True, "inputRowsPerSecond": float("inf"), "durationMs": []},
+        {"sources": 1, "sink": 2, "stateOperators": {"a": 1}, "durationMs": {"triggerExecution": "x"}},
+        {"sources": [1, None, {"endOffset": "{", "latestOffset": {"q": [1]}}]},
+        {"sources": [{"endOffset": {"q": {"T": {"b:0": True, "b:1": "x", "b:2": None}}}}]},
+        {"sources": [{"endOffset": "[" * 100_000}]},
+    ],
+)
+def test_progress_of_any_form_is_shown_as_far_as_it_is_one(progress: Any) -> None:
+    (row,) = latest_of(parsed([message(event(progress=progress))]), 2)
+    assert (row["id"], row["batch"], row["lag"], row["rows"]) == ("q", None, None, None)
+
+
+def test_the_lag_of_a_query() -> None:
+    end, newest = (
+        {"q": {"T": {"b:0": 5, "b:1": 7}}, "v": 1},
+        {"q": {"T": {"b:0": 9, "b:1": 7, "b:2": 3}}, "v": 1},
+    )
+    given = {"sources": [{"description": "Python", "endOffset": end, "latestOffset": json.dumps(newest)}]}
+    (row,) = latest_of(parsed([message(event(progress=given))]), 2)
+    assert (row["lag"], row["sources"][0]["description"]) == (7, "pymq: T")
+    assert row["sources"][0]["offsets"] == [("T b:0", 5, 9), ("T b:1", 7, 7)]
+
+
+def test_the_state_of_a_query() -> None:
+    def state(now_ms: int, *bodies: bytes) -> str:
+        (row,) = latest_of(parsed([message(body, at) for at, body in enumerate(bodies, 1)]), now_ms)
+        return str(row["state"])
+
+    assert state(3, event(event="started"), event()) == "running"
+    assert state(3, event(), event(event="idle")) == "idle"
+    assert state(3, event(), event(event="terminated")) == "ended"
+    assert state(3, event(), event(event="terminated", error="boom")) == "failed"
+    assert state(sparkpages.SILENT_MS + 3, event()) == "silent"
+    assert state(3, event(event="terminated", error="boom"), event(event="started")) == "running"
+
+
+def test_events_of_a_page_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparkpages, "INFLATED_BYTES", 3 * len(event()))
+    assert len(parsed([message(event(), at) for at in range(10)])) == 3
+    assert parsed([message(event(), size=sparkpages.EVENT_BYTES + 1)]) == []
+    assert parsed([message(event(name="n" * sparkpages.EVENT_BYTES), size=10)]) == []
