@@ -99,7 +99,7 @@ _WITHOUT_EFFECT = {
         transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
         transactionCheckRocksdbQueueCapacity transWriteOriginTransHalfEnable useSeparateStorePathForRocksdbCQ
     """,
-    "tiered storage, which is not available": """
+    "RocketMQ's tiered storage; here archiveUrl serves what the log no longer has": """
         objectStoreAccessKey objectStoreBucket objectStoreEndpoint objectStoreSecretKey readAheadCacheEnable
         readAheadCacheExpireDuration readAheadCacheSizeThresholdRate readAheadMessageCountThreshold
         readAheadMessageSizeThreshold tieredBackendServiceProvider tieredMetadataServiceProvider
@@ -293,7 +293,10 @@ REFUSED: Mapping[str, Refused] = {
     **{key: Refused(_OFF, reason) for reason, names in _SWITCHES.items() for key in names.split()},
     "storeType": Refused(frozenset({"default"}), "queues are ConsumeQueue files; RocksDB is not available"),
     "messageStorePlugIn": Refused(frozenset({""}), "stores cannot be replaced by plug-ins"),
-    "tieredStorageLevel": Refused(frozenset({"DISABLE"}), "tiered storage is not available"),
+    "tieredStorageLevel": Refused(
+        frozenset({"DISABLE"}),
+        "RocketMQ's tiered storage is not available; archiveUrl serves what the log no longer has",
+    ),
     "configManagerVersion": Refused(frozenset({"v1"}), "tables are JSON files; RocksDB is not available"),
     "socksProxyConfig": Refused(frozenset({"", "{}"}), "connections do not go through proxies"),
     "disappearTimeAfterStart": Refused(frozenset({"-1", "0"}), "a broker registers as soon as it serves"),
