@@ -1,8 +1,9 @@
 """The machine under a benchmark: what it is, and whether other work disturbs the figures.
 
-Other work is measured, not guessed: processor time of the machine that neither this process nor its descendants used,
-and time that the hypervisor gave to other guests (steal). The load average counts only before the first benchmark,
-because a benchmark raises it itself. Source of the numbers: /proc (proc_stat, proc_loadavg).
+Other work is measured, not guessed: processor time of processes other than this one and its descendants, and time that
+the hypervisor gave to other guests (steal). The kernel's threads and interrupts work for whoever writes and sends,
+mostly the benchmark, so they do not count. The load average counts only before the first benchmark, because a benchmark
+raises it itself. Source of the numbers: /proc (proc_stat, proc_loadavg).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ MAX_STEAL = 0.05
 """Share of all processor time that the hypervisor may withhold."""
 
 PACKAGES = ("msgspec", "uvloop", "isal", "numpy", "pyspark", "pyarrow", "delta-spark", "lz4", "zstandard")
+KTHREADD = 2
+"""The process number of the parent of the kernel's threads (Linux)."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 
@@ -61,11 +64,12 @@ class Watch:
         self._proc = proc
         self._cores = cores or os.cpu_count() or 1
         self._load = float(os.environ.get(LOAD_BEFORE) or load_average(proc))
-        self._at_start = (*_machine_s(proc), own_s(proc))
+        self._at_start = (*_machine_s(proc), own_s(proc) + own_s(proc, KTHREADD))
 
     def disturbance(self) -> Disturbance:
         all_0, busy_0, steal_0, own_0 = self._at_start
-        (all_s, busy_s, steal_s), own = _machine_s(self._proc), own_s(self._proc)
+        all_s, busy_s, steal_s = _machine_s(self._proc)
+        own = own_s(self._proc) + own_s(self._proc, KTHREADD)
         whole = max(all_s - all_0, 1 / _TICKS)
         others = max(0.0, (busy_s - busy_0) - (own - own_0)) / whole
         return Disturbance(self._load, min(others, 1.0), (steal_s - steal_0) / whole, self._cores)
@@ -77,11 +81,11 @@ def load_average(proc: Path = _PROC) -> float:
 
 
 def _machine_s(proc: Path) -> tuple[float, float, float]:
-    """Seconds of all processors since boot: in all, busy, stolen."""
+    """Seconds of all processors since boot: in all, in processes, stolen."""
     words = (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]
     user, nice, system, idle, iowait, irq, softirq, steal = (int(word) / _TICKS for word in words)
-    busy = user + nice + system + irq + softirq
-    return busy + idle + iowait + steal, busy, steal
+    busy = user + nice + system
+    return busy + irq + softirq + idle + iowait + steal, busy, steal
 
 
 def own_s(proc: Path = _PROC, pid: int | None = None) -> float:

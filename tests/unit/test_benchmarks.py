@@ -94,12 +94,15 @@ def test_short_rounds_are_named_beside_a_ratio(monkeypatch: pytest.MonkeyPatch) 
     assert line == "read: 3.00 x Kafka, short rounds: fixed costs decide"
 
 
-def proc(folder: Path, user: int, idle: int, steal: int, own: int, child: int) -> Path:
-    """A /proc with this process, a child of it and a process of others."""
+def proc(
+    folder: Path, user: int, idle: int, steal: int, own: int, child: int, kernel: int = 0, softirq: int = 0
+) -> Path:
+    """A /proc with this process, a child of it, a process of others, and a thread of the kernel."""
     (folder / "stat").parent.mkdir(exist_ok=True)
-    (folder / "stat").write_text(f"cpu  {user} 0 0 {idle} 0 0 0 {steal} 0 0\ncpu0 0\n")
+    (folder / "stat").write_text(f"cpu  {user} 0 {kernel} {idle} 0 0 {softirq} {steal} 0 0\ncpu0 0\n")
     (folder / "loadavg").write_text("0.25 0.1 0.1 1/100 7\n")
-    for pid, parent, ticks in ((os.getpid(), 1, own), (900001, os.getpid(), child), (900002, 1, 10_000)):
+    processes = [(os.getpid(), 1, own), (900001, os.getpid(), child), (900002, 1, 10_000)]
+    for pid, parent, ticks in [*processes, (2, 0, 0), (900003, 2, kernel)]:
         (folder / str(pid)).mkdir(exist_ok=True)
         fields = ["S", str(parent), *["0"] * 9, str(ticks), *["0"] * 40]
         (folder / str(pid) / "stat").write_text(f"{pid} (a) b) {' '.join(fields)}\n")
@@ -116,6 +119,14 @@ def test_other_work_is_what_neither_this_process_nor_its_children_did(
     proc(folder, user=1700, idle=1250, steal=50, own=300, child=250)  # 400 of 700 are ours
     found = watch.disturbance()
     assert (found.load_before, round(found.others, 3), round(found.steal, 3)) == (0.25, 0.3, 0.05)
+
+
+def test_the_kernel_works_for_the_benchmark(tmp_path: Path) -> None:
+    folder = tmp_path / "proc"
+    folder.mkdir()
+    watch = Watch(proc(folder, user=0, idle=0, steal=0, own=0, child=0), cores=2)
+    proc(folder, user=600, idle=0, steal=0, own=400, child=100, kernel=300, softirq=100)
+    assert round(watch.disturbance().others, 3) == 0.1  # 100 of 1,000
 
 
 def test_the_real_machine_can_be_watched() -> None:
