@@ -39,11 +39,14 @@ NAMELESS = [
     "EXPORT_ROCKSDB_CONFIG_TO_JSON",
     "POP_ROLLBACK",
     "PUT_KV_CONFIG",
+    "REMOVE_COLD_DATA_FLOW_CTR_CONFIG",
     "RESET_MASTER_FLUSH_OFFSET",
     "UPDATE_BROKER_CONFIG",
+    "UPDATE_COLD_DATA_FLOW_CTR_CONFIG",
     "UPDATE_NAMESRV_CONFIG",
 ]
-"""Changing requests that have no name in them, and those of the name server's table, whose keys may be any text."""
+"""Changing requests that have no name in them, those of the name server's table, whose keys may be any text, and those
+of cold reads, whose groups are checked line by line (``tests/unit/test_broker_coldreads.py``)."""
 
 HERE = Path(__file__).resolve().parents[2]
 
