@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.interop.driver import JavaDriver, java_driver
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
+from tests.interop.test_credentials import with_users
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 
 ROOT = ("root", "root-canary-secret")
@@ -107,3 +110,23 @@ def test_users_and_policies_by_mqadmin(tools: Tools) -> None:
     assert "the last enabled super user must stay" in root(
         "updateUser", "-b", broker, "-u", "inner", "-t", "Normal"
     ) + root("updateUser", "-b", broker, "-u", "root", "-t", "Normal")
+
+
+@pytest.mark.slow("a RocketMQ of its own takes half a minute to start")
+def test_users_and_policies_are_copied_from_a_rocketmq(tools: Tools, jars: Jars, tmp_path: Path) -> None:
+    """Its store of users is in RocksDB, which nothing of ours reads: mqadmin is the way from there."""
+    settings = with_users(tmp_path / "auth", ROOT)
+    with rocketmq_namesrv(jars, tmp_path / "namesrv") as namesrv:
+        with rocketmq_broker(jars, tmp_path / "broker", namesrv, settings=settings) as theirs:
+            ours, carol = tools.cluster.broker, ("-u", "carol", "-p", "carol-canary-secret", "-t", "Normal")
+            acl = ("-s", "User:carol", "-r", "Topic:Orders", "-a", "Pub,Sub", "-d", "Allow")
+            assert "success" in tools.run(ROOT, "createUser", "-b", theirs.broker, *carol)
+            assert "success" in tools.run(ROOT, "createAcl", "-b", theirs.broker, *acl)
+            assert "success" in tools.run(ROOT, "copyUser", "-f", theirs.broker, "-t", ours, "-u", "carol")
+            assert "success" in tools.run(
+                ROOT, "copyAcl", "-f", theirs.broker, "-t", ours, "-s", "User:carol"
+            )
+    assert "Normal enable" in tools.run(ROOT, "getUser", "-b", ours, "-u", "carol")
+    assert "Topic:Orders [Pub, Sub]" in tools.run(ROOT, "getAcl", "-b", ours, "-s", "User:carol")
+    refused = tools.run(("carol", "carol-canary-secret"), "getBrokerConfig", "-b", ours)
+    assert "User:carol has no permission to access Cluster:C" in refused, "its password came with it"

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -38,28 +39,29 @@ SUPER = Credentials("canary-super", "canary-secret-ü")
 def guarded(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A broker with one super user."""
     folder = tmp_path_factory.mktemp("guarded")
-    settings = {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "authenticationProvider": "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
-        "authorizationProvider": "org.apache.rocketmq.auth.authorization.provider.DefaultAuthorizationProvider",
-        "authenticationMetadataProvider": (
-            "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
-        ),
-        "authorizationMetadataProvider": (
-            "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider"
-        ),
-        "authConfigPath": folder / "auth",
-        "initAuthenticationUser": escaped(
-            json.dumps({"username": SUPER.access_key, "password": SUPER.secret_key})
-        ),
-        "innerClientAuthenticationCredentials": escaped(
-            json.dumps({"accessKey": SUPER.access_key, "secretKey": SUPER.secret_key})
-        ),
-    }
+    settings = with_users(folder / "auth", (SUPER.access_key, SUPER.secret_key))
     with rocketmq_namesrv(jars, folder / "namesrv") as namesrv:
         with rocketmq_broker(jars, folder / "broker", namesrv, settings=settings) as cluster:
             yield cluster
+
+
+def with_users(place: Path, user: tuple[str, str]) -> dict[str, object]:
+    """Settings of a RocketMQ broker with this super user."""
+    of_authentication = "org.apache.rocketmq.auth.authentication.provider"
+    of_authorization = "org.apache.rocketmq.auth.authorization.provider"
+    return {
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "authenticationProvider": f"{of_authentication}.DefaultAuthenticationProvider",
+        "authorizationProvider": f"{of_authorization}.DefaultAuthorizationProvider",
+        "authenticationMetadataProvider": f"{of_authentication}.LocalAuthenticationMetadataProvider",
+        "authorizationMetadataProvider": f"{of_authorization}.LocalAuthorizationMetadataProvider",
+        "authConfigPath": place,
+        "initAuthenticationUser": escaped(json.dumps({"username": user[0], "password": user[1]})),
+        "innerClientAuthenticationCredentials": escaped(
+            json.dumps({"accessKey": user[0], "secretKey": user[1]})
+        ),
+    }
 
 
 def escaped(text: str) -> str:

@@ -55,7 +55,11 @@ SHOWN: dict[str, list[Shown]] = {
             ),
         ),
         Shown(
-            "mqadmin's commands for users and policies", ("interop/test_auth::users_and_policies_by_mqadmin",)
+            "mqadmin's commands for users and policies",
+            (
+                "interop/test_auth::users_and_policies_by_mqadmin",
+                "interop/test_auth::users_and_policies_are_copied_from_a_rocketmq",
+            ),
         ),
         Shown(
             "plain_acl.yml of 4.x becomes users",
