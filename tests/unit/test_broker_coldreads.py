@@ -179,6 +179,8 @@ def test_operators_set_thresholds(bench: Bench) -> None:
     assert pull(peer, 1) == ResponseCode.SYSTEM_BUSY
     assert peer.ask(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, None, b"CG").code == 0
     assert peer.ask(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, None, b"Nobody").code == 0
+    for wrong in (b"../Other", b"O" * 300, b"\xff"):
+        assert peer.ask(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, None, wrong).code == 29
     assert info(bench)["configTable"] == {"Other": 5000}
     assert pull(peer, 1) == 0
 

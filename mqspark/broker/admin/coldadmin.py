@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage
-from mqspark.message import check_group, parse_number
+from mqspark.message import MAX_GROUP_LENGTH, check_group, parse_number
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -38,10 +38,7 @@ class ColdAdminProcessor:
                     ResponseCode.INVALID_PARAMETER,
                     f"the threshold of group {group[:80]} is a number of bytes, not {text[:40]!r}",
                 )
-            try:
-                check_group(group)
-            except InvalidMessage as error:
-                raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+            _check(group)
             asked[group] = threshold
         for group, threshold in asked.items():
             self._state.cold_reads.set_threshold(group, threshold)
@@ -49,7 +46,10 @@ class ColdAdminProcessor:
 
     def remove(self, session: Session, command: Command) -> bytes:
         """The body is the group; one without a threshold is no error."""
-        self._state.cold_reads.remove_threshold(bytes(command.body).decode("utf-8", "replace"))
+        group = bytes(command.body[: MAX_GROUP_LENGTH * 2]).decode("utf-8", "replace")
+        if group:
+            _check(group)
+            self._state.cold_reads.remove_threshold(group)
         return ok(command)
 
     def info(self, session: Session, command: Command) -> bytes:
@@ -68,3 +68,10 @@ class ColdAdminProcessor:
         self._state.store_config.data_read_ahead_enable = mode == _NORMAL
         self._state.store.refresh_settings()
         return ok(command, remark=f"set commitlog readahead mode success, mode: {mode}")
+
+
+def _check(group: str) -> None:
+    try:
+        check_group(group)
+    except InvalidMessage as error:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
