@@ -320,7 +320,7 @@ class ProcessCluster:
         ]
         if self._replicated:
             lines.append(f"{self.describe_master()}: kill -9 it, and see another one take over")
-        lines.append(f"changes over HTTP: Authorization: Bearer {self._loopback_token}")
+        lines.append(f"to change something in a console (/console) or over HTTP: {self._loopback_token}")
         return "\n".join(lines)
 
     async def stop(self) -> None:

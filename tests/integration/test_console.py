@@ -224,6 +224,7 @@ def test_groups_and_one_of_them(broker: Broker) -> None:
         ("/topics/Nowhere", 404),
         ("/topics/Nowhere/messages", 404),
         ("/groups/nobody", 404),
+        ("/groups/TOOLS_CONSUMER/members/nobody", 404),
         ("/dead-letters/nobody", 404),
         ("/spark/none", 404),
         ("/nowhere", 404),

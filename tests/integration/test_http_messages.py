@@ -343,6 +343,7 @@ def test_settings_are_shown_and_changed(http: httpx.Client, broker: Broker) -> N
     check_problem(http.put("/config", json={"settings": {"listenPort": "1"}}), 403)
     check_problem(http.put("/config", json={"settings": {"autoCreateTopicEnable": "a\nb=c"}}), 422)
     check_problem(http.put("/config", json={"settings": {}}), 422)
+    check_problem(http.put("/config", json={"settings": {"autoCreateTopicEnable": "perhaps"}}), 400)
     assert http.put("/config", json={"settings": {"autoCreateTopicEnable": "true"}}).status_code == 200
     with httpx.Client(base_url=f"{broker.http_url}/api/v1", timeout=60) as nobody:
         check_problem(nobody.put("/config", json={"settings": {"autoCreateTopicEnable": "false"}}), 401)

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from mqspark.errors import BrokerError, InvalidMessage
 from mqspark.message import MessageQueue, check_group, check_topic
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
+from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.data import ConsoleData, Page, time_ms
 from mqspark_server.console.rendering import ROOT, chart
 from mqspark_server.console.samples import History
@@ -84,7 +85,12 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
     async def member(name: str, client: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_group(name)
-            return {"tab": "", **await ConsoleData(asked.admin).member(name, client)}
+            try:
+                return await ConsoleData(asked.admin).member(name, client)
+            except BrokerError as error:
+                if error.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE):
+                    raise
+                raise Trouble(404, "This consumer does not answer", str(error)) from None
 
         return await site.show(request, "member.html", _SECTION, work)
 

@@ -231,7 +231,7 @@ def console(port: int, **given: Any) -> None:
 def _token_of(broker: BrokerApp) -> str:
     if broker.http_url is None or broker.settings.auth.authentication_enabled:
         return ""
-    return f"\nchanges over HTTP: Authorization: Bearer {broker.loopback_token}"
+    return f"\nconsole: {broker.http_url}/console; to change something there or over HTTP: {broker.loopback_token}"
 
 
 def _to_try(namesrv: str) -> str:

@@ -62,6 +62,7 @@ _REMARKS = {
     "property DELAY": 400,
     "accurate timer message is not enabled": 501,
     "this broker has no users": 501,
+    "setting ": 400,
     "timer message is under flow control": 503,
     "broker unable to service, until": 503,
 }
