@@ -50,13 +50,21 @@ class StallWatch:
         gc.callbacks.append(self._collected)
         self._note()
         self._handle = loop.call_later(self._stall_s / 2, self._tick)
-        self._thread = threading.Thread(target=self._watch, name="mqspark-stalls", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._watch, name="mqspark-stalls", daemon=True)
+        try:
+            thread.start()
+        except (
+            RuntimeError
+        ) as error:  # no memory for another thread: stalls are still counted, without their place
+            log.warning("no thread looks at the event loop: %s", error)
+        else:
+            self._thread = thread
 
     def stop(self) -> None:
-        if self._handle is not None and self._thread is not None:
+        if self._handle is not None:
             self._handle.cancel()
             gc.callbacks.remove(self._collected)
+        if self._thread is not None:
             self._over.set()
             self._thread.join()
 

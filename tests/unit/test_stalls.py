@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+import threading
 import time
 
 import pytest
@@ -58,6 +59,17 @@ def test_callbacks_are_taken_back() -> None:
     before = list(gc.callbacks)
     stalled("")
     assert gc.callbacks == before
+
+
+def test_without_a_thread_the_loop_is_watched_all_the_same(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert stalled("sleep").stalls == 1
+    assert "no thread looks at the event loop" in caplog.text
 
 
 def record(message: str, *arguments: object, error: Exception | None = None) -> logging.LogRecord:
