@@ -257,7 +257,11 @@ def rebuilds(parent: Path, gib: float, rounds: int) -> None:
         before, began = _cpu(), time.perf_counter()
         made = remake(StoreConfig(store_path_root_dir=str(root)), SystemClock())
         seconds, cpu = time.perf_counter() - began, _cpu() - before
-        if (made.records, made.entries, made.index_entries) != (count, count, count):
+        if (made.records, made.entries, made.index_entries) != (
+            count,
+            count,
+            2 * count,
+        ):  # an id and a tag each
             raise SystemExit(f"{made}: the figures are void")
         rates.append(count / seconds)
         print(
