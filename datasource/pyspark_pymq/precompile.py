@@ -15,6 +15,7 @@ import py_compile
 import shutil
 import sys
 import tempfile
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -69,7 +70,9 @@ def _compiled(name: str, source: bytes, folder: Path) -> bytes:
     file, made = folder / "source.py", folder / "compiled.pyc"
     file.write_bytes(source)
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    py_compile.compile(str(file), str(made), dfile=name, doraise=True, invalidation_mode=mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sources that are not ours
+        py_compile.compile(str(file), str(made), dfile=name, doraise=True, invalidation_mode=mode)
     return made.read_bytes()
 
 

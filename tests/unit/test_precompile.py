@@ -45,6 +45,13 @@ def test_modules_are_imported_compiled(tmp_path: Path) -> None:
     assert [each.name for each in archive.parent.iterdir()] == [archive.name]
 
 
+def test_warnings_of_sources_are_no_errors(tmp_path: Path) -> None:
+    archive = archive_in(tmp_path)
+    with zipfile.ZipFile(archive, "a") as made:
+        made.writestr("made/old.py", r"text = '\_'")
+    assert precompile(archive) == len(SOURCES) + 1
+
+
 def test_a_second_time_changes_nothing(tmp_path: Path) -> None:
     archive = archive_in(tmp_path)
     precompile(archive)
