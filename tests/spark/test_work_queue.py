@@ -96,7 +96,9 @@ def test_failed_messages_come_again_and_die_at_last(
     with urllib.request.urlopen(f"{cluster.http}/metrics", timeout=10) as answer:  # noqa: S310 - loopback
         metrics = answer.read().decode()
     (counted,) = [
-        line for line in metrics.splitlines() if "messages_in_total{" in line and f"%DLQ%g-{topic}" in line
+        line
+        for line in metrics.splitlines()
+        if "commit_messages_total{" in line and f"%DLQ%g-{topic}" in line
     ]
     assert counted.endswith(" 1.0")
     # The group's offsets at the broker say that all is done, the retries too.
