@@ -1,11 +1,13 @@
 """Search for a seed that breaks a promise, or play one again.
 
-    python -m tests.simulation --seed 59            once, with what the servers log
     python -m tests.simulation --seconds 600        random seeds for ten minutes
     python -m tests.simulation --first 0 --runs 500 these seeds
+    python -m tests.simulation --seed 59            one again, exactly, with what the servers log
+    python -m tests.simulation --seed 59 --keep 2,7 --users push    the same with only these faults and programs
     python -m tests.simulation --bug "needs no lease" --runs 100
 
-Prints every failure with the fewest faults that show it. The exit code is 1 if there was one.
+Prints every failure, the fewest faults and programs that show it, and the command that plays those. The exit code is 1
+if there was a failure.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from contextlib import nullcontext
 
 from tests.simulation.bugs import BUGS
 from tests.simulation.scheduler import here
-from tests.simulation.simulation import Bug, Result, shrink, simulate
+from tests.simulation.simulation import Bug, Result, Simulation, shrink, simulate
 
 
 class _Lines(logging.Handler):
@@ -48,15 +50,40 @@ def _seeds(first: int | None, runs: int | None, seconds: float | None) -> Iterat
         done += 1
 
 
-def _report(result: Result, bug: Bug) -> None:
+def _report(result: Result, options: argparse.Namespace, bug: Bug) -> None:
     print(result)
-    print("with fewer faults:")
-    print(shrink(result, bug), flush=True)
+    found = shrink(result, bug)
+    kept = [result.faults.index(fault) for fault in found.faults]
+    command = f"python -m tests.simulation --seed {result.seed} --keep {_joined(kept)}"
+    command += f" --users {_joined(found.shape.users)}"
+    if options.bug is not None:
+        command += f" --bug {options.bug!r}"
+    print(f"with less:\n{found}\n  {command}", flush=True)
+
+
+def _joined(parts: object) -> str:
+    return ",".join(sorted(map(str, parts))) or "none"  # type: ignore[call-overload]
+
+
+def _parts(text: str) -> list[str]:
+    return [] if text == "none" else text.split(",")
+
+
+def _play(options: argparse.Namespace, bug: Bug) -> Result:
+    faults = Simulation(options.seed).faults
+    if options.keep is not None:
+        faults = [faults[int(number)] for number in sorted(_parts(options.keep), key=int)]
+    users = None if options.users is None else _parts(options.users)
+    logging.getLogger().addHandler(_Lines())
+    logging.getLogger().setLevel(logging.INFO)
+    return simulate(options.seed, faults, bug, users=users)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, help="play this one")
+    parser.add_argument("--keep", help="with --seed: only these of its faults, by number, or none")
+    parser.add_argument("--users", help="with --seed: only these of its programs, or none")
     parser.add_argument("--first", type=int, help="the first of many")
     parser.add_argument("--runs", type=int)
     parser.add_argument("--seconds", type=float)
@@ -64,21 +91,24 @@ def main() -> int:
     options = parser.parse_args()
     bug: Bug = nullcontext if options.bug is None else _bug(options.bug)
     if options.seed is not None:
-        logging.getLogger().addHandler(_Lines())
-        logging.getLogger().setLevel(logging.INFO)
-        result = simulate(options.seed, bug=bug)
+        result = _play(options, bug)
         print(result)
         return int(result.broken is not None)
     logging.disable(logging.CRITICAL)
     runs = failures = acked = 0
+    began_s = time.process_time()
     for seed in _seeds(options.first, options.runs, options.seconds):
         result = simulate(seed, bug=bug)
         runs += 1
         acked += result.acked
         if result.broken is not None:
             failures += 1
-            _report(result, bug)
-    print(f"{runs} runs, {acked} messages acknowledged, {failures} runs broke a promise")
+            _report(result, options, bug)
+    spent_s = time.process_time() - began_s
+    print(
+        f"{runs} runs in {spent_s:.0f} s of processor time, {acked} messages acknowledged, {failures} runs broke a"
+        " promise"
+    )
     return int(failures > 0)
 
 

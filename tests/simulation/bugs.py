@@ -5,34 +5,62 @@ Some are RocketMQ's (apache/rocketmq issues 5663 and 7689), some were found here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import mqspark.broker.replication.epochlink as epochlink
+import mqspark.broker.transaction.openhalves as openhalves
+import mqspark.broker.transaction.transactions as transactions
 import mqspark.store.upkeep.cutback as cutback
+from mqspark.broker.pop.revive import PopRevival
+from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Metadata
 from mqspark.broker.replication.term import Term
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
+from mqspark.broker.timer.delays import DelayService
+from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.transaction.transactions import TransactionService
+from mqspark.client.remoting.instance import ClientInstance
 from mqspark.config import INT64_MAX
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
 from mqspark.controller.statefile import StateFile
+from mqspark.message import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANSACTION_COMMIT_TYPE
+from mqspark.namesrv.routes import RouteTable
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.dispatch import Refusal
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.queue.consumequeue import FILLER_SIZE
 from tests.simulation.disk import SimulatedFiles
-from tests.simulation.simulation import Bug
+from tests.simulation.shape import draw_shape
+from tests.simulation.simulation import Bug, Result, simulate
 
-__all__ = ["BUGS"]
+__all__ = ["BUGS", "shows"]
 
 BUGS: dict[str, Bug] = {}
+_NEEDS: dict[str, str] = {}
+"""Bugs that only runs with this kind of program can show."""
 
 
-def plant(title: str, owner: Any, name: str, new: Callable[[Any], Any]) -> None:
-    """``new`` gets the right function, or property, and returns the wrong one."""
+def shows(title: str, seeds: Iterable[int]) -> Result | None:
+    """The first of these runs that the bug breaks."""
+    for seed in seeds:
+        if title in _NEEDS and _NEEDS[title] not in draw_shape(seed).users:
+            continue
+        result = simulate(seed, bug=BUGS[title])
+        if result.broken is not None:
+            return result
+    return None
+
+
+def plant(title: str, owner: Any, name: str, new: Callable[[Any], Any], *, needs: str | None = None) -> None:
+    """``new`` gets the right function, or property, and returns the wrong one. ``needs``: a user of a shape."""
+    if needs is not None:
+        _NEEDS[title] = needs
 
     @contextmanager
     def bug() -> Iterator[None]:
@@ -246,6 +274,11 @@ plant(
 )
 
 
+def _knows_no_end(replicas: Any, args: Any, right: Callable[..., None]) -> None:
+    right(replicas, *args)
+    replicas._start_end = 0
+
+
 def _keeps_the_set(table: Any, found: ReplicaSet, master: int | None) -> None:
     found.master = master
     found.master_epoch += 1
@@ -254,6 +287,154 @@ def _keeps_the_set(table: Any, found: ReplicaSet, master: int | None) -> None:
 
 
 plant("a new master keeps the old SyncStateSet", ReplicaTable, "set_master", lambda right: _keeps_the_set)
+
+
+plant(
+    "a master that was started again counts slaves in that lack something",
+    ControlledReplicas,
+    "__init__",
+    lambda right: lambda self, *args: _knows_no_end(self, args, right),
+)
+plant(
+    "a slave that was away is counted in with old tables",
+    Metadata,
+    "is_fresh",
+    lambda right: property(lambda self: self.copied_ms is not None),
+)
+plant(
+    "a slave is counted in without tables",
+    Metadata,
+    "is_fresh",
+    lambda right: property(lambda self: True),
+)
+
+# --- delays ---
+
+plant(
+    "a delay is a little shorter",
+    DelayService,
+    "_time_left_ms",
+    lambda right: lambda self, *entry: right(self, *entry) - 300,
+    needs="delays",
+)
+plant(
+    "a start takes delayed messages as delivered",
+    DelayService,
+    "load",
+    lambda right: lambda self: _all_delivered(self, right),
+    needs="delays",
+)
+plant(
+    "progress is taken over before the log has come so far",
+    Metadata,
+    "apply",
+    lambda right: lambda self: _at_once(self, right),
+    needs="delays",
+)
+plant(
+    "timers begin behind what waits",
+    TimerService,
+    "load",
+    lambda right: lambda self: _no_timers(self, right),
+    needs="delays",
+)
+
+
+def _all_delivered(delays: Any, right: Callable[[Any], None]) -> None:
+    right(delays)
+    for level in delays._levels:
+        level.next_offset = delays._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+
+
+def _at_once(metadata: Any, right: Callable[[Any], None]) -> None:
+    metadata._due_at = 0
+    right(metadata)
+
+
+def _no_timers(timers: Any, right: Callable[[Any], None]) -> None:
+    right(timers)
+    timers._queue_offset = timers._store.max_offset(TIMER_TOPIC, 0)
+
+
+# --- transactions ---
+
+plant(
+    "commits without an op message are not looked for",
+    openhalves,
+    "_find_commits",
+    lambda right: lambda *_: None,
+    needs="transactions",
+)
+plant(
+    "a start takes half messages as decided",
+    transactions,
+    "recover",
+    lambda right: lambda state: _none_open(state, right),
+    needs="transactions",
+)
+plant(
+    "a rollback that a check brings commits",
+    TransactionService,
+    "end",
+    lambda right: lambda self, session, command: right(self, session, _committing(command)),
+    needs="transactions",
+)
+
+
+def _none_open(state: Any, right: Callable[[Any], Any]) -> Any:
+    found = right(state)
+    for offset in range(state.store.max_offset(TRANS_HALF_TOPIC, 0)):
+        found.decisions.decide(offset)
+    return found
+
+
+def _committing(command: Any) -> Any:
+    if command.ext.get("fromTransactionCheck") == "true":
+        command.ext["commitOrRollback"] = str(TRANSACTION_COMMIT_TYPE)
+    return command
+
+
+# --- POP ---
+
+plant(
+    "POP hands out without a check point",
+    ReviveLog,
+    "put_check_point",
+    lambda right: lambda self, revive_queue, check_point: self._state.store.max_physical_offset,
+    needs="pop",
+)
+plant(
+    "what was popped is never revived",
+    PopRevival,
+    "_revive",
+    lambda right: lambda self, *_: None,
+    needs="pop",
+)
+
+# --- routes ---
+
+plant(
+    "a name server does not replace a master that it hears",
+    RouteTable,
+    "register",
+    lambda right: lambda self, broker, *rest, **more: _unless_heard(self, broker, right, rest, more),
+)
+plant(
+    "a client never looks up a route again",
+    ClientInstance,
+    "route",
+    lambda right: lambda self, topic, refresh=False: right(self, topic),
+    needs="producer",
+)
+
+
+def _unless_heard(table: Any, broker: Any, right: Callable[..., Any], rest: Any, more: Any) -> Any:
+    known = table._brokers.get(broker.name)
+    address = None if known is None else known.addresses.get(broker.broker_id)
+    rival = None if address in (None, broker.address) else table._live.get((broker.cluster, address))
+    if rival is not None and rival.session is not None and rival.session.open:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, "there is one")
+    return (yield from right(table, broker, *rest, **more))
 
 
 plant(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Fault", "draw_faults"]
+__all__ = ["NODES", "SMALL_STEPS_MS", "STEPS_MS", "Fault", "draw_faults"]
 
 NODES = ("broker-0", "broker-1", "broker-2", "controller")
 KINDS = (
@@ -21,6 +22,12 @@ KINDS = (
     ("disk", 1),
     ("stall", 3),
 )
+
+
+STEPS_MS = (-60_000, -1_000, 1_000, 3_600_000)
+"""Of a clock on the wall."""
+SMALL_STEPS_MS = (-3_000, -1_000, 1_000, 4_000)
+"""Where it is waited for what is due by that clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +48,27 @@ class Fault:
         return text + (f" for {self.for_s:.3f} s" if self.for_s else "")
 
 
-def draw_faults(seed: int, begin_s: float, end_s: float) -> list[Fault]:
-    """One or two at a time, mostly; at most one lost disk."""
+def draw_faults(
+    seed: int,
+    begin_s: float,
+    end_s: float,
+    *,
+    power: bool = True,
+    lost_disks: bool = True,
+    nodes: Sequence[str] = NODES,
+    steps_ms: Sequence[int] = STEPS_MS,
+) -> list[Fault]:
+    """One or two at a time, mostly; at most one lost disk. ``power``: whether it may be cut; else processes are
+    killed instead."""
     chance = random.Random(f"faults {seed}")
     mean_s = chance.choice((0.4, 1.0, 2.5, 5.0))
-    kinds = [kind for kind, weight in KINDS for _ in range(weight)]
+    kinds = [kind for kind, weight in KINDS for _ in range(weight) if power or kind != "power"]
     if chance.random() < 0.3:  # one kind only, again and again
         kinds = [chance.choice(kinds)]
     found = _absences(chance, begin_s, end_s) if chance.random() < 0.25 else []
-    if chance.random() < 0.15:
+    if power and chance.random() < 0.15:
+        return sorted([*found, *_tears(chance, begin_s, end_s)], key=lambda fault: fault.at_s)
+    if chance.random() < 0.15 and power and lost_disks:
         at_s = chance.uniform(begin_s, end_s)
         for_s = min(chance.choice((0.05, 1.0, 3.0)), end_s - at_s)
         found.append(Fault(round(at_s, 3), "lose", chance.choice(NODES[:3]), "controller", round(for_s, 3)))
@@ -58,12 +77,12 @@ def draw_faults(seed: int, begin_s: float, end_s: float) -> list[Fault]:
         at_s += chance.expovariate(1 / mean_s)
         if at_s >= end_s:
             return sorted(found, key=lambda fault: fault.at_s)
-        kind, node = chance.choice(kinds), chance.choice(NODES)
-        other = chance.choice([each for each in NODES if each != node])
+        kind, node = chance.choice(kinds), chance.choice(nodes)
+        other = chance.choice([each for each in nodes if each != node])
         for_s = min(chance.choice((0.05, 0.5, 1.5, 3.0, 6.0)) * chance.uniform(0.7, 1.3), end_s - at_s)
         value = 0
         if kind == "clock":
-            value = chance.choice((-60_000, -1_000, 1_000, 3_600_000))
+            value = chance.choice(steps_ms)
         elif kind == "cut":
             value = chance.choice((0, 1))  # 1: both ways
         elif kind == "disk":
@@ -74,7 +93,22 @@ def draw_faults(seed: int, begin_s: float, end_s: float) -> list[Fault]:
         found.append(Fault(round(at_s, 3), kind, node, other, round(for_s, 3), value))
         if kind in ("disk", "stall") and chance.random() < 0.5:  # much is written and not synced then
             at_s += for_s * chance.uniform(0.5, 1.0)
-            found.append(Fault(round(at_s, 3), "power", node, other, round(chance.uniform(0.05, 2.0), 3)))
+            cut = "power" if power else "kill"
+            found.append(Fault(round(at_s, 3), cut, node, other, round(chance.uniform(0.05, 2.0), 3)))
+
+
+def _tears(chance: random.Random, begin_s: float, end_s: float) -> list[Fault]:
+    """One broker's power is cut again and again while much of its log is written and not synced."""
+    found: list[Fault] = []
+    node, at_s = chance.choice(NODES[:3]), begin_s
+    while at_s < end_s - 1.0:
+        stalled_s = round(chance.uniform(0.3, 0.9), 3)
+        found.append(Fault(round(at_s, 3), "stall", node, "controller", stalled_s, 2_000))
+        at_s += stalled_s * chance.uniform(0.6, 1.0)
+        away_s = round(chance.uniform(0.05, 0.5), 3)
+        found.append(Fault(round(at_s, 3), "power", node, "controller", away_s))
+        at_s += away_s + chance.uniform(1.0, 2.5)
+    return found
 
 
 def _absences(chance: random.Random, begin_s: float, end_s: float) -> list[Fault]:

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from mqspark.controller.statefile import StateFile
-from mqspark.message import decode_offset_id
+from mqspark.message import MessageExt, decode_offset_id
 from mqspark.protocol.connection import Connection
 from tests.crash.disk import File, Tree
-from tests.simulation.machines import BrokerMachine, ControllerMachine, Machine
+from tests.simulation.machines import QUEUES, BrokerMachine, ControllerMachine, Machine
 from tests.simulation.network import Transport
 from tests.simulation.scheduler import World
 from tests.support.store_tools import drain
 
-__all__ = ["Broken", "CLIENTS", "History", "QUEUES", "SEGMENT_BYTES", "TOPIC"]
+__all__ = [
+    "CLIENTS",
+    "DECIDED",
+    "GROUP",
+    "LATER",
+    "ORDERS",
+    "QUEUES",
+    "SEGMENT_BYTES",
+    "Broken",
+    "History",
+    "Sent",
+]
 
-TOPIC = "Orders"
-QUEUES = (0, 1)
+ORDERS, LATER, DECIDED = "Orders", "Later", "Decided"
+"""Topics: of messages, of delayed ones, and of transactions."""
 CLIENTS = "10.0.1."
 SEGMENT_BYTES = 64 << 10
 
 LAST_BYTES = 100
 """As many bytes of the end of a log tell whether it is the right one."""
 
-Place = tuple[int, int]
-"""A queue id and an offset in it."""
+Place = tuple[str, int, int]
+"""A topic, a queue id and an offset in it."""
 
 
 class Broken(AssertionError):
@@ -38,8 +51,24 @@ class Broken(AssertionError):
 @dataclass
 class Sent:
     producer: str
-    queue_id: int
     body: bytes
+    may_repeat: bool = False
+    """Whether its producer sends it again when it gets no answer."""
+
+
+@dataclass
+class Delayed:
+    due_s: float
+    due_ms: int
+    """By the clock on the wall of whoever has the right time."""
+    acked: bool = False
+
+
+@dataclass
+class Transaction:
+    commits: bool
+    prepared: bool = False
+    """Whether a broker has acknowledged the half message."""
 
 
 @dataclass
@@ -47,71 +76,114 @@ class History:
     world: World
     controller: ControllerMachine
     brokers: list[BrokerMachine]
-    copied_s: float
-    """What is committed until then is copied to slaves before the first fault."""
+    known_s: float
+    """After so long, offsets of groups that a master has acknowledged are known to all who may be elected."""
     power_cuts: bool = True
     """Whether acknowledged means synced."""
+    replicas: int = 2
+    """As many have what is acknowledged."""
+    right_time: bool = True
+    """Whether no clock was stepped."""
+    topics: tuple[str, ...] = (ORDERS,)
     acked: dict[Place, Sent] = field(default_factory=dict)
     seen: dict[Place, tuple[bytes, str]] = field(default_factory=dict)
     places: dict[bytes, Place] = field(default_factory=dict)
+    """Of messages that may be at one place only."""
+    repeated: set[bytes] = field(default_factory=set)
+    """Messages that may be at several."""
+    delayed: dict[bytes, Delayed] = field(default_factory=dict)
+    transactions: dict[bytes, Transaction] = field(default_factory=dict)
+    consumed: dict[str, set[bytes]] = field(default_factory=dict)
+    """By group: what programs have got that are to get all of ORDERS."""
     sent: int = 0
     reads: int = 0
     committed: dict[int, int] = field(default_factory=dict)
     """The largest group offset that was sent, by queue."""
     kept: dict[int, int] = field(default_factory=dict)
-    """What a master acknowledged of that long before the first fault."""
+    """What a master has acknowledged of that, and outlived long enough."""
+    last_acks_s: dict[str, float] = field(default_factory=dict)
+    """When each program that sends got its last acknowledgement."""
+    gap_s: float = 0.0
+    """The longest time without any."""
+    route: tuple[float, str] | None = None
+    """When a name server was asked last who the master is, and what it said."""
     lost: frozenset[int] = frozenset()
     """The broker ids of a machine that lost its disk. It comes back as another broker."""
     broken: list[str] = field(default_factory=list)
     """What was found in the middle of an answer or a client."""
-    _last: dict[tuple[str, int], int] = field(default_factory=dict)
-    _parsers: dict[int, Connection] = field(default_factory=dict)
+    _last: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    _saved: tuple[bytes | None, frozenset[int], dict[int, BrokerMachine]] = (None, frozenset(), {})
+    """The controller's state, and what it says."""
     _truth: bytearray = field(default_factory=bytearray)
     """The log as far as any broker has shown it."""
     _last_members: frozenset[int] = frozenset()
+    _commits: deque[tuple[float, tuple[str, int, int], int, int]] = field(default_factory=deque)
+    """Time, who led, queue id, offset."""
+    _masters: set[tuple[str, int, int]] = field(default_factory=set)
+    """All that were seen to lead."""
     _compared: dict[object, int] = field(default_factory=dict)
 
     # --- what clients see ---
 
     def observed(self, place: Place, body: bytes, where: str) -> None:
         """Somebody was told that this message is at this place."""
+        if body in self.transactions and place[0] == DECIDED and not self.transactions[body].commits:
+            raise Broken(f"{where}: {short(body)} is at {place}, and was rolled back")
+        if body in self.delayed:
+            self._check_due(body, place, where)
         known, first = self.seen.setdefault(place, (body, where))
         if known != body:
             raise Broken(f"{where}: {short(body)} is at {place}, where {short(known)} was before ({first})")
+        if place[0] == LATER or body in self.repeated:
+            return
         before = self.places.setdefault(body, place)
         if before != place:
             raise Broken(f"{where}: {short(body)} is at {before} and at {place}")
 
+    def _check_due(self, body: bytes, place: Place, where: str) -> None:
+        delayed = self.delayed[body]
+        if place[0] == LATER and self.right_time and self.world.now_s < delayed.due_s:
+            raise Broken(
+                f"{where}: {short(body)} is at {place} at {self.world.now_s:.3f} s, and was due {delayed.due_s:.3f} s"
+            )
+
     def was_acked(self, sent: Sent, place: Place) -> None:
         self.world.note("ack", sent.body, place)
+        if sent.may_repeat:
+            self.repeated.add(sent.body)
         self.observed(place, sent.body, f"acknowledged at {self.world.now_s:.3f} s")
-        key = sent.producer, sent.queue_id
-        if self._last.get(key, -1) >= place[1]:
+        key = (sent.producer, *place[:2])
+        if self._last.get(key, -1) >= place[2]:
             raise Broken(f"{short(sent.body)} at {place} is not behind what {sent.producer} sent before")
-        self._last[key] = place[1]
+        self._last[key] = place[2]
         self.acked[place] = sent
+        self.progressed(sent.producer)
+
+    def progressed(self, program: str) -> None:
+        now_s = self.world.now_s
+        self.gap_s = max(self.gap_s, now_s - max(self.last_acks_s.values(), default=now_s))
+        self.last_acks_s[program] = now_s
 
     def was_committed(self, address: str, queue_id: int, offset: int) -> None:
         (machine,) = (each for each in self.brokers if address.startswith(f"{each.host}:"))
-        term = machine.app.term
-        if self.world.now_s < self.copied_s and term is not None and term.holds:
-            self.kept[queue_id] = max(offset, self.kept.get(queue_id, 0))
+        if (led := leads(machine)) is not None:
+            self._commits.append((self.world.now_s, led, queue_id, offset))
 
     # --- at the moment of an acknowledgement ---
 
     def tap(self, transport: Transport, data: bytes) -> None:
         try:
             if transport.peer_host.startswith(CLIENTS):
-                self._tapped(transport, data)
+                if b"msgId" in data:
+                    self._tapped(transport, data)
             elif transport.host == self.controller.host and self.members()[0] != self._last_members:
                 self._check_members()
         except Broken as error:
             self.broken.append(str(error))
 
     def _tapped(self, transport: Transport, data: bytes) -> None:
-        parser = self._parsers.setdefault(transport.number, Connection())
         machine = next(each for each in self.brokers if each.host == transport.host)
-        for command in parser.receive_data(data):
+        for command in Connection().receive_data(data):  # a broker writes whole frames
             if command.code == 0 and "msgId" in command.ext:
                 self._acknowledged(machine, decode_offset_id(command.ext["msgId"])[2])
 
@@ -132,7 +204,7 @@ class History:
                     f"{machine.name} acknowledges {position}, which {each.name} of the SyncStateSet"
                     f" {sorted(members)} does not have"
                 )
-        if having < 2:
+        if having < self.replicas:
             raise Broken(f"{machine.name} acknowledges {position}, which only {having} replica has")
 
     def members(self) -> tuple[frozenset[int], dict[int, BrokerMachine]]:
@@ -140,6 +212,8 @@ class History:
         data = content_of(self.controller, ("controller.state",), durable=True)
         if data is None:
             return frozenset(), {}
+        if data == self._saved[0]:
+            return self._saved[1:]
         saved = msgspec.json.decode(StateFile(self.controller.root)._checked(data))
         if "orders" not in saved:
             return frozenset(), {}
@@ -148,7 +222,8 @@ class History:
             int(number): hosts[replica["address"].partition(":")[0]]
             for number, replica in saved["orders"]["replicas"].items()
         }
-        return frozenset(saved["orders"]["inSync"]), by_id
+        self._saved = data, frozenset(saved["orders"]["inSync"]), by_id
+        return self._saved[1:]
 
     # --- lost disks ---
 
@@ -182,6 +257,20 @@ class History:
                 continue
             self._compare(machine, core.store, shown)
         self._check_members()
+        self._check_commits()
+
+    def _check_commits(self) -> None:
+        """A master that leads for so long after it has acknowledged an offset has saved it, and told all others."""
+        leading = {led: machine for machine in self.brokers if (led := leads(machine)) is not None}
+        while self._commits and self._commits[0][0] < self.world.now_s - self.known_s:
+            _, led, queue_id, offset = self._commits.popleft()
+            if led in leading:
+                self.kept[queue_id] = max(offset, self.kept.get(queue_id, 0))
+        for led, machine in leading.items():
+            core = core_of(machine)
+            if core is not None and led not in self._masters:
+                self._masters.add(led)
+                self._check_offsets(machine, core)
 
     def _check_members(self) -> None:
         """Who may be elected has everything that was shown to anybody, synced."""
@@ -191,7 +280,7 @@ class History:
         self._last_members = members
         for broker_id in members - self.lost:
             machine = by_id[broker_id]
-            if end and log_of(machine, begin, end - begin, durable=True) != self._truth[begin:end]:
+            if end and log_of(machine, begin, end - begin, durable=self.power_cuts) != self._truth[begin:end]:
                 raise Broken(
                     f"{machine.name}, which is in the SyncStateSet {sorted(members)}, has not all of the {end} bytes"
                     " of the log that were shown"
@@ -219,19 +308,54 @@ class History:
         if any(core is None for core in cores):
             return False
         terms = [machine.app.term for machine in self.brokers]
-        masters = [term for term in terms if term.holds]
-        if len(masters) != 1 or len(masters[0].sync_set) != len(self.brokers):
+        leading = [term for term in terms if term.holds]
+        if len(leading) != 1 or len(leading[0].sync_set) != len(self.brokers):
             return False
+        masters = [core for core, term in zip(cores, terms, strict=True) if term.holds]
         ends = {core.store.max_physical_offset for core in cores if core is not None}
         shown = {core.store.shown_offset for core in cores if core is not None}
-        return len(ends) == 1 and shown == ends and all(self._has_copies(core) for core in cores)
-
-    def _has_copies(self, core: Any) -> bool:
-        query = core.state.offsets.query
-        has_topic = core.state.topics.get(TOPIC) is not None
-        return has_topic and all(
-            query(GROUP, TOPIC, queue_id) >= least for queue_id, least in self.kept.items()
+        if self.route is not None and self.route[1] != leading[0].master_address:
+            return False
+        return (
+            len(ends) == 1
+            and shown == ends
+            and all(self._has_copies(core, masters[0]) for core in cores)
+            and self._are_served(cores[0])
         )
+
+    def _are_served(self, core: Any) -> bool:
+        """Whether all have got what they were promised. Only a look: a message that is missing may be late."""
+        return not self._missing(core)
+
+    def _missing(self, core: Any) -> str | None:
+        bodies = {sent.body for place, sent in self.acked.items() if place[0] == ORDERS}
+        for group, consumed in self.consumed.items():
+            if rest := bodies - consumed:
+                return f"{group} has not got {len(rest)} acknowledged messages, as {short(min(rest))}"
+        for topic, promised in (
+            (LATER, [body for body, each in self.delayed.items() if each.acked]),
+            (DECIDED, [body for body, each in self.transactions.items() if each.prepared and each.commits]),
+        ):
+            if topic in self.topics:
+                shown = {
+                    message.body for queue_id in QUEUES for message in drain(core.store, topic, queue_id)
+                }
+                if rest := set(promised) - shown:
+                    return f"{len(rest)} messages are not in {topic}, as {short(min(rest))}"
+        return None
+
+    def _has_copies(self, core: Any, master: Any) -> bool:
+        """A slave has the topics, and offsets of the group that are not behind those of the master."""
+        known, led = core.state.offsets.query, master.state.offsets.query
+        return all(core.state.topics.get(topic) is not None for topic in self.topics) and all(
+            known(GROUP, ORDERS, queue_id) >= led(GROUP, ORDERS, queue_id) for queue_id in QUEUES
+        )
+
+    def why_not(self) -> str:
+        """What ``is_settled`` waits for, if it is a message."""
+        cores = [core for core in map(core_of, self.brokers) if core is not None]
+        missing = self._missing(cores[0]) if cores else None
+        return missing or f"not all replicas are in sync, or their route ({self.route}) is another one"
 
     def finish(self) -> None:
         self.look()
@@ -242,11 +366,13 @@ class History:
             core = core_of(machine)
             assert core is not None
             found: dict[Place, bytes] = {}
-            for queue_id in QUEUES:
-                messages = drain(core.store, TOPIC, queue_id)
+            for topic, queue_id in itertools.product(self.topics, QUEUES):
+                messages = drain(core.store, topic, queue_id)
                 if [message.queue_offset for message in messages] != list(range(len(messages))):
-                    raise Broken(f"{machine.name}: the offsets of queue {queue_id} are not dense")
-                found.update({(queue_id, m.queue_offset): m.body for m in messages})
+                    raise Broken(f"{machine.name}: the offsets of queue {queue_id} of {topic} are not dense")
+                found.update({(topic, queue_id, m.queue_offset): m.body for m in messages})
+                if topic == LATER and self.right_time:
+                    self._check_times(machine, messages)
             for place, body in found.items():
                 self.observed(place, body, f"{machine.name} at the end")
             for place, (body, _) in self.seen.items():
@@ -254,12 +380,18 @@ class History:
                     kind = "acknowledged" if place in self.acked else "read"
                     raise Broken(f"{machine.name}: {short(body)} at {place} was {kind}, and is lost")
             self._check_offsets(machine, core)
-            if core.state.topics.get(TOPIC) is None:
+            if core.state.topics.get(ORDERS) is None:
                 raise Broken(f"{machine.name} does not have the topic")
+
+    def _check_times(self, machine: BrokerMachine, messages: list[MessageExt]) -> None:
+        for message in messages:
+            early_ms = self.delayed[message.body].due_ms - message.store_timestamp_ms
+            if early_ms > 0:
+                raise Broken(f"{machine.name}: {short(message.body)} was delivered {early_ms} ms early")
 
     def _check_offsets(self, machine: BrokerMachine, core: Any) -> None:
         for queue_id in QUEUES:
-            offset = core.state.offsets.query(GROUP, TOPIC, queue_id)
+            offset = core.state.offsets.query(GROUP, ORDERS, queue_id)
             least = self.kept.get(queue_id, 0)
             if least and (offset is None or offset < least):
                 raise Broken(
@@ -278,6 +410,12 @@ def short(body: bytes) -> str:
     return body.rstrip(b".").decode()
 
 
+def leads(machine: BrokerMachine) -> tuple[str, int, int] | None:
+    """Its name, how often it was started, and the epoch, while it is certainly the master."""
+    term = None if machine.process is None or machine.app is None else machine.app.term
+    return (machine.name, machine.starts, term.epoch) if term is not None and term.holds else None
+
+
 def core_of(machine: Machine) -> Any:
     """The core of a broker that serves, or None."""
     app = machine.app
@@ -289,7 +427,7 @@ def core_of(machine: Machine) -> Any:
 def content_of(machine: Machine, names: tuple[str, ...], *, durable: bool) -> bytes | None:
     """A file of a machine, whether its process runs or not."""
     if machine.process is not None:
-        file = machine.files.file(machine.root.joinpath(*names))
+        file = machine.files.file("/".join((machine.files.root, *names)))
         if file is None:
             return None
         return machine.files.durable(file) if durable else file.content()
@@ -316,7 +454,7 @@ def log_of(machine: Machine, position: int, size: int, *, durable: bool = False)
 def content_of_segment(machine: Machine, start: int, *, durable: bool, begin: int, size: int) -> bytes:
     name = f"{start:020d}"
     if machine.process is not None and not durable:
-        file: File | None = machine.files.file(machine.root / "commitlog" / name)
+        file: File | None = machine.files.file(f"{machine.files.root}/commitlog/{name}")
         if file is None:
             return b""
         return bytes(file.data[begin : min(begin + size, file.length)])

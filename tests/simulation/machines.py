@@ -7,31 +7,53 @@ of ``time``. A machine keeps its disk when its process is killed; the cut of its
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import mqspark.client.consumer.consumer as consumer_module
+import mqspark.client.pop.pop as pop_module
+import mqspark.client.pop.popgroup as popgroup_module
+import mqspark.client.producer.targets as targets_module
+import mqspark.client.remoting.instance as instance_module
 import mqspark_server.broker_app as broker_module
 import mqspark_server.controlled_app as controlled_module
 import mqspark_server.controller_app as controller_module
+import mqspark_server.namesrv_app as namesrv_module
 from mqspark.controller.statefile import StateFile
 from mqspark.store.store import MessageStore
 from mqspark_server.controlled_app import ControlledApp
 from mqspark_server.controller_app import ControllerApp
+from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.net.descriptors import Descriptors
-from mqspark_server.settings.settings import broker_settings, controller_settings
+from mqspark_server.settings.settings import (
+    BrokerSettings,
+    broker_settings,
+    controller_settings,
+    namesrv_settings,
+)
 from tests.crash.disk import Tree
 from tests.simulation.disk import SimulatedFiles
 from tests.simulation.network import Network
 from tests.simulation.scheduler import Process, ProcessLoop, World, here
+from tests.simulation.shape import DELAYS_S, TIMER_SLOTS, Shape
 
-__all__ = ["BrokerMachine", "ControllerMachine", "Machine", "replaced_host"]
+__all__ = ["QUEUES", "BrokerMachine", "ControllerMachine", "Machine", "NameServerMachine", "replaced_host"]
+
+QUEUES = (0, 1)
+"""Of each topic."""
+
+SLOT_BYTES = 32
+WITH_WHEEL = ("store.timer.timerwheel", "store.timer.timerfiles", "broker.timer.timers")
 
 DISK_S = (0.0002, 0.004)
 """What a job of the disk takes."""
@@ -175,6 +197,14 @@ class ControllerMachine(Machine):
         return ControllerApp(settings, clock=here().clock)
 
 
+class NameServerMachine(Machine):
+    def make(self) -> NameServerApp:
+        settings = namesrv_settings(
+            {"listenPort": 9876, "bindAddress": self.host, "scanNotActiveBrokerInterval": 500}
+        )
+        return NameServerApp(settings, clock=here().clock)
+
+
 class SimulatedBroker(ControlledApp):
     def _note_recovery(self, report: Any) -> None:
         self.recovery = {"report": report}
@@ -198,10 +228,18 @@ class BrokerMachine(Machine):
             "flushDiskType": "SYNC_FLUSH",
             "autoCreateTopicEnable": True,
             "httpEnable": False,
+            "registerBrokerTimeoutMills": 1_000,
             "fastPortEnable": False,
             "timerWheelEnable": False,
             "messageIndexEnable": False,
             "reviveQueueNum": 1,
+            "defaultTopicQueueNums": len(QUEUES),
+            "defaultMessageRequestMode": "POP",
+            "messageDelayLevel": " ".join(f"{delay_s}s" for delay_s in DELAYS_S),
+            "transactionTimeOut": 800,
+            "transactionCheckInterval": 600,
+            "transactionCheckMax": 10_000,
+            "transactionOpBatchInterval": 700,
             "flushConsumerOffsetInterval": 500,
             "mappedFileSizeCommitLog": 64 << 10,
             "mappedFileSizeConsumeQueue": 20 * 500,
@@ -216,14 +254,20 @@ class BrokerMachine(Machine):
             "haSendHeartbeatInterval": 1_000,
             **settings,
         }
-        self.settings = broker_settings(values, use_environment=False)
+        self.settings = _settings(tuple(values.items()))
 
     def make(self) -> ControlledApp:
         return SimulatedBroker(self.settings, clock=here().clock, chance=here().chance)
 
 
+@cache
+def _settings(values: tuple[tuple[str, Any], ...]) -> BrokerSettings:
+    """A process copies what it changes, so that the next one may have the same."""
+    return broker_settings(dict(values), use_environment=False)
+
+
 @contextmanager
-def replaced_host(network: Network) -> Iterator[None]:
+def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
     """For as long as this lasts, servers of this process get their host's services from the world."""
 
     def store(*args: Any, **kwargs: Any) -> MessageStore:
@@ -235,23 +279,46 @@ def replaced_host(network: Network) -> Iterator[None]:
     def seconds() -> float:
         return asyncio.get_running_loop().time()
 
-    times = SimpleNamespace(perf_counter=seconds, monotonic=seconds)
+    def time_ns() -> int:
+        return here().clock.now_ms() * 1_000_000
+
+    times = SimpleNamespace(perf_counter=seconds, monotonic=seconds, time_ns=time_ns)
+    chance = random.Random(f"clients {network.world.seed}")
+    uuids = SimpleNamespace(uuid4=lambda: uuid.UUID(int=chance.getrandbits(128)))
+    numbers = itertools.count()
     with ExitStack() as stack:
         for target, replacement in (
             ("mqspark_server.net.addresses.bind_socket", network.bind),
             ("mqspark_server.net.tcp.monotonic", seconds),
             ("mqspark_server.net.tcpconnection.monotonic", seconds),
             ("mqspark_server.net.lateness.monotonic", seconds),
-            ("mqspark_server.following.METADATA_S", 0.6),
+            ("mqspark_server.following.METADATA_S", shape.tables_s),
+            ("mqspark.broker.replication.metadata.FRESH_MS", int(2_000 * shape.tables_s)),
             ("mqspark_server.registrar.time", times),
             ("mqspark.store.recovery.recovery.time", times),
+            *((f"mqspark.{module}.SLOTS", TIMER_SLOTS) for module in WITH_WHEEL),
+            ("mqspark.store.timer.timerwheel.WHEEL_BYTES", TIMER_SLOTS * SLOT_BYTES),
+            ("mqspark.client.producer.sending.time", times),
+            ("mqspark.client.consumer.subscriber.time", times),
+            ("mqspark.client.push.push.time", times),
+            ("mqspark.client.push.concurrent.time", times),
+            ("mqspark.client.producer.producer.new_unique_id", lambda: f"{next(numbers):032X}"),
+            ("mqspark.client.producer.transaction.new_unique_id", lambda: f"{next(numbers):032X}"),
+            ("mqspark.client.producer.outgoing.new_unique_id", lambda: f"{next(numbers):032X}"),
             ("mqspark.store.upkeep.cleaning.time", SimpleNamespace(localtime=time.gmtime)),
         ):
             stack.enter_context(patch(target, replacement))
         for part in ("net.tcp", "net.slaveport", "broker_app"):
             stack.enter_context(patch(f"mqspark_server.{part}.PROCESS", Descriptors()))
-        for module in (broker_module, controller_module):
+        for module in (broker_module, controller_module, namesrv_module):
             stack.enter_context(patch.object(module, "Worker", SimulatedWorker))
+        stack.enter_context(patch.object(instance_module, "_instances", {}))
+        stack.enter_context(patch.object(targets_module, "os", SimpleNamespace(urandom=chance.randbytes)))
+        stack.enter_context(patch.object(pop_module, "uuid", uuids))
+        stack.enter_context(patch.object(pop_module, "time", times))
+        stack.enter_context(patch.object(consumer_module, "time", times))
+        for client_module in (consumer_module, popgroup_module):
+            stack.enter_context(patch.object(client_module, "random", chance))
         stack.enter_context(patch.object(broker_module, "open_kernel_sync", lambda: None))
         stack.enter_context(patch.object(broker_module, "MessageStore", store))
         stack.enter_context(patch.object(controller_module, "StateFile", state_file))

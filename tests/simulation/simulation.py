@@ -7,30 +7,40 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
-from tests.simulation.faults import Fault, draw_faults
-from tests.simulation.history import CLIENTS, Broken, History
-from tests.simulation.machines import BrokerMachine, ControllerMachine, Machine, replaced_host
+from tests.simulation.faults import NODES, SMALL_STEPS_MS, STEPS_MS, Fault, draw_faults
+from tests.simulation.history import CLIENTS, DECIDED, LATER, ORDERS, Broken, History
+from tests.simulation.machines import (
+    BrokerMachine,
+    ControllerMachine,
+    Machine,
+    NameServerMachine,
+    replaced_host,
+)
 from tests.simulation.network import Network
+from tests.simulation.routed import PROGRAMS, Program
 from tests.simulation.scheduler import Process, Stuck, World
-from tests.simulation.traffic import Client, Consumer, Producer
+from tests.simulation.shape import Shape, draw_shape
+from tests.simulation.traffic import Client, Consumer, Producer, RouteWatcher
 
 __all__ = ["Result", "shrink", "simulate"]
 
 CLIENTS_S = 1.5
-COPIED_S = 2.6
-WARM_S = 4.2
-LENGTHS_S = (3.0, 5.0, 8.0, 16.0)
+KNOWN_S = 8.0
+"""A slave that is silent is in the SyncStateSet for haMaxTimeSlaveNotCatchup and haHousekeepingInterval at most."""
+WARM_S = 3.2
+LENGTHS_S = (3.0, 5.0, 8.0, 14.0)
 """How long there are faults in a run."""
 CALM_S = 3.0
 SETTLE_S = 30.0
 LOOK_S = 0.5
-CONTROLLER = "10.0.0.9"
+CONTROLLER, NAMESRV = "10.0.0.9", "10.0.0.8"
 Bug = Callable[[], AbstractContextManager[object]]
 
 
@@ -44,46 +54,86 @@ class Result:
     sent: int
     reads: int
     steps: int
+    gap_s: float
+    """The longest time without an acknowledgement."""
+    shape: Shape
     settled_s: float
     """How long it took after the last fault until all were in sync."""
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}: {self.broken or 'kept every promise'}"]
+        lines = [f"seed {self.seed}: {self.broken or 'kept every promise'}", f"  {self.shape}"]
         lines += [f"  {fault}" for fault in self.faults]
         lines.append(
-            f"  {self.acked} of {self.sent} acknowledged, {self.reads} reads, {self.steps} steps, settled after"
-            f" {self.settled_s:.1f} s, digest {self.digest}"
+            f"  {self.acked} of {self.sent} acknowledged, {self.gap_s:.1f} s without, {self.reads} reads,"
+            f" {self.steps} steps, settled after {self.settled_s:.1f} s, digest {self.digest}"
         )
         return "\n".join(lines)
 
 
 class Simulation:
-    def __init__(self, seed: int, faults: Sequence[Fault] | None = None) -> None:
+    def __init__(
+        self, seed: int, faults: Sequence[Fault] | None = None, users: Collection[str] | None = None
+    ) -> None:
+        """``faults`` and ``users``: other ones than those of the seed."""
         self.world = World(seed)
         self.network = network = Network(self.world)
         self.end_s = WARM_S + random.Random(f"length {seed}").choice(LENGTHS_S)
-        drawn = draw_faults(seed, WARM_S, self.end_s) if faults is None else list(faults)
-        self.faults = drawn
+        shape = draw_shape(seed)
+        if users is not None:
+            shape = replace(shape, users=frozenset(users))
+        self.shape = shape
+        if faults is None:
+            faults = draw_faults(
+                seed,
+                WARM_S,
+                self.end_s,
+                power=shape.flush == "SYNC_FLUSH",
+                lost_disks=shape.min_in_sync > 1,
+                nodes=(*NODES, "namesrv") if shape.has_routes else NODES,
+                steps_ms=SMALL_STEPS_MS if shape.has_timers else STEPS_MS,
+            )
+        self.faults = list(faults)
         self.controller = ControllerMachine(self.world, network, "controller", CONTROLLER)
+        settings = shape.broker_settings
+        if shape.has_routes:
+            settings |= {"namesrvAddr": f"{NAMESRV}:9876", "registerNameServerPeriod": 10_000}
         self.brokers = [
-            BrokerMachine(self.world, network, f"broker-{n}", f"10.0.0.{n + 1}", f"{CONTROLLER}:9878")
+            BrokerMachine(
+                self.world, network, f"broker-{n}", f"10.0.0.{n + 1}", f"{CONTROLLER}:9878", **settings
+            )
             for n in range(3)
         ]
         self.machines: dict[str, Machine] = {each.name: each for each in (self.controller, *self.brokers)}
-        self.history = History(self.world, self.controller, self.brokers, COPIED_S)
+        if shape.has_routes:
+            self.machines["namesrv"] = NameServerMachine(self.world, network, "namesrv", NAMESRV)
+        self.history = History(
+            self.world,
+            self.controller,
+            self.brokers,
+            KNOWN_S + shape.tables_s,
+            power_cuts=shape.flush == "SYNC_FLUSH",
+            replicas=shape.min_in_sync,
+            right_time=all(fault.kind != "clock" for fault in self.faults),
+            topics=(
+                ORDERS,
+                *([LATER] if "delays" in shape.users else []),
+                *([DECIDED] if "transactions" in shape.users else []),
+            ),
+            consumed={f"{user}pers": set() for user in ("pop",) if user in shape.users}
+            | {f"{user}ers": set() for user in ("push",) if user in shape.users},
+        )
         network.tap = self.history.tap
-        self.clients: list[Client] = []
+        self.clients: list[Client | Program] = []
         self.settled_s = 0.0
+        steps_ms = sum(abs(fault.value) for fault in self.faults if fault.kind == "clock")
+        self.settle_s = SETTLE_S + (steps_ms / 1000 if shape.has_timers else 0.0)
 
     def run(self) -> None:
         world, history = self.world, self.history
         for machine in self.machines.values():
             machine.start()
         world.run_until(CLIENTS_S)
-        addresses = [f"{each.host}:10911" for each in self.brokers]
-        for number, kind in enumerate((Producer, Producer, Consumer)):
-            name = f"{kind.__name__.lower()}-{number}"
-            client = kind(Process(world, name, f"{CLIENTS}{number + 1}"), history, addresses)
+        for client in self._make_clients():
             client.process.start(self._live(client))
             self.clients.append(client)
         for fault in self.faults:
@@ -92,15 +142,15 @@ class Simulation:
         self._heal()
         end_s = world.now_s
         while world.now_s < end_s + CALM_S or not self.history.is_settled():
-            if world.now_s > end_s + CALM_S / 2:
-                for client in self.clients:
-                    client.is_ending = True
-            if world.now_s > end_s + SETTLE_S and self.history.only_lost_may_lead():
+            for client in self.clients:
+                last_s = history.last_acks_s.get(client.process.name, 0.0) if client.sends else world.now_s
+                client.is_ending = client.is_ending or last_s > end_s + CALM_S / 2
+            if world.now_s > end_s + self.settle_s and self.history.only_lost_may_lead():
                 history.look()
                 return  # it waits for an operator, as it should
-            if world.now_s > end_s + SETTLE_S:
+            if world.now_s > end_s + self.settle_s:
                 raise Broken(
-                    f"{SETTLE_S:.0f} s after the last fault not all replicas are in sync: {self.state()}"
+                    f"{self.settle_s:.0f} s after the last fault {history.why_not()}: {self.state()}"
                 )
             self._go_on(world.now_s + LOOK_S)
             self._heal()
@@ -109,7 +159,25 @@ class Simulation:
         if not history.acked:
             raise Broken("nothing was acknowledged in the whole run")
 
-    async def _live(self, client: Client) -> None:
+    def _make_clients(self) -> Iterator[Client | Program]:
+        addresses = [f"{each.host}:10911" for each in self.brokers]
+        hosts = (f"{CLIENTS}{number}" for number in itertools.count(1))
+        kinds = (Producer, Consumer) if self.shape.users else (Producer, Producer, Consumer)
+        for number, kind in enumerate(kinds):
+            client = kind(
+                Process(self.world, f"{kind.__name__.lower()}-{number}", next(hosts)), self.history, addresses
+            )
+            if isinstance(client, Producer):
+                client.window = self.shape.window
+            yield client
+        if self.shape.has_routes:
+            process = Process(self.world, "route-watcher", next(hosts))
+            yield RouteWatcher(process, self.history, [f"{NAMESRV}:9876"])
+        for user in sorted(self.shape.users):
+            process = Process(self.world, f"routed-{user}", next(hosts))
+            yield PROGRAMS[user](process, self.history, f"{NAMESRV}:9876")
+
+    async def _live(self, client: Client | Program) -> None:
         try:
             await client.run()
         except Broken as error:
@@ -121,15 +189,14 @@ class Simulation:
             self.history.look()
 
     def state(self) -> str:
-        return "; ".join(
-            f"{each.name} {each.app.term.__dict__ if each.app and each.app.term else None} {each.failures[-1:]}"
-            for each in self.brokers
-        )
+        return "; ".join(f"{each.name} {_part(each)} {each.failures[-1:]}" for each in self.brokers)
 
     # --- faults ---
 
     def begin(self, fault: Fault) -> None:
         self.world.note(fault)
+        if not {fault.node, fault.other} <= self.machines.keys():
+            return  # a name server, and nobody goes by routes
         machine, network, world = self.machines[fault.node], self.network, self.world
         after = world.now_s + fault.for_s
         host, other = machine.host, self.machines[fault.other].host
@@ -191,7 +258,20 @@ class Simulation:
         return store is not None and store.read_only is not None
 
 
-def simulate(seed: int, faults: Sequence[Fault] | None = None, bug: Bug = nullcontext) -> Result:
+def _part(machine: BrokerMachine) -> str:
+    term = None if machine.app is None else machine.app.term
+    if term is None:
+        return "without a part"
+    return f"id {term.broker_id}, epoch {term.epoch} of {term.master_id}, in sync {sorted(term.sync_set)}"
+
+
+def simulate(
+    seed: int,
+    faults: Sequence[Fault] | None = None,
+    bug: Bug = nullcontext,
+    *,
+    users: Collection[str] | None = None,
+) -> Result:
     was_enabled = gc.isenabled()
     gc.disable()
     gc.freeze()
@@ -199,7 +279,7 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, bug: Bug = nullco
     asyncio.set_event_loop(None)
     try:
         with patch("sys.unraisablehook", lambda _: None):  # killed coroutines do not end well
-            result = _run(seed, faults, bug)
+            result = _run(Simulation(seed, faults, users), bug)
             gc.collect()  # frees what killed processes had mapped
     finally:
         gc.unfreeze()
@@ -208,17 +288,16 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, bug: Bug = nullco
     return result
 
 
-def _run(seed: int, faults: Sequence[Fault] | None, bug: Bug) -> Result:
-    simulation = Simulation(seed, faults)
+def _run(simulation: Simulation, bug: Bug) -> Result:
     broken: str | None = None
-    with replaced_host(simulation.network), bug():
+    with replaced_host(simulation.network, simulation.shape), bug():
         try:
             simulation.run()
         except (Broken, Stuck) as error:
             broken = str(error) or repr(error)
     history, world = simulation.history, simulation.world
     return Result(
-        seed,
+        world.seed,
         simulation.faults,
         broken,
         world.digest,
@@ -226,19 +305,25 @@ def _run(seed: int, faults: Sequence[Fault] | None, bug: Bug) -> Result:
         history.sent,
         history.reads,
         world.steps,
+        history.gap_s,
+        simulation.shape,
         simulation.settled_s,
     )
 
 
 def shrink(result: Result, bug: Bug = nullcontext) -> Result:
-    """The same failure, or another, with fewer faults: each one that is not needed is left out."""
+    """The same failure, or another, with fewer programs and fewer faults: each one that is not needed is left out."""
     best = result
+    for user in sorted(result.shape.users):
+        found = simulate(result.seed, best.faults, bug, users=best.shape.users - {user})
+        if found.broken is not None:
+            best = found
     step = max(1, len(best.faults) // 2)
     while step:
         at = 0
         while at < len(best.faults):
             fewer = best.faults[:at] + best.faults[at + step :]
-            found = simulate(result.seed, fewer, bug)
+            found = simulate(result.seed, fewer, bug, users=best.shape.users)
             if found.broken is not None:
                 best = found
             else:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 
 from mqspark.errors import MQError
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import ClusterInfo
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import (
@@ -18,17 +21,20 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.headers.header import Header
 from mqspark.record import decode_records
 from mqspark_server.net.outbound import Outbound
-from tests.simulation.history import GROUP, QUEUES, TOPIC, History, Sent
+from tests.simulation.history import GROUP, ORDERS, QUEUES, History, Sent
 from tests.simulation.scheduler import Process
 
-__all__ = ["Client", "Consumer", "Producer"]
+__all__ = ["Client", "Consumer", "Producer", "RouteWatcher"]
 
 TIMEOUT_S = 2.0
-_PAUSES_S = (0.002, 0.05, 0.3)
+_PAUSES_S = (0.004, 0.06, 0.3)
 _FAILURES = (OSError, ValueError, MQError, TimeoutError)
 
 
 class Client:
+    sends = False
+    """Whether it has to get on once faults are over."""
+
     def __init__(self, process: Process, history: History, addresses: list[str]) -> None:
         self.process = process
         self.history = history
@@ -36,12 +42,14 @@ class Client:
         self.is_ending = False
         self._addresses = addresses
         self._connections: dict[str, Outbound] = {}
+        self._connecting = asyncio.Lock()
 
-    async def ask(self, address: str, code: int, header: Header, body: bytes = b"") -> Command:
-        connection = self._connections.get(address)
-        if connection is None or not connection.alive:
-            connection = await Outbound.connect(address, lambda: None, TIMEOUT_S)
-            self._connections[address] = connection
+    async def ask(self, address: str, code: int, header: Header | None, body: bytes = b"") -> Command:
+        async with self._connecting:
+            connection = self._connections.get(address)
+            if connection is None or not connection.alive:
+                connection = await Outbound.connect(address, lambda: None, TIMEOUT_S)
+                self._connections[address] = connection
         try:
             return await connection.request(code, header, body, timeout_s=TIMEOUT_S)
         except MQError:
@@ -52,40 +60,64 @@ class Client:
 
 
 class Producer(Client):
-    """Sends one message after the other, each of them once: what is not acknowledged is there or not."""
+    """Sends some messages at once, then the next ones, each of them once: what is not acknowledged is there or not."""
+
+    sends = True
+    window = 1
 
     async def run(self) -> None:
-        number = place = 0
-        name = self.process.name
+        place, numbers = 0, itertools.count(1)
         while not self.is_ending:
-            number += 1
-            body = b"%s-%d" % (name.encode(), number) + b"." * self.chance.choice((0, 50, 400))
-            sent = Sent(name, self.chance.choice(QUEUES), body)
-            self.history.sent += 1
-            header = SendMessageRequestHeaderV2(
-                producer_group="senders",
-                topic=TOPIC,
-                default_topic="TBW102",
-                default_topic_queue_nums=len(QUEUES),
-                queue_id=sent.queue_id,
-                sys_flag=0,
-                born_timestamp=self.process.clock.now_ms(),
-                flag=0,
-                properties="",
-            )
             address = self._addresses[place % len(self._addresses)]
-            try:
-                answer = await self.ask(address, RequestCode.SEND_MESSAGE_V2, header, body)
-                is_acked = answer.code == ResponseCode.SUCCESS
-            except _FAILURES:
-                is_acked = False
-            if is_acked:
-                found = answer.header(SendMessageResponseHeader)
-                self.history.was_acked(sent, (found.queue_id, found.queue_offset))
+            count = self.chance.randint(1, self.window)
+            sends = [self._send(address, number) for number in itertools.islice(numbers, count)]
+            if any(await asyncio.gather(*sends)):
                 await asyncio.sleep(self.chance.choice(_PAUSES_S))
             else:
                 place += 1
                 await asyncio.sleep(0.1 if place % len(self._addresses) else 0.3)
+
+    async def _send(self, address: str, number: int) -> bool:
+        name = self.process.name
+        body = b"%s-%d" % (name.encode(), number) + b"." * self.chance.choice((0, 50, 400))
+        sent = Sent(name, body)
+        self.history.sent += 1
+        header = SendMessageRequestHeaderV2(
+            producer_group="senders",
+            topic=ORDERS,
+            default_topic="TBW102",
+            default_topic_queue_nums=len(QUEUES),
+            queue_id=self.chance.choice(QUEUES),
+            sys_flag=0,
+            born_timestamp=self.process.clock.now_ms(),
+            flag=0,
+            properties="",
+        )
+        try:
+            answer = await self.ask(address, RequestCode.SEND_MESSAGE_V2, header, body)
+        except _FAILURES:
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        found = answer.header(SendMessageResponseHeader)
+        self.history.was_acked(sent, (ORDERS, found.queue_id, found.queue_offset))
+        return True
+
+
+class RouteWatcher(Client):
+    """Asks a name server who the master is."""
+
+    async def run(self) -> None:
+        while True:
+            asked_s = self.process.world.now_s
+            try:
+                answer = await self.ask(self._addresses[0], RequestCode.GET_BROKER_CLUSTER_INFO, None)
+                orders = decode_body(ClusterInfo, bytes(answer.body)).broker_addr_table.get("orders")
+            except _FAILURES:
+                orders = None
+            addresses = {} if orders is None else orders.broker_addrs
+            self.history.route = asked_s, addresses.get(0, "")
+            await asyncio.sleep(0.5)
 
 
 class Consumer(Client):
@@ -107,7 +139,7 @@ class Consumer(Client):
     async def _pull(self, address: str, queue_id: int, offset: int) -> int:
         header = PullMessageRequestHeader(
             consumer_group=GROUP,
-            topic=TOPIC,
+            topic=ORDERS,
             queue_id=queue_id,
             queue_offset=offset,
             max_msg_nums=32,
@@ -122,7 +154,7 @@ class Consumer(Client):
             return offset
         found = answer.header(PullMessageResponseHeader)
         for message in decode_records(bytes(answer.body)):
-            place = queue_id, message.queue_offset
+            place = ORDERS, queue_id, message.queue_offset
             self.history.reads += 1
             self.history.observed(
                 place, message.body, f"read from {address} at {self.history.world.now_s:.3f} s"
@@ -134,7 +166,7 @@ class Consumer(Client):
         committed = self.history.committed
         committed[queue_id] = max(committed.get(queue_id, 0), offset)
         header = UpdateConsumerOffsetRequestHeader(
-            consumer_group=GROUP, topic=TOPIC, queue_id=queue_id, commit_offset=offset
+            consumer_group=GROUP, topic=ORDERS, queue_id=queue_id, commit_offset=offset
         )
         answer = await self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         if answer.code == ResponseCode.SUCCESS:

@@ -16,7 +16,7 @@ from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, 
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 
-__all__ = ["LEASE_MS", "NAME", "ReplicaSet"]
+__all__ = ["LEASE_MS", "NAME", "SETTINGS", "ReplicaSet", "log_of", "state_of"]
 
 ELECT_MASTER, GET_SYNC_STATE_DATA, CLEAN_BROKER_DATA, GET_BROKER_RUNTIME_INFO = 1002, 1006, 1011, 28
 NAME, CLUSTER = "set", "Set"
@@ -72,9 +72,7 @@ class ReplicaSet:
 
     def state(self) -> dict[str, Any]:
         """What the controller says of the set; empty before it knows it."""
-        body = ask(self.controller, GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()).body
-        found: dict[str, Any] = json.loads(body)["replicasInfoTable"].get(NAME, {})
-        return found
+        return state_of(self.controller)
 
     def known(self) -> set[int]:
         """All that the controller knows, in sync or not."""
@@ -155,15 +153,23 @@ class ReplicaSet:
 
     def logs(self) -> list[bytes]:
         """The log of each broker, as far as it says that it goes."""
-        return [_log(broker) for _, broker in self._brokers.values()]
+        return [log_of(broker.broker, broker.store) for _, broker in self._brokers.values()]
+
+
+def state_of(controller: str) -> dict[str, Any]:
+    """What a controller says of the set; empty before it knows it."""
+    body = ask(controller, GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()).body
+    found: dict[str, Any] = json.loads(body)["replicasInfoTable"].get(NAME, {})
+    return found
 
 
 def _says(broker: Cluster, code: int, name: bytes) -> bool:
     return name in ask(broker.broker, code).body
 
 
-def _log(broker: Cluster) -> bytes:
-    table = json.loads(ask(broker.broker, GET_BROKER_RUNTIME_INFO).body)["table"]
-    paths = sorted((broker.store / "commitlog").iterdir())
+def log_of(address: str, store: Path) -> bytes:
+    """The log of a broker, as far as it says that it goes."""
+    table = json.loads(ask(address, GET_BROKER_RUNTIME_INFO).body)["table"]
+    paths = sorted((store / "commitlog").iterdir())
     start = int(paths[0].name)
     return b"".join(path.read_bytes() for path in paths)[: int(table["commitLogMaxOffset"]) - start]

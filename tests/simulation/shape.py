@@ -1,0 +1,78 @@
+"""What kind of cluster a seed plays, and who uses it.
+
+A part of the runs has a name server, and programs with this project's own client, which find the brokers by their
+routes; the others ask the brokers directly. That is cheaper, and finds what a client that retries would hide.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["DELAYS_S", "TICK_MS", "TIMER_SLOTS", "Shape", "draw_shape"]
+
+DELAYS_S = (1, 2)
+"""The delay levels of the brokers."""
+
+TICK_MS = 100
+"""Of timers."""
+TIMER_SLOTS = 4_096
+"""Of the timer wheel, which is 37 MB otherwise."""
+
+USERS = ("producer", "delays", "transactions", "push", "pop")
+"""Programs that go by routes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    flush: str
+    """flushDiskType. With ASYNC_FLUSH no power is cut: a message is acknowledged before it is synced."""
+    min_in_sync: int
+    users: frozenset[str]
+    """Of USERS."""
+    window: int
+    """Messages that a producer without routes sends at once."""
+    tables_s: float
+    """How often slaves copy tables."""
+
+    @property
+    def has_routes(self) -> bool:
+        return bool(self.users)
+
+    @property
+    def has_timers(self) -> bool:
+        """POP needs them."""
+        return not self.users.isdisjoint(("pop", "delays"))
+
+    @property
+    def broker_settings(self) -> dict[str, Any]:
+        settings = {"flushDiskType": self.flush, "minInSyncReplicas": self.min_in_sync}
+        if self.has_timers:
+            settings |= {
+                "timerWheelEnable": True,
+                "timerPrecisionMs": TICK_MS,
+                "timerMaxDelaySec": 60,
+                "timerRollWindowSlot": TIMER_SLOTS // 3,
+                "timerFlushIntervalMs": 300,
+                "mappedFileSizeTimerLog": 32 << 10,
+            }
+        return settings
+
+    def __str__(self) -> str:
+        users = ", ".join(sorted(self.users)) or "no routes"
+        return f"{self.flush}, minInSyncReplicas={self.min_in_sync}, {self.window} sent at once, {users}"
+
+
+def draw_shape(seed: int) -> Shape:
+    chance = random.Random(f"shape {seed}")
+    users: frozenset[str] = frozenset()
+    if chance.random() < 0.3:
+        users = frozenset(user for user in USERS if chance.random() < 0.4) or frozenset({"producer"})
+    return Shape(
+        "ASYNC_FLUSH" if chance.random() < 0.1 else "SYNC_FLUSH",
+        1 if chance.random() < 0.15 else 2,
+        users,
+        chance.choice((1, 1, 8)),
+        chance.choice((0.6, 0.6, 3.0)),
+    )

@@ -1,0 +1,174 @@
+"""A network between processes of this machine whose links can be cut, each direction by itself.
+
+Every node listens at an address of its own and tells others another one, where a proxy of this process listens. The
+proxy finds out which process has connected, by the socket's number in /proc, so that a link from one node to another is
+known by both. What is sent over a cut link arrives when it is mended, as if it had been sent again; a connection that
+is opened over one is accepted, and hears nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+__all__ = ["OUTSIDE", "Partitions"]
+
+OUTSIDE = "outside"
+"""Whoever is no node: the test and its clients."""
+READ_BYTES = 1 << 16
+
+
+class Partitions:
+    """Nodes are known by the folders that their command lines name. A context manager."""
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self._folders = {node: str(folder).encode() for node, folder in folders.items()}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="partitions")
+        self._cut: set[tuple[str, str]] = set()
+        self._mended = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self._stop()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: object) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]
+
+    async def _stop(self) -> None:
+        for server in self._servers:
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- links ---
+
+    def listen(self, node: str, host: str, target: str, port: int) -> None:
+        """What comes to ``host:port`` is for the node, which listens at ``target:port``."""
+
+        async def start() -> None:
+            async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                self._tasks.add(task)
+                try:
+                    await self._carry(node, target, port, reader, writer)
+                finally:
+                    self._tasks.discard(task)
+                    writer.close()
+
+            self._servers.append(await asyncio.start_server(accepted, host, port))
+
+        self._call(start()).result()
+
+    def cut(self, links: Iterable[tuple[str, str]]) -> None:
+        """From one node to another, or OUTSIDE."""
+        self._cut.update(links)
+
+    def mend(self) -> None:
+        """All links."""
+        self._cut.clear()
+
+        def tell() -> None:
+            self._mended.set()
+            self._mended = asyncio.Event()
+
+        self._loop.call_soon_threadsafe(tell)
+
+    async def _open(self, *links: tuple[str, str]) -> None:
+        while any(link in self._cut for link in links):
+            await self._mended.wait()
+
+    async def _carry(
+        self,
+        node: str,
+        target: str,
+        port: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        source = self._node_of(writer)
+        there, back = (source, node), (node, source)
+        await self._open(there, back)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(target, port)
+        except OSError:
+            writer.transport.abort()
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump(there, reader, far_writer))
+                group.create_task(self._pump(back, far_reader, writer))
+        finally:
+            far_writer.close()
+
+    async def _pump(
+        self, link: tuple[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                data = await reader.read(READ_BYTES)
+                await self._open(link)
+                if not data:
+                    break
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    # --- who it is ---
+
+    def _node_of(self, writer: asyncio.StreamWriter) -> str:
+        number = _socket_number(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
+        if number is not None:
+            for process in Path("/proc").glob("[0-9]*"):
+                node = self._node_at(process)
+                if node is not None and _has(process, number):
+                    return node
+        return OUTSIDE
+
+    def _node_at(self, process: Path) -> str | None:
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            return None
+        return next((node for node, folder in self._folders.items() if folder in command), None)
+
+
+def _hex_address(address: tuple[str, int]) -> str:
+    host, port = address
+    return bytes(reversed([int(part) for part in host.split(".")])).hex().upper() + f":{port:04X}"
+
+
+def _socket_number(local: tuple[str, int], remote: tuple[str, int]) -> str | None:
+    """The inode of the socket at the other end of a connection of this machine."""
+    wanted = f" {_hex_address(local[:2])} {_hex_address(remote[:2])} "
+    for line in Path("/proc/net/tcp").read_text().splitlines():
+        if wanted in line:
+            return line.split()[9]
+    return None
+
+
+def _has(process: Path, number: str) -> bool:
+    wanted = re.compile(rf"socket:\[{number}\]")
+    try:
+        return any(wanted.fullmatch(str(each.readlink())) for each in (process / "fd").iterdir())
+    except OSError:
+        return False
