@@ -45,6 +45,7 @@ from mqspark.broker.replication.metadata import Metadata, adopt_queues
 from mqspark.broker.replication.preonline import PreOnline
 from mqspark.broker.replication.replicas import Replicas
 from mqspark.broker.replication.slave import refusals, refusals_before
+from mqspark.broker.replication.tablenotices import TableNotices
 from mqspark.broker.replication.term import Term
 from mqspark.broker.savedstate import SavedState
 from mqspark.broker.send.fastfail import FastFail
@@ -205,7 +206,9 @@ class BrokerCore:
             is_deleted=lambda: not store.deletions.behind,
             long_work=state.long_work,
             rpc=stats.rpc,
+            changed=lambda: self._notices.changed(),
         )
+        self._notices = TableNotices()
         store.deletions.on_removed = self._changes.answer_due
         modes = RequestModes(lambda: config.max_group_table_bytes)
         self._saved = SavedState(state, modes, config_file, self._changes.answer_due, settings_file)
@@ -346,6 +349,7 @@ class BrokerCore:
             self.replicas.handlers,
             AssignmentProcessor(state, modes, self.routes, self._mode_changed).handlers,
         )
+        self.handlers.update(self._notices.watching(self.handlers))
         if term is not None and self.epochs is not None:
             if term.is_master:
                 if term.topics_known_at is not None:

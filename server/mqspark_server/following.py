@@ -17,6 +17,7 @@ from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Metadata, Request, Round, log_bounds
+from mqspark.broker.replication.tablenotices import is_table_notice
 from mqspark.broker.replication.term import Term
 from mqspark.config import INT64_MAX
 from mqspark.errors import MQError, NotNow, ProtocolError
@@ -40,6 +41,9 @@ CONTROLLED_RETRY_S = 0.2
 REQUEST_TIMEOUT_S = 3.0
 METADATA_S = 3.0
 """Interval of the rounds in which topics, groups and progress are copied. (RocketMQ: 60 s.)"""
+
+NOTICE_S = 0.1
+"""The pause between a notice that a table has changed and the round that copies it."""
 
 FINISH_S = 2.0
 """The longest time that a clean stop waits for the master's progress."""
@@ -80,6 +84,8 @@ class Following:
         self._connecting = asyncio.Lock()
         self._tables_wanted = asyncio.Event()
         """Set when the tables have to be copied at once."""
+        self._notice: asyncio.TimerHandle | None = None
+        """Set while a notice of the master waits."""
         self._connection: _MasterConnection | None = None
         self.problems = {"log": "no master is known yet"}
         """Why the log or the metadata of the master are not being copied."""
@@ -161,12 +167,22 @@ class Following:
                     REQUEST_TIMEOUT_S,
                     tls=self._registrar.tls,
                     signer=self._registrar.signer,
+                    told=self._told,
                 )
         try:
             return await connection.request(request.code, request.ext, timeout_s=REQUEST_TIMEOUT_S)
         except MQError:
             connection.close()
             raise
+
+    def _told(self, command: Command) -> None:
+        """The master has changed a table: copy soon, with whatever else it changes meanwhile."""
+        if is_table_notice(command) and self._notice is None:
+            self._notice = asyncio.get_running_loop().call_later(NOTICE_S, self._heed)
+
+    def _heed(self) -> None:
+        self._notice = None
+        self._tables_wanted.set()
 
     def _master(self) -> Master:
         """Where the master is; in controller mode as the controller says, and then without its HA address."""
@@ -289,6 +305,8 @@ class Following:
         await self.stop()
 
     async def stop(self) -> None:
+        if self._notice is not None:
+            self._notice.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -87,6 +87,23 @@ def test_a_topic_that_no_slave_has_copied_yet_outlives_its_master(
             assert set(read_all(clients, topic, 3)) == {(number, 0) for number in range(3)}
 
 
+def test_slaves_know_at_once_what_an_operator_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqspark_server.following.METADATA_S", 3_600.0)
+    monkeypatch.setattr("mqspark.broker.replication.metadata.FRESH_MS", 3_600_000)
+    with Cluster(brokers=3, replication="controller", store=tmp_path) as cluster:
+        with Clients(cluster.namesrv) as clients:
+            topic = clients.topic(queues=1)
+            admin = clients.admin()
+            admin.create_group("G")
+            admin.set_consume_mode(topic, "G", "POP")
+        eventually(lambda: all(knows(cluster, number, topic) for number in ALL))
+        for number in ALL:
+            path = cluster.store_paths[number] / "config" / "messageRequestMode.json"
+            eventually(lambda: path.exists() and topic in path.read_text(), f"the mode at {number}")  # noqa: B023
+
+
 def test_a_slave_counts_only_once_it_has_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elected before, it would not know what groups have consumed."""
     right = Metadata.read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pytest
 
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.metadata import Metadata, Request, adopt_queues
+from mqspark.broker.replication.tablenotices import is_table_notice
 from mqspark.broker.state.consumer_offsets import NOT_FOUND
 from mqspark.errors import ProtocolError, TableFull
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.connection import Connection
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.static_kit import TOPIC, mapping, part
 from tests.unit.test_follower import connected, make_master, make_slave, pieces
@@ -132,6 +135,27 @@ def test_a_slave_has_its_masters_static_topics(pair: tuple[Bench, Bench]) -> Non
         pass
     one_round(master, slave)
     assert not slave.broker.state.mappings.table
+
+
+def test_a_slave_is_told_of_changes_by_operators(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    peer = master.peer()
+    requests = metadata_of(slave).read()
+    request = next(requests)
+    with contextlib.suppress(StopIteration):
+        while True:
+            request = requests.send(peer.ask(request.code, request.ext))
+    other = master.peer()
+    assert other.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {}).code == 0
+    assert not peer.session.out
+    put_topic(master, "Orders")
+    assert not other.session.out, "a slave of RocketMQ does not ask for it"
+    (notice,) = Connection().receive_data(b"".join(peer.session.take()))
+    assert is_table_notice(notice)
+    assert notice.is_oneway
+    peer.session.close()
+    put_topic(master, "More")
+    assert not peer.session.out
 
 
 def test_progress_at_a_place_of_another_masters_log_is_not_taken_over(pair: tuple[Bench, Bench]) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mqspark.broker.pop.assignment import RequestModes
+from mqspark.broker.replication.tablenotices import FOLLOWS
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.topics import MAX_QUEUES, Topics
 from mqspark.broker.timer.delays import DelayService
@@ -167,7 +168,7 @@ class Metadata:
         if groups is not None:
             _check_role((yield Request(RequestCode.GET_BROKER_CONFIG, {})))
             self._copy_groups(*groups)
-        answer = yield Request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
+        answer = yield Request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, dict(FOLLOWS))
         self._modes.follow(decode_table(MessageRequestModeSerializeWrapper, _success(answer)))
         if self.may_copy_progress():
             yield from self._progress(connection, begin_ms)

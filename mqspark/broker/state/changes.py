@@ -85,12 +85,15 @@ class PendingChanges:
         is_deleted: Callable[[], bool],
         long_work: LongWork,
         rpc: RpcTimes | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """``changed`` is called with each change of an operator."""
         self._rpc = RpcTimes(clock) if rpc is None else rpc
         self._config = config
         self._clock = clock
         self._published_generation = published_generation
         self._is_deleted = is_deleted
+        self._changed = changed
         self._long_work = long_work
         self._waiting: dict[_Kind, deque[_Change]] = {}
         """By what they wait for: the first of a kind is answered first, so only the first is looked at."""
@@ -103,6 +106,7 @@ class PendingChanges:
         self, session: Receiver, command: Command, saved: SavedTable, *, published: bool = False
     ) -> None:
         """Answer once the table is on disk as it is now and, if ``published``, a name server knows the topics."""
+        self._changed()
         if command.is_oneway:
             return
         deadline_ms = self._clock.monotonic_ms() + CHANGE_TIMEOUT_MS

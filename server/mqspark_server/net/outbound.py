@@ -25,10 +25,17 @@ CONNECT_TIMEOUT_S = 3.0
 class Outbound(asyncio.Protocol):
     """Use ``await Outbound.connect(address)``."""
 
-    def __init__(self, address: str, lost: Callable[[], None], signer: Signer | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        lost: Callable[[], None],
+        signer: Signer | None = None,
+        told: Callable[[Command], None] = lambda _: None,
+    ) -> None:
         self.address = address
         self._signer = signer
         self._on_lost = lost
+        self._on_told = told
         self._parser = Connection()
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
@@ -43,15 +50,16 @@ class Outbound(asyncio.Protocol):
         *,
         tls: ssl.SSLContext | None = None,
         signer: Signer | None = None,
+        told: Callable[[Command], None] = lambda _: None,
     ) -> Outbound:
-        """``lost`` is called when the connection ends; ``signer`` signs every request. Raises OSError, ValueError
-        (no host) or RequestTimeout."""
+        """``lost`` is called when the connection ends, ``told`` with requests of the peer; ``signer`` signs every
+        request. Raises OSError, ValueError (no host) or RequestTimeout."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 _, protocol = await loop.create_connection(
-                    lambda: cls(address, lost, signer), host.strip("[]"), int(port), ssl=tls
+                    lambda: cls(address, lost, signer, told), host.strip("[]"), int(port), ssl=tls
                 )
         except TimeoutError:
             raise RequestTimeout(address, int(timeout_s * 1000)) from None
@@ -119,9 +127,11 @@ class Outbound(asyncio.Protocol):
             self.close()
             return
         for command in commands:
+            if not command.is_response:
+                self._on_told(command)
+                continue
             answer = self._pending.get(command.opaque)
-            # Requests from a name server (such as a new master's address) concern replication only.
-            if command.is_response and answer is not None and not answer.done():
+            if answer is not None and not answer.done():
                 answer.set_result(command)
 
     def connection_lost(self, error: Exception | None) -> None:
