@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +69,24 @@ def test_programs_with_routes_are_a_run_of_their_seed_too() -> None:
     users = ["producer", "delays", "transactions", "push", "pop"]
     first, again = (simulate(3, users=users) for _ in range(2))
     assert (first.broken, first.digest, first.steps) == (None, again.digest, again.steps)
+
+
+@pytest.mark.slow("two processes; the two tests above are the twins")
+def test_a_seed_is_the_same_run_in_every_process() -> None:
+    """Whatever order sets of texts have there."""
+    said = [
+        subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "--seed", "44"],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"PYTHONHASHSEED": number},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for number in ("1", "2")
+    ]
+    assert "digest" in said[0]
+    assert said[0].splitlines()[-1] == said[1].splitlines()[-1]
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
