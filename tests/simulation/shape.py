@@ -67,12 +67,12 @@ class Shape:
 def draw_shape(seed: int) -> Shape:
     chance = random.Random(f"shape {seed}")
     users: frozenset[str] = frozenset()
-    if chance.random() < 0.3:
+    if chance.random() < 0.25:
         users = frozenset(user for user in USERS if chance.random() < 0.4) or frozenset({"producer"})
     return Shape(
         "ASYNC_FLUSH" if chance.random() < 0.1 else "SYNC_FLUSH",
         1 if chance.random() < 0.15 else 2,
         users,
         chance.choice((1, 1, 8)),
-        chance.choice((0.6, 0.6, 3.0)),
+        chance.choice((1.0, 3.0)),
     )
