@@ -124,6 +124,11 @@ class Authority:
         """As ``Gate.may``."""
         return self.gate is not None and self.gate.may(session, kind, name, action)
 
+    def limited_user(self, session: Session) -> str:
+        """The name of the connection's user, whom limits are for; empty for a super user and for nobody."""
+        user = None if self.gate is None else self.gate.user_of(session)
+        return "" if user is None or user.is_super else user.name
+
     def is_same_user(self, session: Session, other: Session) -> bool:
         """Whether both connections are the same user's, or nobody's."""
         users = [None if self.gate is None else self.gate.user_of(each) for each in (session, other)]

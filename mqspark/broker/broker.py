@@ -379,6 +379,7 @@ class BrokerCore:
             authority.bound_connections()
             state.permits = authority.may
             state.clients.may_replace = authority.is_same_user
+            state.subscriptions.limited_user = authority.limited_user
         self.table_budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
         self.tables = Tables(
             state.clients.ledger,

@@ -142,6 +142,8 @@ class BrokerConfig:
     """Further groups are created by later heartbeats."""
     max_new_groups_per_connection: int = 5_000
     """Counts groups created by heartbeats, pulls and pops of one connection."""
+    max_new_groups_per_user: int = 20_000
+    """Counts those of all connections of a user who is not super, since the start."""
     max_client_table_bytes: int = 512 << 20
     """Memory for client data from heartbeats; enough for some 200,000 clients in 100,000 groups."""
     max_topic_table_bytes: int = 256 << 20
@@ -362,6 +364,7 @@ class BrokerConfig:
             "max_groups_per_heartbeat",
             "max_new_groups_per_heartbeat",
             "max_new_groups_per_connection",
+            "max_new_groups_per_user",
             "max_client_table_bytes",
             "max_topic_table_bytes",
             "max_group_table_bytes",

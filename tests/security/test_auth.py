@@ -174,6 +174,32 @@ def test_one_user_has_no_more_connections_than_its_share(guarded: Guarded) -> No
     assert guarded.one.config.max_connections_per_user == 5_000
 
 
+def test_one_user_makes_so_many_groups_over_whatever_connections(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_new_groups_per_user=5, new_authority=lambda: authority(tmp_path / "auth"))
+    try:
+        guarded = Guarded(bench, SignedPeer(bench.peer(), *ROOT), [], bench.clock)
+        guarded.topic("T")
+
+        def pulled(who: SignedPeer, group: str) -> bool:
+            answer = who.ask(R.PULL_MESSAGE, pull_ext("T", consumerGroup=group))
+            return "maxNewGroupsPerUser" not in (answer.remark or "")
+
+        mallory = guarded.user("mallory", "Topic:T Sub", "Group:m* Sub")
+        bob = guarded.user("bob", "Topic:T Sub", "Group:b* Sub")
+        made = []
+        for number in range(4):
+            peer = SignedPeer(bench.peer(), "mallory")
+            made += [pulled(peer, f"m{number}-{each}") for each in range(2)]
+            peer.peer.disconnect()
+        assert made == [True] * 5 + [False] * 3
+        assert pulled(mallory, "m0-0"), "what is there is used on"
+        assert pulled(bob, "b"), "others make their own"
+        assert pulled(guarded.root, "operators")
+        assert bench.broker.state.subscriptions.ledger.refused == 3
+    finally:
+        bench.close()
+
+
 def test_a_trusted_certificate_is_its_names_user_if_that_is_wanted(tmp_path: Path) -> None:
     audited: list[Audited] = []
     for is_wanted in (False, True):

@@ -41,6 +41,7 @@ SERVERS = {
     "Failures._free_ms": "MAX_KEYS, of MAX_USER_LENGTH",
     "Attempts._known": "MAX_KEYS, of MAX_USER_LENGTH",
     "Gate._connections": "one entry a connection",
+    "SubscriptionGroups._made_by": "one entry a user",
     "Acks._others": "one entry a request code",
     "Histogram._counts": "one entry a bound, which are fixed",
     "RpcTimes._rows": "one entry a combination of known codes that occurred",

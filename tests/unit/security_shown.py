@@ -217,8 +217,9 @@ SHOWN: dict[str, list[Shown]] = {
                 "security/test_registration::one_connection_makes_so_many_groups_whatever_it_asks",
                 f"{POLICIES}::the_table_is_bounded",
                 f"{AUTH}::one_user_has_no_more_connections_than_its_share",
+                f"{AUTH}::one_user_makes_so_many_groups_over_whatever_connections",
             ),
-            "limits of topics, groups and offsets by user: tables are shared by all users",
+            "limits by user of offsets, half messages, timers and what is parked: those tables are shared by all users",
         ),
         Shown(
             "no request holds a server",

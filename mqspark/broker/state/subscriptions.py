@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
@@ -64,6 +65,9 @@ class SubscriptionGroups:
         self.lmq = False
         """Whether groups that read light message queues exist without being in the table
         (LmqSubscriptionGroupManager)."""
+        self.limited_user: Callable[[Session], str] = lambda session: ""
+        """Whose groups are counted together; empty: nobody's in particular."""
+        self._made_by: Counter[str] = Counter()
 
     def __contains__(self, group: str) -> bool:
         return group in self._table or (self.lmq and is_lmq(group))
@@ -100,9 +104,14 @@ class SubscriptionGroups:
         most = self._config.max_new_groups_per_connection
         if not isinstance(made, int) or made >= most:
             raise self.ledger.refuse(most, most, "maxNewGroupsPerConnection", of=" made over one connection")
+        user, most = self.limited_user(session), self._config.max_new_groups_per_user
+        if user and self._made_by[user] >= most:
+            raise self.ledger.refuse(most, most, "maxNewGroupsPerUser", of=f" made by User:{user}")
         created = SubscriptionGroupConfig(group_name=group)
         self.put(created)
         session.attributes[_MADE] = made + 1
+        if user:
+            self._made_by[user] += 1
         return created
 
     def configured(self, group: str) -> SubscriptionGroupConfig | None:
