@@ -16,10 +16,12 @@ from mqspark_server.settings.reported import more_of_namesrv
 from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
 from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.startup import ProcessApp, remoting_server
+from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in, or with a controller
     from mqspark.auth.authority import Authority
     from mqspark_server.controller_app import ControllerApp
+    from mqspark_server.net.tcp import RemotingServer
 
 __all__ = ["NameServerApp"]
 
@@ -33,6 +35,9 @@ class NameServerApp(ProcessApp):
         super().__init__(clock or SystemClock(), settings.unused)
         self.settings = settings
         self.core: NameServer | None = None
+        self.server: RemotingServer | None = None
+        self.http_url: str | None = None
+        """With httpPort."""
         self.controller: ControllerApp | None = None
         """With enableControllerInNamesrv: a core and a port of its own."""
 
@@ -75,12 +80,31 @@ class NameServerApp(ProcessApp):
         housekeeper = Housekeeper(core, worker, lambda: server.write_outbox())
 
         ends.on_stop(housekeeper.finish)
-        server = remoting_server("namesrv", core, outbox, config, housekeeper.after_turn)
+        server = self.server = remoting_server("namesrv", core, outbox, config, housekeeper.after_turn)
         ends.on_stop(server.close)
         with listening("name server", sock):
             await server.listen(sock)
         server.start()
         housekeeper.start()
         self.address = f"{local_address() if host in WILDCARDS else host}:{port}"
+        self._start_http(worker)
         self.lifecycle.advance(Phase.READY)
         log.info("name server at %s", self.address)
+
+    def _start_http(self, worker: Worker) -> None:
+        config = self.settings.server
+        if config.http_port is None:
+            return
+        sock = bind("HTTP", config.http_bind_address, config.http_port)
+        self._ends.always(sock.close)
+        http = HttpServer(sock, self._build_api, worker, config.http_max_connections)
+        with listening("HTTP", sock):
+            http.start()
+        self._ends.always(http.stop)
+        self.http_url = http.url
+
+    def _build_api(self) -> object:
+        from mqspark_server.web.namesrvapi import create_namesrv_api
+
+        config = self.settings.server
+        return create_namesrv_api(self, (*config.http_allowed_hosts.split(";"), config.http_bind_address))

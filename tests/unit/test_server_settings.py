@@ -161,8 +161,8 @@ def test_a_name_server_refuses_what_only_brokers_have() -> None:
     for key in ("flushDiskType", "brokerName", "maxTopics", "metrics_max_series", "fastPortEnable"):
         with pytest.raises(ConfigError, match=f"^f: {key} is a setting of brokers, not of name servers$"):
             namesrv_settings({}, Layer("f", {key: "1"}))
-    for key in ("httpPort", "http_port", "httpEnable"):
-        says = f"^--set: {key} is a setting of brokers, not of name servers; a name server has no HTTP port$"
+    for key in ("httpEnable", "httpTlsCertPath"):
+        says = f"^--set: {key} is a setting of brokers, not of name servers; it has HTTP when httpPort is set$"
         with pytest.raises(ConfigError, match=says):
             namesrv_settings({}, override_layer([f"{key}=1"]))
         with pytest.raises(ConfigError, match=says.replace("--set: ", "")):
@@ -306,9 +306,10 @@ def test_the_shipped_toml_documents_every_key_and_nothing_else(name: str, classe
         documented |= {prefix + key for key in re.findall(r"^(?:# )?([\w.]+) = ", section, re.MULTILINE)}
     known = {rocketmq_key(spec) for cls in classes for spec in known_keys(cls).values()}
     if name != "broker.toml":
-        known -= {"httpEnable", "httpBindAddress", "httpPort", "fastPortEnable"}
-        known -= {"httpAllowedHosts", "httpMaxConnections", "metricsMaxSeries", "httpAllowPlaintext"}
+        known -= {"httpEnable", "fastPortEnable", "metricsMaxSeries", "httpAllowPlaintext"}
         known -= {key for key in known if key.startswith("httpTls")}
+    if name == "controller.toml":
+        known -= {"httpBindAddress", "httpPort", "httpAllowedHosts", "httpMaxConnections"}
     if name == "namesrv.toml":
         known -= {"useTLS"}
         known -= {key for key in known if key.startswith("tls.client.")}

@@ -399,6 +399,10 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
     with _from(*layers):
         server.check()
         server.check_certificates(auth)
+        if server.http_port is not None and auth.authentication_enabled:
+            raise ConfigError(
+                "a name server with users has no HTTP port yet: leave httpPort out", key="httpPort"
+            )
     namesrv.kv_config_path = namesrv.kv_config_path and _path(namesrv.kv_config_path)
     settings = NamesrvSettings(server, namesrv, auth, unused, file=_file_of(layers))
     for controller in more:
@@ -501,6 +505,8 @@ def _unknown(key: str, names: Iterable[str]) -> ConfigError:
 
 
 _OF_BROKER_SHELLS = ("fast_port_enable", "use_tls")
+_OF_HTTP = ("http_port", "http_bind_address", "http_max_connections", "http_allowed_hosts")
+"""Settings of HTTP that a name server has, too."""
 
 
 def _of_brokers_only() -> set[str]:
@@ -508,7 +514,8 @@ def _of_brokers_only() -> set[str]:
     of_shells = {
         key
         for key, spec in known_keys(ServerConfig).items()
-        if spec.name.startswith(("http_", "metrics_", "tls_client_")) or spec.name in _OF_BROKER_SHELLS
+        if spec.name not in _OF_HTTP
+        and (spec.name.startswith(("http_", "metrics_", "tls_client_")) or spec.name in _OF_BROKER_SHELLS)
     }
     of_brokers = known_keys(BrokerConfig).keys() | known_keys(StoreConfig).keys()
     return of_shells | (of_brokers - known_keys(ServerConfig).keys() - known_keys(NamesrvConfig).keys())
@@ -519,7 +526,7 @@ _OF_BROKERS_ONLY = frozenset(_of_brokers_only())
 
 def _check_name_server_has(key: str) -> None:
     if key in _OF_BROKERS_ONLY:
-        why = "; a name server has no HTTP port" if key.startswith("http") else ""
+        why = "; it has HTTP when httpPort is set" if key.startswith("http") else ""
         raise ConfigError(f"{key} is a setting of brokers, not of name servers{why}", key=key)
 
 

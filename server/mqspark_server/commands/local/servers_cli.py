@@ -71,7 +71,11 @@ def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
     log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
     app = NameServerApp(settings)
-    serve(app, lambda: f"READY namesrv={app.address}{_of_controller(app.controller)}")
+    serve(app, lambda: f"READY namesrv={app.address}{_of_controller(app.controller)}{_of_http(app.http_url)}")
+
+
+def _of_http(url: str | None) -> str:
+    return "" if url is None else f" http={url}"
 
 
 def _of_controller(app: ControllerApp | None) -> str:
