@@ -162,7 +162,9 @@ def test_a_name_server_refuses_what_only_brokers_have() -> None:
         with pytest.raises(ConfigError, match=f"^f: {key} is a setting of brokers, not of name servers$"):
             namesrv_settings({}, Layer("f", {key: "1"}))
     for key in ("httpEnable", "httpTlsCertPath"):
-        says = f"^--set: {key} is a setting of brokers, not of name servers; it has HTTP when httpPort is set$"
+        says = (
+            f"^--set: {key} is a setting of brokers, not of name servers; it has HTTP when httpPort is set$"
+        )
         with pytest.raises(ConfigError, match=says):
             namesrv_settings({}, override_layer([f"{key}=1"]))
         with pytest.raises(ConfigError, match=says.replace("--set: ", "")):
