@@ -236,6 +236,8 @@ class BrokerConfig:
     use_pid_cold_ctr_strategy: bool = field(default=True, metadata={"key": "usePIDColdCtrStrategy"})
     """By the last ten periods (a PID controller); otherwise by this one alone."""
 
+    open_telemetry_enable: bool = False
+    """Whether stored messages that come with a trace get a span; what becomes of it is up to the process's SDK."""
     archive_url: str = ""
     """The table of the job ``archive``: its messages are served when the log no longer has them; "": none."""
     archive_cache_path: str = ""

@@ -46,6 +46,7 @@ from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
+    from mqspark_server.brokerspans import BrokerSpans
     from mqspark_server.console.pages import ClusterAt
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
@@ -91,6 +92,8 @@ class BrokerApp(ProcessApp):
         """How long a start and a stop wait for name servers."""
         self.loopback_token = os.environ.get(LOOPBACK_TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         self.more_handlers: dict[int, Handler] = {}
+        self._spans: BrokerSpans | None = None
+        """With openTelemetryEnable."""
 
     @property
     def store_path(self) -> Path:
@@ -298,6 +301,11 @@ class BrokerApp(ProcessApp):
             more_handlers=self.more_handlers,
             utc_offset_ms=local_utc_offset_ms,
         )
+        if self.config.open_telemetry_enable:
+            from mqspark_server.brokerspans import BrokerSpans
+
+            self._spans = BrokerSpans(core)
+            core.handlers = self._spans.wrap(core.handlers)
         server = remoting_server(
             self.config.broker_name, core, outbox, self.settings.server, self._after_turn, core.overload
         )
@@ -385,6 +393,7 @@ class BrokerApp(ProcessApp):
     # --- what the parts tell each other ---
 
     def _flushed(self) -> None:
+        self._end_spans()
         if self.parts is not None:
             self._replicate(self.parts)
             self.parts.server.write_outbox()
@@ -394,12 +403,18 @@ class BrokerApp(ProcessApp):
         if parts.following is not None:
             parts.following.turned()
 
+    def _end_spans(self) -> None:
+        if self._spans is not None:
+            self._spans.progress()
+
     def _replicated(self) -> None:
+        self._end_spans()
         if self.parts is not None:
             self.parts.core.replicated()
             self.parts.server.write_outbox()
 
     def _after_turn(self) -> None:
+        self._end_spans()
         parts = self.parts
         if parts is not None:
             parts.flusher.after_turn()

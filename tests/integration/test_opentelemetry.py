@@ -74,6 +74,33 @@ def test_one_trace_from_send_to_listener() -> None:
         assert spans("send Traced")[2].attributes["messaging.batch.message_count"] == 3  # type: ignore[index]
 
 
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_broker_takes_part_if_it_is_asked(monkeypatch: pytest.MonkeyPatch, flush: str) -> None:
+    """From the request to the acknowledgement; only messages that come with a trace."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    get_tracer = trace.get_tracer
+    monkeypatch.setattr(trace, "get_tracer", lambda name, **more: get_tracer(name, tracer_provider=provider))
+    with Broker(settings={"openTelemetryEnable": True, "flushDiskType": flush}) as broker:
+        with Producer(broker.namesrv, group="p", interceptors=[OpenTelemetry()]) as producer:
+            producer.send(Message.of("Traced", "x"))
+        with Producer(broker.namesrv, group="q") as producer:
+            producer.send(Message.of("Plain", "x"))
+
+        def found() -> dict[str, ReadableSpan]:
+            return {span.name: span for span in exporter.get_finished_spans()}
+
+        spans = eventually(lambda: len(found()) == 2 and found())
+    send, store = spans["send Traced"], spans["store Traced"]
+    assert store.kind is SpanKind.SERVER
+    assert store.parent is not None
+    assert send.context is not None
+    assert store.parent.span_id == send.context.span_id
+    assert dict(store.attributes or {})["messaging.system"] == "rocketmq"
+    assert "messaging.rocketmq.message.physical_offset" in (store.attributes or {})
+
+
 def test_without_an_sdk_nothing_happens() -> None:
     with Broker() as broker, Producer(broker.namesrv, group="p", interceptors=[OpenTelemetry()]) as producer:
         assert producer.send(Message.of("Plain", "x")).message_id

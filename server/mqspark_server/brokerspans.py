@@ -1,0 +1,110 @@
+"""Spans of OpenTelemetry for the messages that a broker stores (openTelemetryEnable).
+
+A message that comes with a trace, in its property ``traceparent``, gets a span ``store TOPIC``: from its request to its
+acknowledgement, which waits for the disk and the slaves as the settings say. Batches and messages without a trace get
+none. Uses the API alone: what becomes of spans is up to the SDK that the process was started with
+(opentelemetry-instrument).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mqspark.errors import ConfigError
+from mqspark.message import decode_properties
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from mqspark.broker.broker import BrokerCore
+
+__all__ = ["BrokerSpans"]
+
+MAX_OPEN = 10_000
+"""Spans that wait for an acknowledgement; further ones end with their request."""
+_FIELDS = {
+    int(RequestCode.SEND_MESSAGE): ("topic", "properties"),
+    int(RequestCode.SEND_MESSAGE_V2): ("b", "i"),
+}
+
+
+class BrokerSpans:
+    """Of one broker. Raises ConfigError without the package opentelemetry-api."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        try:
+            from opentelemetry import propagate, trace
+        except ImportError:
+            raise ConfigError(
+                "openTelemetryEnable needs opentelemetry-api: pip install 'mqspark[otel]'",
+                key="openTelemetryEnable",
+            ) from None
+        self._core = core
+        self._trace, self._propagate = trace, propagate
+        self._tracer = trace.get_tracer("mqspark.broker")
+        self._open: deque[tuple[int, Span]] = deque()
+        """The log position up to which everything has to be acknowledged, and the span."""
+
+    def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        return {
+            code: self._traced(handler) if code in _FIELDS else handler for code, handler in handlers.items()
+        }
+
+    def progress(self) -> None:
+        """More may be acknowledged."""
+        opened = self._open
+        if opened:
+            acked = min(self._core.store.acked_offset, self._core.replicas.confirmed)
+            while opened and opened[0][0] <= acked:
+                opened.popleft()[1].end()
+
+    def _traced(self, handler: Handler) -> Handler:
+        def handle(session: Session, command: Command) -> bytes | Slices | None:
+            span = self._begin(command)
+            if span is None:
+                return handler(session, command)
+            store = self._core.store
+            before = store.max_physical_offset
+            try:
+                answer = handler(session, command)
+            except Exception as error:
+                span.set_status(self._trace.StatusCode.ERROR, str(error)[:200])
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.end()
+                raise
+            end = store.max_physical_offset
+            if answer is None and end > before and len(self._open) < MAX_OPEN:
+                span.set_attribute("messaging.rocketmq.message.physical_offset", before)
+                self._open.append((end, span))
+            else:
+                span.end()
+            return answer
+
+        return handle
+
+    def _begin(self, command: Command) -> Span | None:
+        topic_field, properties_field = _FIELDS[command.code]
+        text = command.ext.get(properties_field, "")
+        if "traceparent\x01" not in text:
+            return None
+        topic = command.ext.get(topic_field, "")[:255]
+        return self._tracer.start_span(
+            f"store {topic}",
+            context=self._propagate.extract(decode_properties(text)),
+            kind=self._trace.SpanKind.SERVER,
+            attributes={
+                "messaging.system": "rocketmq",
+                "messaging.operation.name": "store",
+                "messaging.destination.name": topic,
+                "messaging.message.body.size": len(command.body),
+                "server.address": self._core.config.broker_ip1,
+                "server.port": self._core.config.listen_port,
+            },
+        )
