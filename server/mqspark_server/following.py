@@ -291,6 +291,7 @@ class Following:
             "behindBytes": follower.behind_bytes,
             "bytesPerSecond": follower.bytes_per_s,
             "problems": dict(self.problems),
+            **({} if self._acting is None else self._acting.as_dict()),
         }
 
     async def finish(self) -> None:

@@ -287,6 +287,8 @@ def test_delayed_messages_go_to_other_brokers_and_count_once_they_are_stored(pai
             bridge.stored(message.position)
     pair.run(100)
     assert delay_offset(pair.slave, 2) == len(texts)
+    shown = {"acting": True, "delivering": True, "delivered": len(texts), "refused": 0}
+    assert acting_of(pair.slave).as_dict() == shown
 
 
 def delay_offset(bench: Bench, level: int) -> int | None:

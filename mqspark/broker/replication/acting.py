@@ -186,6 +186,15 @@ class ActingMaster:
         if self._acknowledging is not None:
             self._acknowledging.end_turn()
 
+    def as_dict(self) -> dict[str, object]:
+        """The state for the health report."""
+        return {
+            "acting": self.is_acting,
+            "delivering": self.is_delivering,
+            "delivered": sum(bridge.stored_count for bridge in self.bridges),
+            "refused": sum(bridge.lost_count for bridge in self.bridges),
+        }
+
     # --- decision ---------------------------------------------------------------------------------------------
 
     @property
