@@ -404,3 +404,15 @@ def test_a_topic_that_was_deleted_stays_away(tmp_path: Path) -> None:
         if answer.code == ResponseCode.SUCCESS:
             assert all(int(message.properties["n"]) >= 10_000 for message in decode_records(answer.body))
         client.close()
+
+
+def test_the_brokers_own_topics_are_read_from_the_log_alone(broker: Broker) -> None:
+    """Its services do not wait for an archive, whatever the job was told to archive."""
+    parts = broker.apps[0].parts
+    assert parts is not None
+    archived = parts.archived
+    assert archived is not None
+    for topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"):
+        assert broker.call(lambda topic=topic: archived.sure_begin(topic, 0, 7)) == 7
+        got = broker.call(lambda topic=topic: archived.get(topic, 0, 3, 7, 9, 1, 1, None))
+        assert (got.status.name, got.next_offset) == ("OFFSET_TOO_SMALL", 7)

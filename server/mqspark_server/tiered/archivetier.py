@@ -25,6 +25,7 @@ import msgspec
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError, StoreCorrupt, StoreUnreadable
 from mqspark.logs import sparing
+from mqspark.message import is_system_topic
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.older import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
@@ -231,7 +232,10 @@ class ArchivedMessages:
         return log_begin if found is None else found
 
     def _bounds_for(self, topic: str, queue_id: int, log_begin: int) -> tuple[int, int]:
-        """What the archive has of the queue. Raises NotAtHand while it may have more than was seen."""
+        """What the archive has of the queue. Raises NotAtHand while it may have more than was seen. The broker's own
+        topics are read by services that do not wait, and from the log alone."""
+        if is_system_topic(topic):
+            return log_begin, log_begin
         bounds = None if self._bounds is None else self._bounds.get((topic, queue_id))
         if self._bounds is None or (
             (bounds is None or bounds[1] < log_begin) and self._known_to < self._store.min_physical_offset
@@ -406,7 +410,7 @@ class ArchivedMessages:
             self._bounds = {
                 (topic, queue_id): (first, end)
                 for topic, queue_id, first, end in rows
-                if floors.get(topic) == self._floors.get(topic)
+                if floors.get(topic) == self._floors.get(topic) and not is_system_topic(topic)
             }
             self._known_to = request["known_to"]
             self._found.clear()
