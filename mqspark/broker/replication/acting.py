@@ -294,7 +294,7 @@ class ActingMaster:
             self._failed(error)
             return
         self._delays.begin(self._delayed)
-        self._revival = ActingRevival(self._state, self._copies, self._timed.stored, self._is_timer_idle)
+        self._revival = ActingRevival(self._state, self._copies, self._timed.settle, self._is_timer_idle)
         self._revival.load()
         self._timed.keepers = {self._revival.topic: self._revival.keep}
         self._acknowledging = ActingAcks(self._state, self._revival, self._acks)

@@ -227,11 +227,16 @@ class EscapeBridge:
 
     def stored(self, position: int, *, is_lost: bool = False) -> None:
         """Another broker has stored the message, or (``is_lost``) nobody ever will."""
+        if self.is_waiting(position):
+            self.stored_count += not is_lost
+            self.lost_count += is_lost
+            self.settle(position)
+
+    def settle(self, position: int) -> None:
+        """Nothing is left to do for what was put, or kept, at this position."""
         size_bytes = self._open.pop(position, None)
         if size_bytes is not None:
             self.ledger.free(size_bytes)
-            self.stored_count += not is_lost
-            self.lost_count += is_lost
 
     def is_waiting(self, position: int) -> bool:
         """Whether the message still has to be stored."""
