@@ -219,7 +219,11 @@ class BrokerApp(ProcessApp):
         self._ends.on_kill(abandon)
         report = await flush_worker.run(store.open)
         self._note_recovery(report)
+        await flush_worker.run(partial(self._mend, store, report))
         return store
+
+    def _mend(self, store: MessageStore, report: RecoveryReport) -> None:
+        """What a start does about a log with holes, in the thread that flushes. Here it keeps all that is valid."""
 
     def _note_recovery(self, report: RecoveryReport) -> None:
         self.recovery = dataclasses.asdict(report)

@@ -32,9 +32,12 @@ from mqspark.errors import MQError, NotNow, StoreError
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.store.config import FlushDiskType
 from mqspark.store.disk.brokeridentity import IdentityFiles
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.log.epochs import begin_term
+from mqspark.store.recovery.recoveryreport import RecoveryReport
+from mqspark.store.store import MessageStore
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.net.addresses import BrokerSockets
 from mqspark_server.net.outbound import Outbound
@@ -159,6 +162,10 @@ class ControlledApp(BrokerApp):
             ha_listen_port=self.config.ha_listen_port,
         )
         self.settings = dataclasses.replace(self.settings, server=server, broker=broker)
+
+    def _mend(self, store: MessageStore, report: RecoveryReport) -> None:
+        if self.settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH:  # else it may be acknowledged
+            store.copy.cut_at_hole(report)
 
     async def _change_part(self, change: Term) -> None:
         """End the parts inside, and start them anew."""

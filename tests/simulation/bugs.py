@@ -35,6 +35,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.queue.consumequeue import FILLER_SIZE
+from mqspark_server.controlled_app import ControlledApp
 from tests.simulation.disk import SimulatedFiles
 from tests.simulation.shape import draw_shape
 from tests.simulation.simulation import Bug, Result, simulate
@@ -218,6 +219,12 @@ def _too_far(found: Any) -> Any:
     return found if found is None else (found[0], found[0].start)
 
 
+plant(
+    "a master keeps holes that no slave copies",
+    ControlledApp,
+    "_mend",
+    lambda right: lambda self, store, report: None,
+)
 plant(
     "a log that is being taken back is read",
     ControlledReplicas,

@@ -153,7 +153,7 @@ class CutBackJob:
             self._failed(failure)
             return
         _log.warning(
-            "the log differed from the master's: %d bytes from %d on (%d queue entries) were taken back, saved in %s",
+            "%d bytes of the log from %d on (%d queue entries) were taken back, and are saved in %s",
             self._end - position,
             position,
             removed,

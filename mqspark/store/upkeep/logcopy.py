@@ -22,6 +22,7 @@ from mqspark.store.queue.batchqueue import BatchTable
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.copying import LogCopier
+from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cutback import CutBackJob, last_whole_record, walk_records
 
@@ -166,6 +167,20 @@ class LogCopy:
             self._gated_before_cut = self._pipeline.is_gated
             self._pipeline.show_all()  # what is cut has its queue entries
         self._cut_back_to = position
+
+    def cut_at_hole(self, report: RecoveryReport) -> None:
+        """Take the log back, at once, to the first hole that a power cut has left behind what was synced: a slave
+        copies no hole, so that nothing behind it would ever be replicated. Only for a log of which nothing counts that
+        is not synced. For the start, after ``MessageStore.open``; blocking. Raises OSError, DiskFull."""
+        hole = min((low for low, _ in report.damaged if low >= report.sure_position), default=None)
+        if hole is None:
+            return
+        self.cut_back(hole)
+        job = self.job()
+        if job is None:
+            raise RuntimeError("a store that was just opened has nothing to write")
+        job.run()
+        job.done()
 
     @property
     def is_cutting(self) -> bool:
