@@ -117,6 +117,9 @@ SERVERS = {
     "LongWork.running": "MAX_RUNNING",
     "LongWork._waiting": "connections, which are not read while theirs waits",
     # --- the store: as many as there are files, or writes in a turn
+    "BatchTable.light": "bounded queues",
+    "QueueTable.light": "bounded queues",
+    "TableNotices._followers": "MAX_FOLLOWERS",
     "BatchTable.batch_topics": "topics of the bounded topic table",
     "QueueTable.batch_topics": "topics of the bounded topic table",
     "EndsFile._changed": "queues of bounded tables, and those deleted, that the next checkpoint records",
