@@ -23,13 +23,12 @@ from mqspark.broker.replication.term import Term
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
-from mqspark.broker.transaction.transactions import TransactionService
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.config import INT64_MAX
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
 from mqspark.controller.statefile import StateFile
-from mqspark.message import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANSACTION_COMMIT_TYPE
+from mqspark.message import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from mqspark.namesrv.routes import RouteTable
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
@@ -379,13 +378,6 @@ plant(
     lambda right: lambda state: _none_open(state, right),
     needs="transactions",
 )
-plant(
-    "a rollback that a check brings commits",
-    TransactionService,
-    "end",
-    lambda right: lambda self, session, command: right(self, session, _committing(command)),
-    needs="transactions",
-)
 
 
 def _none_open(state: Any, right: Callable[[Any], Any]) -> Any:
@@ -393,12 +385,6 @@ def _none_open(state: Any, right: Callable[[Any], Any]) -> Any:
     for offset in range(state.store.max_offset(TRANS_HALF_TOPIC, 0)):
         found.decisions.decide(offset)
     return found
-
-
-def _committing(command: Any) -> Any:
-    if command.ext.get("fromTransactionCheck") == "true":
-        command.ext["commitOrRollback"] = str(TRANSACTION_COMMIT_TYPE)
-    return command
 
 
 # --- POP ---
