@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from mqspark.broker.state.histogram import Histogram
 from mqspark.broker.state.puttimes import PutTimes
-from mqspark.broker.state.rpctimes import RpcTimes
+from mqspark.broker.state.rpctimes import Rpc, RpcTimes
 from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_response
@@ -19,6 +20,8 @@ from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.dispatch import Refusal
 
 __all__ = ["Acks", "Deferred", "Receiver"]
+
+SENT = Rpc(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, waited=False)
 
 
 class Receiver(Protocol):
@@ -32,6 +35,8 @@ class Acks:
         """``rpc``: what also counts the waiting times, by request."""
         self._clock = clock
         self._rpc = RpcTimes(clock) if rpc is None else rpc
+        self._sent: Histogram | None = None
+        """The row of successful SEND_MESSAGE_V2, from the first one on."""
         self._others: dict[int, int] = {}
         """Request code → how many answers to it this turn has added; to SEND_MESSAGE_V2 are all the rest."""
         self.took_ms = 0
@@ -98,7 +103,8 @@ class Acks:
                 else:
                     session.send(frame)
             took_ms, count = now_ms - added_ms, before - len(waiting)
-            self.took_ms = max(self.took_ms, took_ms)
+            if took_ms > self.took_ms:
+                self.took_ms = took_ms
             self.times.record(took_ms, count)
             if turn_end > acked:
                 turns.appendleft((turn_end, added_ms, others))
@@ -113,7 +119,13 @@ class Acks:
                 self._rpc.record(code, ResponseCode.SUCCESS, took_ms, number)
                 count -= number
         if count > 0:
-            self._rpc.record(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, took_ms, count)
+            sent = self._sent
+            if sent is None:
+                sent = self._sent = self._rpc.row(SENT)
+            if took_ms:
+                sent.record(took_ms, count)
+            else:
+                sent.quick += count
 
     def fail(self, remark: str) -> None:
         """The store accepted messages and could not keep its guarantee: answer all waiting sends with an error."""
