@@ -111,7 +111,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield serving(stack, tmp_path_factory.mktemp("signed"), {})
 
 
-@pytest.fixture(scope="module", params=["java-JSON", "java-ROCKETMQ", "go", "cpp"])
+SPINNING = pytest.mark.slow("the C++ client's threads spin; Java and Go are the fast twins")
+
+
+@pytest.fixture(
+    scope="module", params=["java-JSON", "java-ROCKETMQ", "go", pytest.param("cpp", marks=SPINNING)]
+)
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     language, _, header = request.param.partition("-")
     folder = tmp_path_factory.mktemp(language)
