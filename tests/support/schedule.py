@@ -1,7 +1,7 @@
 """Which tests go to one worker together, and in which order the workers get them: the long ones first.
 
-What shares sessions, JVMs and clusters is a group, so that each is started once: most of Spark, and two halves of
-interop. Elsewhere a file is a group, or where its tests share nothing each test. ``SECONDS`` need only be roughly
+What shares sessions, JVMs and clusters is a group, so that each is started once: Spark and its jobs, and three parts
+of interop. Elsewhere a file is a group, or where its tests share nothing each test. ``SECONDS`` need only be roughly
 right; who adds a test of more than ten seconds adds or raises an entry.
 """
 
@@ -13,19 +13,30 @@ from xdist.scheduler import LoadScopeScheduling
 
 __all__ = ["Scheduling", "group_of", "is_late", "seconds_of"]
 
-SPARK, DRIVERS = "spark", "spark: drivers of their own"
-BROKERS, CLIENTS = "interop: brokers of their own", "interop: clients"
+SPARK, JOBS, DRIVERS = "spark", "spark: jobs", "spark: drivers of their own"
+BROKERS, CLIENTS, TOPICS = "interop: brokers of their own", "interop: clients", "interop: topics and users"
 GROUPS = {
     # They kill or choose their driver, and do not need the session.
     "tests/spark/test_versions.py": DRIVERS,
     "tests/spark/test_work_kills.py": DRIVERS,
+    **{
+        f"tests/spark/test_{name}.py": JOBS
+        for name in ("archive", "compact", "job_schedule_runs", "jobs", "object_store_jobs", "redeliver")
+    },
     "tests/spark/": SPARK,
     "tests/interop/test_work_queue.py": SPARK,
+    **{
+        f"tests/interop/test_{name}.py": TOPICS
+        for name in (
+            "auth", "cold_reads", "console_pages_of", "lite", "metrics", "priority", "proxy", "signed_clients",
+            "tiered_reads_java",
+        )
+    },
     **{
         f"tests/interop/test_{name}.py": BROKERS
         for name in (
             "compaction_directory", "credentials", "delay_directory", "differential", "mixed_cluster", "old_clients",
-            "overload", "proxy", "python_client", "replication", "restart", "slave_of_rocketmq", "static_topics",
+            "overload", "python_client", "replication", "restart", "slave_of_rocketmq", "static_topics",
             "store_directory", "tls",
         )
     },
@@ -34,10 +45,12 @@ GROUPS = {
 """By the begin of a test's id; the first that fits."""
 EACH_ALONE = ("tests/crash/", "tests/property/", "tests/simulation/")
 SECONDS = {
-    SPARK: 390,
-    BROKERS: 195,
-    CLIENTS: 270,
-    DRIVERS: 115,
+    SPARK: 250,
+    CLIENTS: 240,
+    BROKERS: 200,
+    TOPICS: 180,
+    JOBS: 140,
+    DRIVERS: 60,
     "tests/security/test_damaged_stores.py": 45,
     "tests/integration/test_client_tools.py": 30,
     "tests/security/test_unread.py": 40,
