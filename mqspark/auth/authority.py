@@ -15,9 +15,11 @@ from mqspark.auth.users import Cipher, Users, UserStatus, UserType
 from mqspark.bounded import Ledger
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError, StoreCorrupt
+from mqspark.extensions import AuthenticationProvider
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
+from mqspark.protocol.extending import Loaded
 from mqspark.protocol.session import Session
 from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
@@ -62,6 +64,8 @@ class Authority:
             self._make_first_users()
         self._waiting: list[tuple[Session, bytes, int]] = []
         self.ledger = Ledger("changedUsers", lambda: MAX_WAITING_BYTES, "Authority._waiting")
+        self.provider: Loaded[AuthenticationProvider] | None = None
+        """Asked before a signature is looked at; set before the first ``guard``."""
         self.gate: Gate | None = None
         """None before the first ``guard``."""
         self.copy: UserCopy | None = None
@@ -97,7 +101,9 @@ class Authority:
     def guard(self, handlers: Mapping[int, Handler], facts: Facts) -> dict[int, Handler]:
         """These handlers and those of users and policies, behind the gate. It is made by the first call, whose
         ``facts`` hold for all."""
-        gate = self.gate = self.gate or Gate(self.config, self.users, facts, self._audit, self._clock)
+        gate = self.gate = self.gate or Gate(
+            self.config, self.users, facts, self._audit, self._clock, self.provider
+        )
         inner = self.config.inner_credentials
         admin = AuthAdmin(
             self.users,
@@ -123,6 +129,11 @@ class Authority:
     def may(self, session: Session, kind: Kind, name: str, action: Action) -> bool:
         """As ``Gate.may``."""
         return self.gate is not None and self.gate.may(session, kind, name, action)
+
+    def user_name(self, session: Session) -> str:
+        """The name of the user of the connection's present request; empty for nobody."""
+        user = None if self.gate is None else self.gate.user_of(session)
+        return "" if user is None else user.name
 
     def limited_user(self, session: Session) -> str:
         """The name of the connection's user, whom limits are for; empty for a super user and for nobody."""

@@ -16,6 +16,8 @@ from mqspark.protocol.signature import Signer
 
 __all__ = ["AuthConfig"]
 
+DEFAULT_PROVIDER = "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider"
+
 
 @dataclass(slots=True)
 class AuthConfig:
@@ -33,6 +35,9 @@ class AuthConfig:
     inner_client_authentication_credentials: str = field(default="", repr=False)
     """``{"accessKey":…,"secretKey":…}``: how this server signs to others of the cluster; also made as super
     user, unless the user is there."""
+    authentication_provider: str = ""
+    """The entry point of an extension that says who sent a request (mqspark.extensions.AuthenticationProvider); empty,
+    or RocketMQ's default class: the signature says it."""
     authentication_whitelist: str = ""
     """``code,code``: requests that need no signature."""
     authorization_whitelist: str = ""
@@ -65,6 +70,12 @@ class AuthConfig:
         if self.authenticate_by_certificate and not self.authentication_enabled:
             raise ConfigError(
                 "authenticateByCertificate needs authenticationEnabled", key="authenticateByCertificate"
+            )
+        if self.authentication_provider.strip() == DEFAULT_PROVIDER:
+            self.authentication_provider = ""
+        if self.authentication_provider and not self.authentication_enabled:
+            raise ConfigError(
+                "authenticationProvider needs authenticationEnabled", key="authenticationProvider"
             )
         if self.migrate_auth_from_v1_enabled and not (self.authentication_enabled and self.plain_acl_path):
             raise ConfigError(

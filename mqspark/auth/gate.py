@@ -3,6 +3,7 @@
 AuthorizationPipeline).
 
 With authenticateByCertificate an unsigned request is that of the user whom the connection's client certificate names.
+With authenticationProvider an extension is asked first.
 
 A server without authentication has no gate, and its handlers are called as they are. A connection's last user and the
 decisions for it are kept, until users or policies change.
@@ -19,6 +20,7 @@ import hmac
 import ipaddress
 from collections import Counter
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mqspark.auth.access import TABLE, AskedFor, Facts, Row, accesses
@@ -27,10 +29,12 @@ from mqspark.auth.failures import Attempts
 from mqspark.auth.policies import Access, Action, Kind, Ruling
 from mqspark.auth.users import User, Users, UserStatus
 from mqspark.clock import Clock, SystemClock
+from mqspark.extensions import AuthenticationProvider, PresentedCredentials
 from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal
+from mqspark.protocol.extending import Loaded
 from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import ACCESS_KEY, SIGNATURE, Signer, content_of
 from mqspark.protocol.slices import Slices
@@ -106,8 +110,10 @@ class Gate:
         facts: Facts,
         audit: Callable[[Audited], None] = lambda audited: None,
         clock: Clock | None = None,
+        provider: Loaded[AuthenticationProvider] | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
+        self._provider = provider
         self.attempts = Attempts()
         self._users = users
         self._facts = facts
@@ -150,6 +156,10 @@ class Gate:
             return self._vouched(session, vouched, command.code)
         if command.code in self._unsigned:
             return None
+        if self._provider is not None:
+            provided = self._provided(session, command, self._provider)
+            if provided is not None:
+                return provided
         ext = command.ext
         name, given = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         certified = session.attributes.get(CERTIFICATE_NAME) if self._believes_certificates else None
@@ -182,6 +192,50 @@ class Gate:
             self.attempts.let_in(_address(session), name)
             self._count(session, command.code, known.user)
         session.attributes[_KNOWN] = known
+        return known
+
+    def _provided(
+        self, session: Session, command: Command, provider: Loaded[AuthenticationProvider]
+    ) -> KnownUser | None:
+        """The user whom the provider names; None: the signature decides. Raises Refusal."""
+        ext, code = command.ext, command.code
+        claimed = ext.get(ACCESS_KEY, "")
+        known = session.attributes.get(_KNOWN)
+        if not isinstance(known, KnownUser) or self._is_stale(known):
+            self._check_failures(session, code, claimed)
+        certified = session.attributes.get(CERTIFICATE_NAME)
+        try:
+            content = content_of(ext)
+        except UnicodeEncodeError:
+            raise self._refused(session, code, "unauthenticated", _FAILED, claimed) from None
+        credentials = PresentedCredentials(
+            claimed,
+            ext.get(SIGNATURE, ""),
+            content,
+            command.body,
+            MappingProxyType(ext),
+            code,
+            session.peer,
+            certified if isinstance(certified, str) else "",
+        )
+        try:
+            name = provider.ask(provider.hooks.authenticate, credentials)
+        except Refusal as refusal:
+            self.attempts.failed(_address(session), self._clock.monotonic_ms(), claimed)
+            raise self._refused(session, code, "unauthenticated", refusal.remark, claimed) from None
+        except Exception:  # counted and logged
+            remark = f"the extension {provider.counts.name} failed"
+            raise self._refused(session, code, "unauthenticated", remark, claimed) from None
+        if name is None:
+            return None
+        if isinstance(known, KnownUser) and known.user.name == name and not self._is_stale(known):
+            return known
+        user = self._users.find(name)
+        if user is None or user.status is UserStatus.DISABLE:
+            self.attempts.failed(_address(session), self._clock.monotonic_ms(), claimed)
+            raise self._refused(session, code, "unauthenticated", _FAILED, claimed)
+        self._count(session, code, user)
+        known = session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
         return known
 
     def _count(self, session: Session, code: int, user: User) -> None:

@@ -24,6 +24,7 @@ from mqspark.broker.admin.runtime import runtime_table
 from mqspark.broker.admin.views import groups_view, topics_view
 from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.group.membership import NOTIFIED_AT_ONCE, ClientProcessor, notify_members
+from mqspark.broker.hooked import BrokerHooks
 from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
@@ -82,6 +83,7 @@ from mqspark.message import new_unique_id
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, dispatch, merged, ok
+from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 from mqspark.store.config import StoreConfig
@@ -147,13 +149,14 @@ class BrokerCore:
         term: Term | None = None,
         settings_file: ConfigFile | None = None,
         more_handlers: Mapping[int, Handler] = MappingProxyType({}),
+        extensions: Extensions | None = None,
         utc_offset_ms: Callable[[int], int] = lambda now_ms: 0,
     ) -> None:
         """``authority``: None lets everybody do everything. ``shell_settings``: what GET_BROKER_CONFIG shows beside
         the settings of the core. ``settings_file`` merges changed settings into what it contains; None: they last
         until the end. ``term``: in controller mode, this broker's part. A changed
-        part needs a new core. ``more_handlers``: of the shell. ``utc_offset_ms``: of local time, whose midnights
-        divide the day counters."""
+        part needs a new core. ``more_handlers``: of the shell. ``extensions``: None: there are none.
+        ``utc_offset_ms``: of local time, whose midnights divide the day counters."""
         self.config = config
         self.term = term
         self.store = store
@@ -373,6 +376,12 @@ class BrokerCore:
         )
         if store.serves_older:
             self.handlers = self.waiting_reads.wrap(self.handlers)
+        self.extensions = extensions
+        self._hooks: BrokerHooks | None = None
+        if extensions is not None:
+            self.transactions.listeners = extensions.transactions
+            hooks = self._hooks = BrokerHooks(extensions, store, config.broker_name, self._user_name)
+            self.handlers = hooks.around(self.handlers)
         self.handlers = stats.rpc.timed(self.handlers, _UNTIMED)
         if authority is not None:
             self.handlers = authority.guard(self.handlers, Touched(state))
@@ -404,6 +413,7 @@ class BrokerCore:
             *self.pop.ledgers,
             *self.lite.ledgers,
             *store.ledgers,
+            *(() if extensions is None else (extensions.ledger,)),
             *(() if self.acting is None else (bridge.ledger for bridge in self.acting.bridges)),
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
             budget=self.table_budget,
@@ -415,6 +425,9 @@ class BrokerCore:
         now_ms = clock.monotonic_ms()
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
         self._next_sample_ms = now_ms
+
+    def _user_name(self, session: Session) -> str:
+        return "" if self.authority is None else self.authority.user_name(session)
 
     def go_online(self) -> None:
         """Start the services of a master. Raises StoreCorrupt."""
@@ -445,6 +458,8 @@ class BrokerCore:
 
     def disconnected(self, session: Session) -> None:
         self.state.stats.closed += 1
+        if isinstance(session, TappedSession):
+            session.forget()
         if self.authority is not None:
             self.authority.left(session)
         self.state.long_work.begin(None, self.state.clients.disconnected(session))
@@ -481,6 +496,8 @@ class BrokerCore:
     def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         puts = self.store.put_count
         self.pulls.arrived(arrivals)
+        if self._hooks is not None:
+            self._hooks.arrived(arrivals)
         for service in self._services if self.pre_online is None else ():
             service.arrived(arrivals)
         if self.store.put_count != puts:  # for example a check point that a pop's answer waits for

@@ -236,6 +236,9 @@ class BrokerConfig:
     use_pid_cold_ctr_strategy: bool = field(default=True, metadata={"key": "usePIDColdCtrStrategy"})
     """By the last ten periods (a PID controller); otherwise by this one alone."""
 
+    message_store_plug_in: str = field(default="", metadata={"key": "messageStorePlugIn"})
+    """``name,name``: entry points of extensions that see what the store makes visible
+    (mqspark.extensions.StoreObserver)."""
     open_telemetry_enable: bool = False
     """Whether stored messages that come with a trace get a span; what becomes of it is up to the process's SDK."""
     archive_url: str = ""

@@ -43,6 +43,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, settings_to_change
+from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.headers.cluster_headers import (
     AddWritePermOfBrokerRequestHeader,
     BrokerHeartbeatRequestHeader,
@@ -95,6 +96,7 @@ class NameServer:
         shell_settings: Mapping[str, str] | None = None,
         authority: Authority | None = None,
         settings_file: ConfigFile | None = None,
+        extensions: Extensions | None = None,
     ) -> None:
         """``authority``: None lets everybody do everything. ``shell_settings``: what GET_NAMESRV_CONFIG shows beside
         ``config``. ``settings_file`` merges changed settings into what it contains; None: they last until the
@@ -133,6 +135,7 @@ class NameServer:
             self.routes.ledger,
             self._saves.ledger,
             self._route_cache,
+            *(() if extensions is None else (extensions.ledger,)),
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
         )
         self._cached_generation = -1
@@ -163,6 +166,9 @@ class NameServer:
             RequestCode.UPDATE_NAMESRV_CONFIG: self.update_settings,
             RequestCode.GET_NAMESRV_CONFIG: self.settings,
         }
+        self.extensions = extensions
+        if extensions is not None:
+            self.handlers = extensions.around(self.handlers, self._user_name)
         if authority is not None:
             self.handlers = authority.guard(self.handlers, _Routed(self.routes))
             authority.bound_connections()
@@ -182,7 +188,12 @@ class NameServer:
     def work(self) -> bool:
         return self._long_work.step()
 
+    def _user_name(self, session: Session) -> str:
+        return "" if self._authority is None else self._authority.user_name(session)
+
     def disconnected(self, session: Session) -> None:
+        if isinstance(session, TappedSession):
+            session.forget()
         if self._authority is not None:
             self._authority.left(session)
         self.routes.disconnected(session)

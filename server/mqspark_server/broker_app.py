@@ -21,6 +21,7 @@ from mqspark.clock import Clock, SystemClock, local_utc_offset_ms
 from mqspark.errors import ConfigError
 from mqspark.message import encode_host
 from mqspark.protocol.dispatch import Handler
+from mqspark.protocol.extending import Extensions
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.recovery.recoveryreport import RecoveryReport
@@ -38,6 +39,7 @@ from mqspark_server.peerlink import PeerLink
 from mqspark_server.phases import Phase
 from mqspark_server.registrar import FIRST_TIMEOUT_S, UNREGISTER_TIMEOUT_S, Registrar
 from mqspark_server.routefinder import RouteFinder
+from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_broker
 from mqspark_server.settings.settings import BrokerSettings, foreign_keys
 from mqspark_server.settings.settingsfile import settings_file
@@ -92,6 +94,8 @@ class BrokerApp(ProcessApp):
         """How long a start and a stop wait for name servers."""
         self.loopback_token = os.environ.get(LOOPBACK_TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         self.more_handlers: dict[int, Handler] = {}
+        self.extensions: Extensions | None = None
+        """Those that the settings name, from the start on."""
         self._spans: BrokerSpans | None = None
         """With openTelemetryEnable."""
 
@@ -102,6 +106,13 @@ class BrokerApp(ProcessApp):
     # --- start ---
 
     async def _start(self) -> None:
+        if self.extensions is None:
+            self.extensions = load_extensions(
+                self.clock,
+                self.settings.server.extensions,
+                observers=self.config.message_store_plug_in,
+                provider=self.settings.auth.authentication_provider,
+            )
         self.lifecycle.advance(Phase.BINDING)
         sockets = self._bind()
         flush_worker, worker = Worker("mqspark-flush"), Worker("mqspark-housekeeping")
@@ -276,6 +287,8 @@ class BrokerApp(ProcessApp):
         directory = auth_directory(config, self.store_path)
         authority, close = await worker.run(partial(open_authority, config, directory, self.clock))
         self._ends.always(close)
+        if self.extensions is not None:
+            authority.provider = self.extensions.provider
         return authority
 
     def _assemble(
@@ -303,6 +316,7 @@ class BrokerApp(ProcessApp):
             term=self.term,
             settings_file=settings_file(self.settings.file),
             more_handlers=self.more_handlers,
+            extensions=self.extensions,
             utc_offset_ms=local_utc_offset_ms,
         )
         if self.config.open_telemetry_enable:
@@ -311,7 +325,13 @@ class BrokerApp(ProcessApp):
             self._spans = BrokerSpans(core)
             core.handlers = self._spans.wrap(core.handlers)
         server = remoting_server(
-            self.config.broker_name, core, outbox, self.settings.server, self._after_turn, core.overload
+            self.config.broker_name,
+            core,
+            outbox,
+            self.settings.server,
+            self._after_turn,
+            core.overload,
+            self.extensions,
         )
         client_tls = self.settings.server.client_tls
         tls = None if client_tls is None else client_context(client_tls)

@@ -26,6 +26,7 @@ from mqspark_server.net.addresses import bind, listening
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.net.servertls import client_context
 from mqspark_server.phases import Phase
+from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.settings import WILDCARDS, ControllerSettings, foreign_keys, local_address
 from mqspark_server.startup import ProcessApp, remoting_server
 
@@ -172,6 +173,9 @@ class ControllerApp(ProcessApp):
         directory = auth_directory(config, None if self.settings.controller.in_etcd else self.store_path)
         authority, close = await worker.run(partial(open_authority, config, directory, self.clock))
         self._ends.on_stop(close)
+        extensions = load_extensions(self.clock, "", provider=config.authentication_provider)
+        if extensions is not None:
+            authority.provider = extensions.provider
         return authority
 
     def _new_core(self, outbox: list[Session], guard: Guard) -> Controller | ElectedController:

@@ -6,12 +6,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from mqspark.clock import Clock, SystemClock
+from mqspark.extensions import RpcHook
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
 from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, listening
 from mqspark_server.phases import Phase
+from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_namesrv
 from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
 from mqspark_server.settings.settingsfile import settings_file
@@ -43,6 +45,12 @@ class NameServerApp(ProcessApp):
 
     async def _start(self) -> None:
         config, ends = self.settings.server, self._ends
+        extensions = load_extensions(
+            self.clock,
+            config.extensions,
+            roles=(RpcHook,),
+            provider=self.settings.auth.authentication_provider,
+        )
         self.lifecycle.advance(Phase.BINDING)
         host = config.bind_address
         sock = bind("name server", host, config.listen_port)
@@ -57,6 +65,8 @@ class NameServerApp(ProcessApp):
             directory = auth_directory(self.settings.auth, None)
             authority, close = open_authority(self.settings.auth, directory, self.clock)
             ends.on_stop(close)
+            if extensions is not None:
+                authority.provider = extensions.provider
         core = self.core = NameServer(
             self.settings.namesrv,
             self.clock,
@@ -65,6 +75,7 @@ class NameServerApp(ProcessApp):
             shell_settings=more_of_namesrv(config, port, self.settings.file),
             authority=authority,
             settings_file=settings_file(self.settings.file),
+            extensions=extensions,
         )
         if self.settings.controller is not None:
             from mqspark_server.controller_app import ControllerApp
@@ -80,7 +91,9 @@ class NameServerApp(ProcessApp):
         housekeeper = Housekeeper(core, worker, lambda: server.write_outbox())
 
         ends.on_stop(housekeeper.finish)
-        server = self.server = remoting_server("namesrv", core, outbox, config, housekeeper.after_turn)
+        server = self.server = remoting_server(
+            "namesrv", core, outbox, config, housekeeper.after_turn, extensions=extensions
+        )
         ends.on_stop(server.close)
         with listening("name server", sock):
             await server.listen(sock)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 from mqspark.clock import Clock
+from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.lateness import Overload
 from mqspark_server.net.servertls import Certificates
@@ -113,6 +114,7 @@ def remoting_server(
     config: ServerConfig,
     after_turn: Callable[[], None],
     overload: Overload | None = None,
+    extensions: Extensions | None = None,
 ) -> RemotingServer:
     return RemotingServer(
         core,
@@ -131,4 +133,5 @@ def remoting_server(
         after_turn=after_turn,
         overload=overload,
         tls=None if config.server_tls is None else Certificates(config.server_tls),
+        session_type=Session if extensions is None else TappedSession,
     )

@@ -18,6 +18,7 @@ from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import Language, RequestCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
+from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Core, Session
 from mqspark.record import decode_records
@@ -109,9 +110,11 @@ class Bench:
         term: Term | None = None,
         store_settings: Mapping[str, Any] | None = None,
         new_authority: Callable[[], Authority] | None = None,
+        extensions: Extensions | None = None,
         **settings: Any,
     ) -> None:
         self.new_authority = new_authority
+        self.extensions = extensions
         self.directory = directory
         self.store_settings = dict(store_settings or {})
         self.clock = ManualClock()
@@ -164,11 +167,13 @@ class Bench:
             term=self.term,
             settings_file=self.settings_file,
             shell_settings=self.shell_settings,
+            extensions=self.extensions,
         )
 
     def peer(self, *, fast: bool = False, address: str = "127.0.0.1") -> Peer:
         self._sessions += 1
-        session = Session(self._sessions, address, 40_000 + self._sessions, self.outbox, fast=fast)
+        kind = Session if self.extensions is None else TappedSession
+        session = kind(self._sessions, address, 40_000 + self._sessions, self.outbox, fast=fast)
         return Peer(self.broker, session, self.housekeeping)
 
     def flush(self) -> None:
@@ -237,6 +242,7 @@ def namesrv_peer(
     clock: ManualClock | None = None,
     settings_file: ConfigFile | None = None,
     shell_settings: Mapping[str, str] | None = None,
+    extensions: Extensions | None = None,
 ) -> tuple[NameServer, ManualClock, Peer]:
     clock = clock or ManualClock()
     outbox: list[Session] = []
@@ -246,8 +252,10 @@ def namesrv_peer(
         outbox=outbox,
         settings_file=settings_file,
         shell_settings=shell_settings,
+        extensions=extensions,
     )
-    return core, clock, Peer(core, Session(1, "127.0.0.1", 40_000, outbox))
+    kind = Session if extensions is None else TappedSession
+    return core, clock, Peer(core, kind(1, "127.0.0.1", 40_000, outbox))
 
 
 def send_ext(topic: str = "T", queue_id: int = 0, properties: str = "", **more: str) -> dict[str, str]:

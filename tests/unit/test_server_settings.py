@@ -311,7 +311,7 @@ def test_the_shipped_toml_documents_every_key_and_nothing_else(name: str, classe
         known -= {"httpEnable", "fastPortEnable", "metricsMaxSeries", "httpAllowPlaintext"}
         known -= {key for key in known if key.startswith("httpTls")}
     if name == "controller.toml":
-        known -= {"httpBindAddress", "httpPort", "httpAllowedHosts", "httpMaxConnections"}
+        known -= {"httpBindAddress", "httpPort", "httpAllowedHosts", "httpMaxConnections", "extensions"}
     if name == "namesrv.toml":
         known -= {"useTLS"}
         known -= {key for key in known if key.startswith("tls.client.")}

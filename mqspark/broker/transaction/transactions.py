@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mqspark.auth.policies import Action, Kind
@@ -37,6 +38,7 @@ from mqspark.broker.transaction.halfmessages import (
 )
 from mqspark.broker.transaction.openhalves import GROUP, recover
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
+from mqspark.extensions import OpenTransaction, TransactionListener
 from mqspark.logs import sparing
 from mqspark.message import (
     TAGS,
@@ -53,6 +55,7 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.extending import Loaded
 from mqspark.protocol.headers.client_headers import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
@@ -131,6 +134,7 @@ class TransactionService:
         self._unsaved: deque[tuple[int, int, int]] = deque()
         """(log position that must be on disk first, half offset, op offset)."""
         self._saved = (0, 0)
+        self.listeners: Sequence[Loaded[TransactionListener]] = ()
         self._turn = 0
         self._absent: set[str] = set()
         """Producer groups without a live member in this round."""
@@ -178,10 +182,12 @@ class TransactionService:
         if decision == TRANSACTION_ROLLBACK_TYPE:
             self._decide(half.identity, current)
             events.rolled_back()
+            self._tell_ended(half, is_committed=False)
             return ok(command)
         stored = self._commit_batch(half, current) if half.is_batch else self._commit(half)
         self._decide(half.identity, current)
         events.committed((self._state.clock.now_ms() - half.parts.born_timestamp_ms) // 1000)
+        self._tell_ended(half, is_committed=True)
         if not command.is_oneway:
             self._acks.other(command.code)
             self._acks.waiting.append((stored.end_offset, session, ok(command)))
@@ -255,6 +261,17 @@ class TransactionService:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         except _STORE_ERRORS as error:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
+
+    # --- listeners ---
+
+    def _tell_ended(self, half: Half, *, is_committed: bool) -> None:
+        for each in self.listeners:
+            each.tell(each.hooks.on_end, _shown(half), is_committed)
+
+    def _should_ask(self, half: Half) -> bool:
+        """Whether a producer is to be asked, unless a listener sees to the transaction itself."""
+        answers = [each.tell(each.hooks.on_check, _shown(half)) for each in self.listeners]
+        return not any(answer is False for answer in answers)
 
     # --- batches ---
 
@@ -468,7 +485,7 @@ class TransactionService:
             self._give_up(half)
             return True
         self._remember(half.identity, stored.queue_offset)
-        if is_check:
+        if is_check and self._should_ask(half):
             self._prepare_check(half, properties, stored)
         return True
 
@@ -478,6 +495,8 @@ class TransactionService:
         self._put_copy(half.parts, topic.name, half.properties)
         self._forget(half.identity)
         self._state.stats.events(half.real_topic).given_up()
+        for each in self.listeners:
+            each.tell(each.hooks.on_discard, _shown(half))
         _log.warning(
             "transaction %s of group %s was never decided; its message is in %s now",
             half.unique_id,
@@ -566,6 +585,19 @@ class TransactionService:
         if problem != self._problem:
             self._problem = problem
             _log.error("%s", problem)
+
+
+def _shown(half: Half) -> OpenTransaction:
+    """The half message as listeners see it."""
+    return OpenTransaction(
+        half.real_topic,
+        half.group or "",
+        half.unique_id,
+        MappingProxyType(half.properties),
+        bytes(half.parts.body),
+        half.parts.born_timestamp_ms,
+        half.check_count,
+    )
 
 
 def _copy_bytes(identity: Identity) -> int:

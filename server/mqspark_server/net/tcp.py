@@ -128,9 +128,11 @@ class RemotingServer:
         after_turn: Callable[[], None] | None = None,
         overload: Overload | None = None,
         tls: Certificates | None = None,
+        session_type: type[Session] = Session,
     ) -> None:
         self.core = core
         self.name = name
+        self._session_type = session_type
         self.high_water_bytes = high_water_bytes
         self.partial: MemoryBudget[RemotingConnection] = MemoryBudget(max_buffered_bytes)
         """Incomplete frames, and waiting commands."""
@@ -362,7 +364,9 @@ class RemotingServer:
         self, writer: FrameWriter, peer: tuple[str, int], local_port: int, fast: bool
     ) -> Session:
         self._last_session_id += 1
-        session = Session(self._last_session_id, *peer, self._outbox, local_port=local_port, fast=fast)
+        session = self._session_type(
+            self._last_session_id, *peer, self._outbox, local_port=local_port, fast=fast
+        )
         self._writers[session.id] = writer
         self.core.connected(session)
         self.schedule()

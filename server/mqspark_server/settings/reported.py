@@ -75,7 +75,7 @@ _OF_BROKERS = """
       maxMessageFilterNumForNotification=64 maxOffsetMapSize=104857600
     maxReconnectIntervalTimeSeconds=60 maxRecoveryCommitlogFiles=30 maxRocksDBIndexQueryDays=7
     maxSlaveResendLength=268435456 maxStatsIdleTimeInMinutes=-1 maxTopicLength=127 memTableFlushIntervalMs=3600000
-    messageIndexSafe=false messageStorePlugIn= metricGrpcExporterIntervalInMills=60000
+    messageIndexSafe=false metricGrpcExporterIntervalInMills=60000
     metricGrpcExporterTimeOutInMills=3000 metricLoggingExporterIntervalInMills=10000
     metricsExportBatchMaxDataPoints=1000 metricsExporterType=DISABLE metricsGrpcExporterHeader=
     metricsGrpcExporterTarget= metricsInDelta=false metricsLabel= metricsOtelCardinalityLimit=50000

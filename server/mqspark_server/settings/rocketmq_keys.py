@@ -23,8 +23,8 @@ _HONOURED = """
     maxLmqConsumeQueueNum minLiteTTl
     consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly
     expectConsumerNumUseFilter filterDataCleanTimeSpan maxErrorRateOfBloomFilter
-    authConfigPath authenticationEnabled authenticationWhitelist authorizationEnabled authorizationWhitelist
-    initAuthenticationUser innerClientAuthenticationCredentials migrateAuthFromV1Enabled
+    authConfigPath authenticationEnabled authenticationProvider authenticationWhitelist authorizationEnabled
+    authorizationWhitelist initAuthenticationUser innerClientAuthenticationCredentials migrateAuthFromV1Enabled
     tls.client.authServer tls.client.certPath tls.client.keyPassword tls.client.keyPath tls.client.trustCertPath
     tls.server.certPath tls.server.keyPassword tls.server.keyPath tls.server.mode
     tls.server.need.client.auth tls.server.trustCertPath useTLS
@@ -52,7 +52,7 @@ _HONOURED = """
     mapperFileSizeBatchConsumeQueue maxFilterMessageSize maxHashSlotNum maxIndexNum maxMessageSize
     maxMsgsNumBatch maxPopPollingSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageDelayLevel messageIndexEnable
-    minInSyncReplicas msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave
+    messageStorePlugIn minInSyncReplicas msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave
     accessMessageInMemoryHotRatio cgColdReadThreshold coldCtrStrategyEnable coldDataFlowControlEnable
     coldDataScanEnable dataReadAheadEnable globalColdReadThreshold usePIDColdCtrStrategy
     orderMessageEnable popFromRetryProbability popFromRetryProbabilityForPriority popPollingSize priorityOrderAsc
@@ -80,7 +80,7 @@ _WITHOUT_EFFECT = {
     "certificates that are asked for are always verified": "tls.server.authClient",
     "users and policies are one table in memory": """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authenticationMetadataProvider
-        authenticationProvider authenticationStrategy authorizationMetadataProvider authorizationProvider
+        authenticationStrategy authorizationMetadataProvider authorizationProvider
         authorizationStrategy statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
         statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum userCacheExpiredSecond
         userCacheMaxNum userCacheRefreshSecond
@@ -292,7 +292,6 @@ _SWITCHES = {
 REFUSED: Mapping[str, Refused] = {
     **{key: Refused(_OFF, reason) for reason, names in _SWITCHES.items() for key in names.split()},
     "storeType": Refused(frozenset({"default"}), "queues are ConsumeQueue files; RocksDB is not available"),
-    "messageStorePlugIn": Refused(frozenset({""}), "stores cannot be replaced by plug-ins"),
     "tieredStorageLevel": Refused(
         frozenset({"DISABLE"}),
         "RocketMQ's tiered storage is not available; archiveUrl serves what the log no longer has",

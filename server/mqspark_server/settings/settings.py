@@ -141,6 +141,8 @@ class ServerConfig:
     """Consent to take secrets and show data without TLS on an address that other hosts reach, as behind a proxy."""
     metrics_max_series: int = 1_000
     """Per metric; the largest series are shown, and the sum of the others."""
+    extensions: str = ""
+    """``name,name``: entry points of extensions (mqspark.extensions), in the order in which they are called."""
     log_level: str = "INFO"
     log_format: str = "text"
     """``text`` for people, ``json`` for programs: one object a line."""
@@ -430,6 +432,8 @@ def controller_settings(profile: Mapping[str, Any], *layers: Layer) -> Controlle
     with _from(*layers):
         server.check()
         server.check_certificates(auth)
+        if server.extensions:
+            raise ConfigError("a controller has no extension points", key="extensions")
     controller.controller_store_path = controller.controller_store_path and _path(
         controller.controller_store_path
     )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-__all__ = ["AT_ONCE", "NODE", "OTHER", "Families"]
+from mqspark.protocol.extending import Extensions
+
+__all__ = ["AT_ONCE", "NODE", "OTHER", "Families", "extension_calls"]
 
 NODE = ("cluster", "node_type", "node_id")
 
@@ -29,3 +33,21 @@ class Families:
 
     def histogram(self, name: str, text: str, *labels: str) -> HistogramMetricFamily:
         return HistogramMetricFamily(f"rocketmq_{name}", text, labels=(*NODE, *labels))
+
+
+def extension_calls(
+    extensions: Extensions | None, node: tuple[str, ...], labels: tuple[str, ...] = NODE
+) -> Iterator[CounterMetricFamily]:
+    """What the calls of each extension came to; nothing without extensions. ``node``: the values of ``labels``."""
+    if extensions is None:
+        return
+    for name, text, attribute in (
+        ("calls", "calls of an extension", "calls"),
+        ("errors", "calls of an extension that failed", "errors"),
+        ("refusals", "requests that an extension refused", "refusals"),
+        ("slow_calls", "calls of an extension that took over a tenth of a second", "slow"),
+    ):
+        counter = CounterMetricFamily(f"mqspark_extension_{name}", text, labels=(*labels, "extension"))
+        for counts in extensions.counts.values():
+            counter.add_metric((*node, counts.name), getattr(counts, attribute))
+        yield counter

@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.samples import Sample
 
 from mqspark.protocol.slices import Work
-from mqspark_server.web.families import AT_ONCE, NODE, OTHER, Families
+from mqspark_server.web.families import AT_ONCE, NODE, OTHER, Families, extension_calls
 from mqspark_server.web.trafficmetrics import clients, consumers, requests, traffic, transactions
 
 if TYPE_CHECKING:
@@ -234,6 +234,7 @@ class _Collector:
             for decision, count in sorted(decisions.items()):
                 counted.add_metric([*self._node, decision], count)
             yield counted
+        yield from extension_calls(core.extensions, self._node)
 
     def _storage(self, core: BrokerCore) -> Iterator[Metric]:
         store, node = core.store, self._node

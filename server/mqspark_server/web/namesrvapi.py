@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from mqspark.protocol.bodies.body import to_document
+from mqspark_server.web.families import extension_calls
 from mqspark_server.web.httpguard import ASGIApp, Guarded
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class _Families:
         for table in core.tables:
             size.add_metric((*node, table.name), table.bytes)
         families.append(size)
+        families += extension_calls(core.extensions, node, _NODE)
         return families
 
 

@@ -1,0 +1,316 @@
+"""Calls extensions (``mqspark.extensions``): counted, timed, their errors named in the log; and tells them how requests
+are answered.
+
+A server without extensions has no ``Extensions``: its handlers and sessions are as they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Generic, NamedTuple, ParamSpec, TypeVar
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.clock import Clock
+from mqspark.extensions import (
+    AuthenticationProvider,
+    ConsumeHook,
+    RefusedByExtension,
+    RpcHook,
+    RpcRequest,
+    RpcResponse,
+    SendHook,
+    StoreObserver,
+    TransactionListener,
+)
+from mqspark.logs import printable, sparing
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command, decode_header
+from mqspark.protocol.dispatch import Handler, Refusal
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
+
+__all__ = ["Answer", "ExtensionCalls", "Extensions", "Loaded", "TappedSession", "fields_bytes"]
+
+SLOW_MS = 100
+"""A call that takes longer is counted as slow, and named in the log."""
+MAX_AWAITED_BYTES = 64 << 20
+"""Of requests whose answers extensions wait for."""
+_PREFIX = struct.Struct(">iI")
+
+R = TypeVar("R")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class ExtensionCalls:
+    """What the calls of one extension came to."""
+
+    name: str
+    calls: int = 0
+    errors: int = 0
+    refusals: int = 0
+    slow: int = 0
+    slowest_ms: int = 0
+
+
+class Loaded(Generic[R]):
+    """One extension in one of its roles."""
+
+    __slots__ = ("_clock", "_log", "counts", "hooks")
+
+    def __init__(self, hooks: R, counts: ExtensionCalls, clock: Clock) -> None:
+        self.hooks = hooks
+        self.counts = counts
+        self._clock = clock.monotonic_ms
+        self._log = sparing(f"mqspark.extension.{counts.name}", lines=5)
+
+    def ask(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Raises Refusal when the extension refuses, and whatever else it raises."""
+        counts = self.counts
+        counts.calls += 1
+        began_ms = self._clock()
+        try:
+            return function(*args, **kwargs)
+        except RefusedByExtension as refusal:
+            counts.refusals += 1
+            code = int(refusal.code) or ResponseCode.NO_PERMISSION  # 0 would be a success
+            raise Refusal(code, printable(str(refusal.remark))) from None
+        except Exception:
+            counts.errors += 1
+            self._log.exception("extension %s failed in %s", counts.name, _name(function))
+            raise
+        finally:
+            took_ms = self._clock() - began_ms
+            if took_ms > counts.slowest_ms:
+                counts.slowest_ms = took_ms
+            if took_ms >= SLOW_MS:
+                counts.slow += 1
+                self._log.warning(
+                    "extension %s took %d ms in %s, and nobody was served meanwhile",
+                    counts.name,
+                    took_ms,
+                    _name(function),
+                )
+
+    def ask_leniently(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Raises Refusal when the extension refuses. None after an error."""
+        try:
+            return self.ask(function, *args, **kwargs)
+        except Refusal:
+            raise
+        except Exception:
+            return None  # counted and logged
+
+    def tell(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """None after an error, of which a refusal is one where there is nothing to refuse."""
+        try:
+            return self.ask(function, *args, **kwargs)
+        except Exception:
+            return None  # counted and logged
+
+
+def _name(function: Callable[..., object]) -> str:
+    return str(getattr(function, "__name__", "a call"))
+
+
+EVERY_ROLE: Collection[type] = (SendHook, ConsumeHook, TransactionListener, StoreObserver, RpcHook)
+"""But for the AuthenticationProvider, of which there is one, and which is named by a setting of its own."""
+
+
+class Answer(NamedTuple):
+    """An answer on its way to a client."""
+
+    command: Command
+    """Without its body."""
+    body_bytes: int
+    body: Sequence[memoryview]
+
+
+class _Awaited(NamedTuple):
+    answered: Callable[[Answer], None]
+    size_bytes: int
+
+
+class TappedSession(Session):
+    """A session that tells who waits for it when a request is answered."""
+
+    __slots__ = ("_awaited", "_ledger")
+
+    def __init__(
+        self,
+        session_id: int,
+        peer_address: str,
+        peer_port: int,
+        outbox: list[Session],
+        *,
+        local_port: int = 0,
+        fast: bool = False,
+    ) -> None:
+        super().__init__(session_id, peer_address, peer_port, outbox, local_port=local_port, fast=fast)
+        self._awaited: dict[int, list[_Awaited]] = {}
+        """By the opaque of the request."""
+        self._ledger: Ledger | None = None
+
+    def expect(
+        self, opaque: int, answered: Callable[[Answer], None], size_bytes: int, ledger: Ledger
+    ) -> None:
+        """Call ``answered`` with the answer to this request, for which ``size_bytes`` are held. It is never called when
+        ``ledger``, which has to be the same in each call, is full, or when the client goes before."""
+        size_bytes += ENTRY_BYTES
+        if self.open and ledger.has_room(size_bytes):
+            ledger.note(size_bytes)
+            self._ledger = ledger
+            self._awaited.setdefault(opaque, []).append(_Awaited(answered, size_bytes))
+
+    def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
+        super().send(buffer, *more)
+        if self._awaited and self.open:
+            self._look((buffer, *more))
+
+    def send_sized(
+        self, buffer: bytes | memoryview, more: Sequence[bytes | memoryview], more_bytes: int
+    ) -> None:
+        super().send_sized(buffer, more, more_bytes)
+        if self._awaited and self.open:
+            self._look((buffer, *more))
+
+    def forget(self) -> None:
+        """The client has gone."""
+        for opaque in list(self._awaited):
+            self._take(opaque)
+
+    def _take(self, opaque: int) -> list[_Awaited]:
+        waiting = self._awaited.pop(opaque, [])
+        if self._ledger is not None:
+            for each in waiting:
+                self._ledger.free(each.size_bytes)
+        return waiting
+
+    def _look(self, buffers: Iterable[bytes | memoryview]) -> None:
+        for answer in _answers(buffers):
+            for each in self._take(answer.command.opaque):
+                each.answered(answer)
+
+
+def _answers(buffers: Iterable[bytes | memoryview]) -> Iterator[Answer]:
+    """The answers in whole frames, each of which begins where the one before ends and has its header in one
+    buffer."""
+    waiting: Answer | None = None
+    body: list[memoryview] = []
+    rest = 0
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while view:
+            if waiting is None:
+                length, kind = _PREFIX.unpack_from(view)
+                end = _PREFIX.size + (kind & 0xFFFFFF)
+                rest = length + 4 - end
+                command = decode_header(kind >> 24, bytes(view[_PREFIX.size : end]), b"")
+                waiting, body, view = Answer(command, rest, body), [], view[end:]
+            taken = view[:rest]
+            if taken:
+                body.append(taken)
+                rest -= len(taken)
+                view = view[len(taken) :]
+            if not rest:
+                if waiting.command.is_response:
+                    yield waiting._replace(body=body)
+                waiting = None
+
+
+def fields_bytes(fields: Mapping[str, str]) -> int:
+    """What the fields of a header take."""
+    return sum(ENTRY_BYTES + text_bytes(name) + text_bytes(value) for name, value in fields.items())
+
+
+UserOf = Callable[[Session], str]
+"""The name of the user of a connection's present request; empty without authentication."""
+
+
+@dataclass(slots=True)
+class Extensions:
+    """The extensions of one server, each list in the order in which the settings name them."""
+
+    clock: Clock
+    sends: list[Loaded[SendHook]] = field(default_factory=list)
+    consumes: list[Loaded[ConsumeHook]] = field(default_factory=list)
+    transactions: list[Loaded[TransactionListener]] = field(default_factory=list)
+    observers: list[Loaded[StoreObserver]] = field(default_factory=list)
+    rpc: list[Loaded[RpcHook]] = field(default_factory=list)
+    provider: Loaded[AuthenticationProvider] | None = None
+    counts: dict[str, ExtensionCalls] = field(default_factory=dict)
+    """By name."""
+    ledger: Ledger = field(
+        default_factory=lambda: Ledger("hookedRequests", lambda: MAX_AWAITED_BYTES, "TappedSession._awaited")
+    )
+
+    def add(self, name: str, extension: object, roles: Collection[type] = EVERY_ROLE) -> bool:
+        """Take the extension over in all of these roles that it has. Returns whether it has one."""
+        counts = self.counts.setdefault(name, ExtensionCalls(name))
+        before = self._count()
+        if SendHook in roles and isinstance(extension, SendHook):
+            self.sends.append(Loaded(extension, counts, self.clock))
+        if ConsumeHook in roles and isinstance(extension, ConsumeHook):
+            self.consumes.append(Loaded(extension, counts, self.clock))
+        if TransactionListener in roles and isinstance(extension, TransactionListener):
+            self.transactions.append(Loaded(extension, counts, self.clock))
+        if StoreObserver in roles and isinstance(extension, StoreObserver):
+            self.observers.append(Loaded(extension, counts, self.clock))
+        if RpcHook in roles and isinstance(extension, RpcHook):
+            self.rpc.append(Loaded(extension, counts, self.clock))
+        if AuthenticationProvider in roles and isinstance(extension, AuthenticationProvider):
+            self.provider = Loaded(extension, counts, self.clock)
+        return self._count() > before
+
+    def _count(self) -> int:
+        hooks = len(self.sends) + len(self.consumes) + len(self.transactions) + len(self.observers)
+        return hooks + len(self.rpc) + (self.provider is not None)
+
+    def around(self, handlers: Mapping[int, Handler], user_of: UserOf) -> dict[int, Handler]:
+        """The handlers with the RPC hooks around them."""
+        if not self.rpc:
+            return dict(handlers)
+        return {code: self._hooked(handler, user_of) for code, handler in handlers.items()}
+
+    def _hooked(self, handler: Handler, user_of: UserOf) -> Handler:
+        def hooked(session: Session, command: Command) -> bytes | Slices | None:
+            request = RpcRequest(
+                command.code,
+                MappingProxyType(command.ext),
+                len(command.body),
+                command.is_oneway,
+                session.peer,
+                user_of(session),
+            )
+            for each in self.rpc:
+                try:
+                    each.ask(each.hooks.before_request, request, command.body)
+                except Refusal:
+                    raise
+                except Exception:  # counted and logged
+                    raise Refusal(
+                        ResponseCode.SYSTEM_ERROR, f"the extension {each.counts.name} failed"
+                    ) from None
+            self.expect(session, command, partial(self._answered, request), fields_bytes(request.fields))
+            return handler(session, command)
+
+        return hooked
+
+    def _answered(self, request: RpcRequest, answer: Answer) -> None:
+        command = answer.command
+        fields = MappingProxyType(command.ext)
+        response = RpcResponse(command.code, command.remark or "", fields, answer.body_bytes)
+        for each in self.rpc:
+            each.tell(each.hooks.after_response, request, response)
+
+    def expect(
+        self, session: Session, command: Command, answered: Callable[[Answer], None], size_bytes: int
+    ) -> None:
+        """As ``TappedSession.expect``, for a request that is answered at all."""
+        if isinstance(session, TappedSession) and not command.is_oneway:
+            session.expect(command.opaque, answered, size_bytes, self.ledger)
