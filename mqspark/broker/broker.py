@@ -29,6 +29,7 @@ from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
 from mqspark.broker.pop.pop_service import PopService
+from mqspark.broker.prints import BrokerPrints
 from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.pull.waiting_reads import WaitingReads
@@ -323,6 +324,7 @@ class BrokerCore:
             lambda: store.cleaner.is_hour,
         )
         self.routes = ClusterRoutes(state)
+        self._prints = BrokerPrints(clock, store, self.replicas, self._waiting)
         admin = admin_handlers(
             state,
             self.runtime_info,
@@ -538,6 +540,7 @@ class BrokerCore:
             state.slow_readers.tick()
             self._part_cleaner.tick()
         state.cold_reads.tick()
+        self._prints.tick()
         self.pulls.expire()
         self.waiting_reads.expire()
         self.routes.expire()
@@ -554,6 +557,14 @@ class BrokerCore:
                 wait_ms = min(wait_ms, self.acting.tick())
         self.turn()
         return wait_ms
+
+    def _waiting(self) -> dict[str, tuple[int, int]]:
+        """How many requests wait, and how long the first one does in ms where that is known."""
+        return {
+            "sends": (len(self.acks), self.acks.waited_ms),
+            "parked pulls": (self.pulls.parked.count, 0),
+            "long work": (len(self.state.long_work), 0),
+        }
 
     def _expire_sends(self) -> None:
         self.acks.expire(

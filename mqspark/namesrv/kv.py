@@ -5,7 +5,7 @@ Facts: docs/rocketmq/nameserver.md#key-value-configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
@@ -58,6 +58,12 @@ class KVConfig:
         """A copy of a namespace; None when it never had a key."""
         table = self._table.get(namespace)
         return None if table is None else dict(table)
+
+    def __iter__(self) -> Iterator[tuple[str, str, str]]:
+        """Namespace, key and value of each entry."""
+        for namespace, entries in self._table.items():
+            for key, value in entries.items():
+                yield namespace, key, value
 
     def load(self, data: bytes) -> None:
         """Load the content of ``kvConfig.json``. Raises ValueError when it is invalid."""

@@ -8,6 +8,7 @@ key-value table.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +25,12 @@ from mqspark.config import (
     value_of,
 )
 from mqspark.errors import ConfigError
-from mqspark.logs import sparing
+from mqspark.logs import printable, sparing
 from mqspark.message import crc32
 from mqspark.names import check
 from mqspark.namesrv.config import UPDATABLE_KEYS, NamesrvConfig
 from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
-from mqspark.namesrv.routes import BrokerIdentity, RouteTable
+from mqspark.namesrv.routes import BrokerIdentity, RouteTable, keep_zone
 from mqspark.namesrv.saves import Saves
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import (
@@ -65,6 +66,7 @@ from mqspark.protocol.headers.cluster_headers import (
 from mqspark.protocol.registration import SMALL_BYTES, read_registration
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
+from mqspark.protocol.zones import ZONE_MODE, ZONE_NAME
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import ChangedSettings, SavedTable
@@ -75,8 +77,14 @@ if TYPE_CHECKING:  # imported where users have to log in
 __all__ = ["NameServer"]
 
 _log = sparing(__name__, lines=20)
+_kv_log = logging.getLogger(f"{__name__}.kv")
+_watermark = logging.getLogger("mqspark.watermark")
 
 TICK_MS = 1_000
+FIRST_KV_PRINT_MS, KV_PRINT_INTERVAL_MS = 60_000, 600_000
+"""RocketMQ's (NamesrvController.startScheduleService)."""
+MAX_PRINTED = 100
+"""Entries of the key-value table in the log."""
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -130,16 +138,24 @@ class NameServer:
             max_bytes=config.max_route_cache_bytes,
             holds=("NameServer._route_cache",),
         )
+        self._zone_cache: Memo[tuple[str, str], bytes] = Memo(
+            "zoneRoutes",
+            lambda key: self._route(*key),
+            max_bytes=config.max_route_cache_bytes,
+            holds=("NameServer._zone_cache",),
+        )
         self.tables = Tables(
             self.kv.ledger,
             self.routes.ledger,
             self._saves.ledger,
             self._route_cache,
+            self._zone_cache,
             *(() if extensions is None else (extensions.ledger,)),
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
         )
         self._cached_generation = -1
         self._next_scan_ms = clock.monotonic_ms() + config.scan_not_active_broker_interval
+        self._next_print_ms = clock.monotonic_ms() + FIRST_KV_PRINT_MS
         self._long_work = LongWork()
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
@@ -219,8 +235,20 @@ class NameServer:
                 if live.session is not None:
                     live.session.close()
             self._sweep()
+        if now_ms >= self._next_print_ms:
+            self._next_print_ms = now_ms + KV_PRINT_INTERVAL_MS
+            self._print_kv()
+        _watermark.debug("[WATERMARK] %d requests wait for a slice of their work", len(self._long_work))
         self._saves.answer_due()
         return min(TICK_MS, self.config.scan_not_active_broker_interval)
+
+    def _print_kv(self) -> None:
+        """The key-value table (KVConfigManager.printAllPeriodically)."""
+        entries = list(self.kv)
+        for namespace, key, value in entries[:MAX_PRINTED]:
+            _kv_log.info("key-value table: %s %s = %s", *map(printable, (namespace, key, value)))
+        if len(entries) > MAX_PRINTED:
+            _kv_log.info("key-value table: and %d more entries", len(entries) - MAX_PRINTED)
 
     @property
     def jobs_due(self) -> bool:
@@ -244,9 +272,14 @@ class NameServer:
         if self._cached_generation != self.routes.generation:
             self._cached_generation = self.routes.generation
             self._route_cache.clear()
+            self._zone_cache.clear()
+        zone = command.ext.get(ZONE_NAME, "")
+        if zone.strip() and command.ext.get(ZONE_MODE, "").lower() == "true":
+            check("zone", zone)
+            return ok(command, None, self._zone_cache[topic, zone.lower()])
         return ok(command, None, self._route_cache[topic])
 
-    def _route(self, topic: str) -> bytes:
+    def _route(self, topic: str, zone: str = "") -> bytes:
         route = self.routes.route(topic)
         if route is None:
             raise Refusal(
@@ -255,6 +288,8 @@ class NameServer:
             )
         if self.config.order_message_enable:
             route.order_topic_conf = self.kv.get(ORDER_TOPICS, topic)
+        if zone:
+            keep_zone(route, zone)
         return encode_body(route)
 
     def cluster_info(self, session: Session, command: Command) -> bytes:
@@ -292,7 +327,7 @@ class NameServer:
     ) -> Slices:
         body = yield from read_registration(command.body, command.version, self.config.max_register_body_size)
         wrapper = body.topic_config_serialize_wrapper
-        zone = command.ext.get("__ZONE_NAME")
+        zone = command.ext.get(ZONE_NAME)
         if zone:
             check("zone", zone)
         result = yield from self.routes.register(

@@ -43,7 +43,7 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work, finished
 
-__all__ = ["MASTER_ID", "BrokerIdentity", "LiveBroker", "RegistrationResult", "RouteTable"]
+__all__ = ["MASTER_ID", "BrokerIdentity", "LiveBroker", "RegistrationResult", "RouteTable", "keep_zone"]
 
 MASTER_ID = 0
 UNIT, UNIT_SUB = 0x1, 0x2
@@ -111,6 +111,18 @@ class RegistrationResult:
 
     ha_address: str | None = None
     master_address: str | None = None
+
+
+def keep_zone(route: TopicRouteData, zone: str) -> None:
+    """Take the brokers of other zones out of a route, whose name is compared without regard to case. Brokers without a
+    master stay, because consumers have to reach what they hold (ZoneRouteRPCHook). Nothing may stay."""
+    away = {
+        broker.broker_name
+        for broker in route.broker_datas
+        if MASTER_ID in broker.broker_addrs and (broker.zone_name or "").lower() != zone.lower()
+    }
+    route.broker_datas = [broker for broker in route.broker_datas if broker.broker_name not in away]
+    route.queue_datas = [queues for queues in route.queue_datas if queues.broker_name not in away]
 
 
 class RouteTable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -21,7 +22,9 @@ from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.signature import Signer
+from mqspark.protocol.zones import zone_fields
 from mqspark_server.net.outbound import Outbound
 
 __all__ = ["FIRST_TIMEOUT_S", "UNREGISTER_TIMEOUT_S", "Master", "Registrar", "period_s"]
@@ -95,6 +98,7 @@ class Registrar:
             for address in parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self._zone = zone_fields(os.environ)
         self.master = Master()
         """The last master that a name server reported."""
 
@@ -157,7 +161,7 @@ class Registrar:
                 else:
                     answer = await connection.request(
                         RequestCode.REGISTER_BROKER,
-                        registration.header,
+                        {**to_ext(registration.header), **self._zone},
                         registration.body,
                         timeout_s=timeout_s,
                     )

@@ -63,6 +63,7 @@ SERVERS = {
     "PutTimes._shown": "classes of milliseconds, fixed",
     "Registrar._servers": "the setting namesrvAddr",
     "Registrar._tasks": "one a name server",
+    "Registrar._zone": "two variables of the environment",
     "RouteFinder._addresses": "the setting namesrvAddr",
     "PeerLink._connections": "MAX_PEERS",
     "PeerLink._tasks": "MAX_TALKS of Peers",

@@ -461,3 +461,90 @@ def test_unknown_codes() -> None:
     _, _, peer = namesrv_peer()
     answer = peer.ask(9999)
     assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
+
+
+# --- zones -------------------------------------------------------------------------------------------------------
+
+
+def names_in(answer: Command) -> tuple[list[str], list[str]]:
+    """The brokers of a route, and those of its queues."""
+    found = json.loads(answer.body)
+    brokers = [each["brokerName"] for each in found["brokerDatas"]]
+    return sorted(brokers), sorted(each["brokerName"] for each in found["queueDatas"])
+
+
+def test_a_client_in_zone_mode_gets_the_brokers_of_its_zone() -> None:
+    _, _, peer = namesrv_peer()
+    for number, zone in enumerate(("East", "west", "")):
+        register(peer, "T", "T2", name=f"b-{number}", address=f"10.0.0.{number}:10911", __ZONE_NAME=zone)
+
+    def ask(**ext: str) -> tuple[list[str], list[str]]:
+        answer = peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", **ext})
+        assert answer.code == 0
+        return names_in(answer)
+
+    everywhere = ["b-0", "b-1", "b-2"]
+    assert ask() == (everywhere, everywhere)
+    assert ask(__ZONE_MODE="true", __ZONE_NAME="east") == (["b-0"], ["b-0"])
+    assert ask(__ZONE_MODE="TRUE", __ZONE_NAME="WEST") == (["b-1"], ["b-1"])
+    assert ask(__ZONE_MODE="true", __ZONE_NAME="north") == ([], [])
+    for more in (
+        {"__ZONE_NAME": "east"},
+        {"__ZONE_MODE": "true"},
+        {"__ZONE_MODE": "1", "__ZONE_NAME": "east"},
+    ):
+        assert ask(**more) == (everywhere, everywhere)
+    unregister(peer, name="b-0", address="10.0.0.0:10911")
+    assert ask(__ZONE_MODE="true", __ZONE_NAME="east") == ([], [])  # not what was remembered
+
+
+def test_a_broker_without_a_master_is_in_the_routes_of_all_zones() -> None:
+    _, _, peer = namesrv_peer()
+    register(peer, "T", "T2", name="b-w", address="10.0.0.1:10911", __ZONE_NAME="west")
+    register(peer, "T", "T2", name="b-w", broker_id=1, address="10.0.0.2:10911", __ZONE_NAME="west")
+    ext = {"topic": "T", "__ZONE_MODE": "true", "__ZONE_NAME": "east"}
+    assert names_in(peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)) == ([], [])
+    unregister(peer, name="b-w", address="10.0.0.1:10911")
+    assert names_in(peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)) == (["b-w"], ["b-w"])
+
+
+def test_zones_of_clients_are_bounded_and_checked() -> None:
+    core, _, peer = namesrv_peer(NamesrvConfig(max_route_cache_bytes=20_000))
+    register(peer, "T", "T2")
+    for number in range(300):
+        peer.ask(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            {"topic": "T", "__ZONE_MODE": "true", "__ZONE_NAME": f"z{number}"},
+        )
+    assert all(table.bytes <= 20_000 for table in core.tables if table.name == "zoneRoutes")
+    ext = {"topic": "T", "__ZONE_MODE": "true", "__ZONE_NAME": "a\nb"}
+    assert peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext).code == ResponseCode.INVALID_PARAMETER
+
+
+# --- the log -----------------------------------------------------------------------------------------------------
+
+
+def test_the_key_value_table_is_printed_after_a_minute_and_every_ten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    core, clock, peer = namesrv_peer()
+    peer.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "N", "key": "k", "value": "v\nforged"})
+    caplog.set_level("INFO", "mqspark.namesrv")
+
+    def printed() -> list[str]:
+        core.tick()
+        lines = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return lines
+
+    assert printed() == []
+    clock.advance(60_000)
+    assert printed() == ["key-value table: N k = v\\nforged"]
+    clock.advance(599_000)
+    assert printed() == []
+    for number in range(200):
+        peer.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "M", "key": f"k{number}", "value": "v"})
+    clock.advance(1_000)
+    lines = printed()
+    assert len(lines) == 101
+    assert lines[-1] == "key-value table: and 101 more entries"

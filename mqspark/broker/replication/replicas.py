@@ -169,6 +169,12 @@ class Replicas:
         return sum(replica.acked >= 0 for replica in self._all)
 
     @property
+    def behind_bytes(self) -> int:
+        """What the slave lacks of the log that lacks most of it; 0 without slaves."""
+        end = self._store.max_physical_offset
+        return max((end - max(0, replica.acked) for replica in self._all), default=0)
+
+    @property
     def in_sync(self) -> int:
         """The number of brokers that are in sync, this one included."""
         return 1 + sum(replica.is_in_sync for replica in self._all)

@@ -54,6 +54,11 @@ class Acks:
     def __len__(self) -> int:
         return len(self.waiting)
 
+    @property
+    def waited_ms(self) -> int:
+        """How long the first answer waits."""
+        return self._clock.monotonic_ms() - self._turns[0][1] if self._turns else 0
+
     def check_busy(self, capacity: int) -> None:
         """Raises Refusal when too many wait already."""
         if len(self.waiting) >= capacity:

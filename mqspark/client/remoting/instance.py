@@ -43,6 +43,8 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers.client_headers import UnregisterClientRequestHeader
 from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
+from mqspark.protocol.headers.header import to_ext
+from mqspark.protocol.zones import zone_fields
 
 __all__ = ["ClientInstance", "InstanceMember"]
 
@@ -289,7 +291,8 @@ class ClientInstance:
     async def _ask_route(self, topic: str) -> TopicRouteData:
         try:
             response = await self.ask_namesrv(
-                RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
+                RequestCode.GET_ROUTEINFO_BY_TOPIC,
+                {**to_ext(GetRouteInfoRequestHeader(topic=topic)), **zone_fields(os.environ)},
             )
         except BrokerError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:

@@ -1,0 +1,73 @@
+"""What a broker says of itself in its log from time to time, at RocketMQ's intervals (BrokerController.printWaterMark,
+"Dispatch task fall behind commit log", printMasterAndSlaveDiff).
+
+Every minute one line, at INFO, says how far writing, queues and slaves are behind the log, unless nothing has happened.
+Every second one says which requests wait, at DEBUG. RocketMQ gives the latter a file of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from mqspark.broker.replication.replicas import Replicas
+from mqspark.clock import Clock
+from mqspark.store.store import MessageStore
+
+__all__ = ["BrokerPrints"]
+
+FIRST_MS = 10_000
+"""After the start."""
+WATERMARK_MS = 1_000
+POSITIONS_MS = 60_000
+
+_log = logging.getLogger(__name__)
+"""Its lines have numbers alone, and come at fixed times."""
+_watermark = logging.getLogger("mqspark.watermark")
+
+
+class BrokerPrints:
+    """``waiting``: how many requests wait, and how long the first one does in ms, by what they wait for."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        store: MessageStore,
+        replicas: Replicas,
+        waiting: Callable[[], Mapping[str, tuple[int, int]]],
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._replicas = replicas
+        self._waiting = waiting
+        self._watermark_ms = self._positions_ms = clock.monotonic_ms() + FIRST_MS
+        self._printed = -1
+        """The end of the log that the last line named."""
+
+    def tick(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._watermark_ms:
+            self._watermark_ms = now_ms + WATERMARK_MS
+            if _watermark.isEnabledFor(logging.DEBUG):
+                for name, (count, slow_ms) in self._waiting().items():
+                    _watermark.debug("[WATERMARK] %s: %d wait, the first one for %d ms", name, count, slow_ms)
+        if now_ms >= self._positions_ms:
+            self._positions_ms = now_ms + POSITIONS_MS
+            self._print_positions()
+
+    def _print_positions(self) -> None:
+        store, replicas = self._store, self._replicas
+        end = store.max_physical_offset
+        unsynced, undispatched = end - store.flushed_offset, end - store.acked_offset
+        behind = replicas.behind_bytes
+        if end == self._printed and not undispatched and not behind:
+            return
+        self._printed = end
+        _log.info(
+            "the log ends at %d: %d bytes are not synced, the queues are %d bytes behind it",
+            end,
+            unsynced,
+            undispatched,
+        )
+        if replicas.following:
+            _log.info("the slave that is farthest behind lacks %d bytes of the log", behind)

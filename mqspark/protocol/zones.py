@@ -1,0 +1,19 @@
+"""Zones: in which part of a cluster a client or a broker is, as fields of its requests to name servers
+(DynamicalExtFieldRPCHook, MixAll).
+
+A broker registers with its zone. A client in zone mode gets routes to brokers of its zone alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["ZONE_MODE", "ZONE_NAME", "zone_fields"]
+
+ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
+_VARIABLES = {ZONE_NAME: "ROCKETMQ_ZONE", ZONE_MODE: "ROCKETMQ_ZONE_MODE"}
+
+
+def zone_fields(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the environment of a process says of its zone; mostly nothing."""
+    return {name: value for name, variable in _VARIABLES.items() if (value := environment.get(variable))}
