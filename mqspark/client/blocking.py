@@ -47,7 +47,14 @@ from mqspark.protocol.bodies.admin_bodies import (
     QueuesOfTopics,
 )
 from mqspark.protocol.bodies.body import decode_body, encode_body
-from mqspark.protocol.bodies.topic_bodies import ClusterInfo, KVTable, TopicList, TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import (
+    ClusterInfo,
+    KVTable,
+    TopicConfigAndQueueMapping,
+    TopicList,
+    TopicQueueMappingDetail,
+    TopicRouteData,
+)
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
@@ -411,24 +418,46 @@ class BlockingClient:
         answer = self._ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)
         return sorted(decode_body(TopicList, answer.body).topic_list)
 
-    # --- offsets ----------------------------------------------------------------------------------------------
+    def topic_mapping(self, address: str, topic: str) -> TopicQueueMappingDetail | None:
+        """What the broker knows of a static topic: the parts of its logic queues; None if it knows no such topic."""
+        accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        header = {"topic": topic, "lo": "true"}
+        answer = self.request(address, RequestCode.GET_TOPIC_CONFIG, header, accept=accept)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return decode_body(TopicConfigAndQueueMapping, answer.body).mapping_detail
 
-    def max_offsets(self, address: str, queues: Sequence[MessageQueue]) -> list[QueueOffset]:
+    # --- offsets ----------------------------------------------------------------------------------------------
+    # ``lo`` is False for physical queues of a static topic: without it they would be taken for logic queues.
+
+    def max_offsets(
+        self, address: str, queues: Sequence[MessageQueue], *, lo: bool | None = None
+    ) -> list[QueueOffset]:
         """The next offset to be written in each queue."""
-        many = self._offsets_of_many(address, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader, queues)
+        many = self._offsets_of_many(
+            address, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader, queues, lo
+        )
         if many is not None:
             return [QueueOffset(offset) for offset in many]
-        headers = [GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
+        headers = [
+            GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, lo=lo) for queue in queues
+        ]
         answers = self.request_all(address, RequestCode.GET_MAX_OFFSET, headers)
         return [QueueOffset(answer.header(GetMaxOffsetResponseHeader).offset) for answer in answers]
 
-    def min_offsets(self, address: str, queues: Sequence[MessageQueue]) -> list[QueueOffset]:
+    def min_offsets(
+        self, address: str, queues: Sequence[MessageQueue], *, lo: bool | None = None
+    ) -> list[QueueOffset]:
         """The smallest readable offset of each queue; 0 where brokers return -1, for BatchCQ queues that never
         had a message (BatchConsumeQueue)."""
-        many = self._offsets_of_many(address, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader, queues)
+        many = self._offsets_of_many(
+            address, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader, queues, lo
+        )
         if many is not None:
             return [QueueOffset(max(0, offset)) for offset in many]
-        headers = [GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
+        headers = [
+            GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, lo=lo) for queue in queues
+        ]
         answers = self.request_all(address, RequestCode.GET_MIN_OFFSET, headers)
         return [QueueOffset(max(0, answer.header(GetMinOffsetResponseHeader).offset)) for answer in answers]
 
@@ -438,9 +467,10 @@ class BlockingClient:
         code: int,
         header_type: type[GetMaxOffsetRequestHeader | GetMinOffsetRequestHeader],
         queues: Sequence[MessageQueue],
+        lo: bool | None,
     ) -> list[int] | None:
-        """By one request for many queues; None from a broker that answers it for one."""
-        if len(queues) < 2 or address in self._one_by_one:
+        """By one request for many queues; None from a broker that answers it for one, as all do for static topics."""
+        if len(queues) < 2 or address in self._one_by_one or lo is not None:
             return None
         offsets: list[int] = []
         for first in range(0, len(queues), MAX_QUEUES_ASKED):
@@ -461,23 +491,32 @@ class BlockingClient:
         return offsets
 
     def offsets_by_timestamp(
-        self, address: str, queues: Sequence[MessageQueue], timestamps_ms: Sequence[int]
+        self,
+        address: str,
+        queues: Sequence[MessageQueue],
+        timestamps_ms: Sequence[int],
+        *,
+        lo: bool | None = None,
     ) -> list[QueueOffset]:
         """The offset of the first message stored at or after the time; the max offset where all are older."""
         headers = [
-            SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp)
+            SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp, lo=lo)
             for queue, timestamp in zip(queues, timestamps_ms, strict=True)
         ]
         answers = self.request_all(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, headers)
         return [QueueOffset(answer.header(SearchOffsetResponseHeader).offset) for answer in answers]
 
     def group_offsets(
-        self, address: str, group: str, queues: Sequence[MessageQueue]
+        self, address: str, group: str, queues: Sequence[MessageQueue], *, lo: bool | None = None
     ) -> list[QueueOffset | None]:
         """The group's committed offsets; None where there is none."""
         headers = [
             QueryConsumerOffsetRequestHeader(
-                consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+                consumer_group=group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                set_zero_if_not_found=False,
+                lo=lo,
             )
             for queue in queues
         ]
@@ -510,7 +549,9 @@ class BlockingClient:
         for address in addresses:
             self.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
-    def commit_group_offsets(self, address: str, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+    def commit_group_offsets(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, int], *, lo: bool | None = None
+    ) -> None:
         """Store the offsets. A group that the broker does not know is registered by a pull."""
         code, unknown = RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         for queues in commit_waves(offsets):
@@ -520,13 +561,14 @@ class BlockingClient:
                     topic=queue.topic,
                     queue_id=queue.queue_id,
                     commit_offset=offsets[queue],
+                    lo=lo,
                 )
                 for queue in queues
             ]
             answers = self.request_all(address, code, headers, accept=(ResponseCode.SUCCESS, unknown))
             if any(answer.code == unknown for answer in answers):
                 # One past the end matches no message, so the answer is empty.
-                header = pull_header(group, queues[0], offsets[queues[0]], max_messages=1)
+                header = pull_header(group, queues[0], offsets[queues[0]], max_messages=1, lo=lo)
                 connection = self.connection(address)
                 connection.wait(connection.send(RequestCode.PULL_MESSAGE, header), self._timeout_ms)
                 self.request_all(address, code, headers)
@@ -575,9 +617,10 @@ def pull_header(
     expression_type: str = "TAG",
     suspend_ms: int = 0,
     bulk: bool = False,
+    lo: bool | None = None,
 ) -> PullMessageRequestHeader:
     """A pull that carries its own filter, so the group needs no heartbeat. ``bulk``: an mqspark broker may answer
-    with megabytes; other brokers ignore it."""
+    with megabytes; other brokers ignore it. ``lo``: False for a physical queue of a static topic."""
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -592,6 +635,7 @@ def pull_header(
         expression_type=expression_type,
         max_msg_bytes=max_bytes,
         bname=queue.broker_name,
+        lo=lo,
         mqspark_bulk=bulk or None,
     )
 
@@ -602,9 +646,4 @@ def _route_of(topic: str, body: bytes | memoryview, *, max_queues: int | None = 
         data = decode_body(TopicRouteData, body)
     except ProtocolError as error:
         raise BadRoute(topic, str(error)) from None
-    route = TopicRoute.of(topic, data, max_queues=max_queues)
-    if route.is_static:
-        raise BadRoute(
-            topic, "it is a static topic, which Spark cannot use yet: its queues move between brokers"
-        )
-    return route
+    return TopicRoute.of(topic, data, max_queues=max_queues)

@@ -22,7 +22,7 @@ from mqspark import (
     TransactionState,
 )
 from mqspark.client.blocking import BlockingClient
-from mqspark.errors import BadRoute, MQError
+from mqspark.errors import MQError
 from mqspark.testing import Cluster
 from tests.support.static_topics import StaticTopicTool
 from tests.support.waiting import eventually
@@ -65,8 +65,11 @@ def test_what_a_route_of_a_static_topic_means(cluster: Cluster, tool: StaticTopi
         tool.remap(second)
         assert {admin.topic_route(TOPIC).broker_of(queue) for queue in queues} == {second}
     client = BlockingClient(cluster.namesrv)
-    with pytest.raises(BadRoute, match="static topic"):
-        client.route(TOPIC)
+    (address,) = (app.address for app in cluster.apps if app.config.broker_name == second)
+    mapping = client.topic_mapping(address, TOPIC)
+    assert mapping is not None
+    assert [part.bname for part in mapping.hosted_queues[0]] == [first, second]
+    assert client.topic_mapping(address, "Unknown") is None
     client.close()
 
 

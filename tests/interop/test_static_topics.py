@@ -13,6 +13,10 @@ import pytest
 
 from mqspark import AdminClient, ConsumeFromWhere, Message, MessageExt, MessageQueue, Producer, PushConsumer
 from mqspark.protocol import fastjson
+from pyspark_pymq.cluster.cluster_queues import ClusterQueues
+from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.reading.batch import BatchReader
+from pyspark_pymq.reading.range_fetch import read_task
 from tests.interop.directories import SETTINGS
 from tests.interop.driver import JavaDriver, JavaError, body_of
 from tests.interop.jars import Jars
@@ -70,6 +74,52 @@ def test_mqadmin_makes_and_remaps_a_static_topic(java: JavaDriver, tmp_path: Pat
         assert "success" in printed
         with pytest.raises(JavaError, match=TOPIC):
             java.call("producer.queues", handle=fresh, topic=TOPIC + "Gone")
+
+
+def read_by_spark(namesrv: str) -> dict[int, list[tuple[int, bytes]]]:
+    """Offset and body of every message, by logic queue, as a batch of Spark reads them."""
+    options = ReadOptions.parse({"nameserver": namesrv, "topic": TOPIC}, streaming=False)
+    found: dict[int, list[tuple[int, bytes]]] = {}
+    for partition in BatchReader(options, ("partition", "offset", "value")).partitions():
+        for batch in read_task(partition.task):
+            for row in batch.to_pylist():
+                found.setdefault(row["partition"], []).append((row["offset"], row["value"]))
+    return {number: sorted(rows) for number, rows in found.items()}
+
+
+@pytest.mark.slow(
+    "a Java consumer starts and waits; fast: test_a_stream_follows_its_queues_from_broker_to_broker"
+)
+def test_javas_consumer_goes_on_where_a_query_stopped(java: JavaDriver, tmp_path: Path) -> None:
+    with ExitStack() as running:
+        namesrv = running.enter_context(mqspark_namesrv(tmp_path / "namesrv"))
+        for name in ("left", "right"):
+            running.enter_context(mqspark_broker(tmp_path / name, namesrv, {**NAMES, "brokerName": name}))
+        java.mqadmin("updateStaticTopic", "-b", "left", "-qn", "2", "-t", TOPIC, "-n", namesrv)
+
+        def send(*bodies: bytes) -> None:
+            with Producer(namesrv, group="p", send_timeout_ms=30_000) as producer:
+                for body in bodies:
+                    for number in range(2):
+                        producer.send(Message.of(TOPIC, body), queue=logic_queue(number))
+
+        send(b"1", b"2")
+        java.mqadmin("remappingStaticTopic", "-b", "right", "-t", TOPIC, "-n", namesrv)
+        send(b"3")
+        options = {"nameserver": namesrv, "topic": TOPIC, "group": "shared"}
+        cluster = ClusterQueues(ReadOptions.parse(options, streaming=False))
+        cluster.publish(cluster.latest(cluster.queues()), {})
+        cluster.client.close()
+        assert read_by_spark(namesrv) == {
+            number: [(0, b"1"), (1, b"2"), (10_000, b"3")] for number in range(2)
+        }
+        consumer = java.call("push.start", namesrv=namesrv, topic=TOPIC, group="shared", **EVERYTHING)[
+            "handle"
+        ]
+        send(b"4")
+        received = java.call("push.take", handle=consumer, count=3, timeout_ms=8_000)
+        assert [body_of(one) for one in received] == [b"4", b"4"], "nothing that the query had read"
+        java.call("push.stop", handle=consumer)
 
 
 @contextmanager
@@ -152,6 +202,12 @@ def test_queues_move_between_both_kinds_of_brokers_under_load(
             (number, body) for number, bodies in expected.items() for body in bodies
         }
         java.call("push.stop", handle=theirs)
+        read = read_by_spark(namesrv)
+        assert {number: [body for _, body in rows] for number, rows in read.items()} == expected
+        for number, offsets in sent.items():  # -1 while a queue moves
+            assert all(
+                known in (-1, offset) for (offset, _), known in zip(read[number], offsets, strict=True)
+            )
 
 
 @pytest.mark.slow("a RocketMQ broker starts and stops; fast: test_a_mapping_survives")

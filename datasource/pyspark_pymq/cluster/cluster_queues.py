@@ -11,15 +11,17 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient, pull_header
-from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic, retry_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
+from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
 from pyspark_pymq.cluster.history import Archive, first_offsets
-from pyspark_pymq.cluster.stream_offsets import Offsets, QueueRange
+from pyspark_pymq.cluster.logic_parts import LogicQueues, check_kind
+from pyspark_pymq.cluster.stream_offsets import LogicPlace, Offsets, QueueRange
 from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Position, QueueTexts, ReadOptions
 
 __all__ = ["BrokerPlace", "ClusterQueues", "DataLoss"]
@@ -70,6 +72,7 @@ class ClusterQueues:
             first_contact_ms=FIRST_CONTACT_MS,
             credentials=options.signing.credentials(),
         )
+        self._logic = LogicQueues(self.client)
         self._queues: dict[MessageQueue, str] = {}
         self._queues_at = -ROUTE_LIFE_S
         self._begun: set[MessageQueue] = set()
@@ -120,15 +123,52 @@ class ClusterQueues:
                 self._report_deleted(f"topic {name}")
                 continue
             self._reported.discard(f"topic {name}")
-            here = {}
-            for queue in route.subscribe_queues:
-                address = route.address(queue.broker_name)
-                if address is not None:
-                    here[queue] = address
+            here = self._queues_of(name, route)
             if name in topics.assigned:
                 here = {queue: here[queue] for queue in self._assigned(name, topics.assigned[name], here)}
             found |= here
         return found
+
+    def _queues_of(self, topic: str, route: TopicRoute) -> dict[MessageQueue, str]:
+        """The readable queues of the topic. Raises NoRoute, BadRoute, MQError for a static topic."""
+        begun = [queue for queue in self._begun if queue.topic == topic]
+        check_kind(topic, is_static=route.is_static, begun=(_is_logic(queue) for queue in begun))
+        if route.is_static:
+            if self.archive is not None:
+                raise ConfigError(
+                    f"archive: topic {topic} is static, and an archive has the offsets of its physical queues; read it "
+                    "without the option",
+                    key="archive",
+                )
+            return self._logic.adopt(topic, route, begun)
+        here = {}
+        for queue in route.subscribe_queues:
+            address = route.address(queue.broker_name)
+            if address is not None and not _is_logic(queue):
+                here[queue] = address
+        return here
+
+    def address(self, queue: MessageQueue) -> str:
+        """The address of a queue, or of a physical queue of a static topic. Raises NoRoute."""
+        if self._logic.place_of(queue) is not None:
+            return self._logic.address_of(queue)
+        return self.queues()[queue]
+
+    def logic_places(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, LogicPlace]:
+        """Those of the queues that are physical queues of static topics, and what they are a part of."""
+        places = ((queue, self._logic.place_of(queue)) for queue in queues)
+        return {queue: place for queue, place in places if place is not None}
+
+    def pull_of(self, queue: MessageQueue, offset: int, **more: Any) -> tuple[str, PullMessageRequestHeader]:
+        """The address and the header of a pull from this offset on. ``more``: as for ``pull_header``."""
+        if not _is_logic(queue):
+            return self.queues()[queue], pull_header(self._group, queue, offset, **more)
+        part, address, offset = self._logic.located(queue, offset)
+        return address, pull_header(self._group, part, offset, lo=False, **more)
+
+    @property
+    def _group(self) -> str:
+        return self._options.group or SAMPLE_GROUP
 
     def _route(self, topic: str) -> TopicRoute:
         """Raises NoRoute: at once for a topic that is new or deleted; after ``retryTimeout`` while a broker of it is
@@ -191,12 +231,12 @@ class ClusterQueues:
     # --- offsets ----------------------------------------------------------------------------------------------
 
     def latest(self, queues: Mapping[MessageQueue, str]) -> Offsets:
-        return self._ask(queues, self.client.max_offsets)
+        return self._ask(queues, self.client.max_offsets, self._logic.latest)
 
     def earliest(self, queues: Mapping[MessageQueue, str]) -> Offsets:
         """The first offset of each queue, at its broker or in the archive. DataLoss if there is a gap between the
         two."""
-        live = self._ask(queues, self.client.min_offsets)
+        live = self._ask(queues, self.client.min_offsets, self._logic.earliest)
         if self.archive is None:
             return live
         archived = self.archive.ranges()
@@ -260,7 +300,11 @@ class ClusterQueues:
         def search(address: str, asked: Sequence[MessageQueue]) -> Sequence[int]:
             return self.client.offsets_by_timestamp(address, asked, [times_ms[queue] for queue in asked])
 
-        found = self._ask(queues, search)
+        found = self._ask(
+            queues,
+            search,
+            lambda logic: self._logic.by_timestamp({queue: times_ms[queue] for queue in logic}),
+        )
         if self.archive is not None:
             archived = first_offsets(self.archive.url, times_ms)
             found = {queue: min(offset, archived.get(queue, offset)) for queue, offset in found.items()}
@@ -300,7 +344,7 @@ class ClusterQueues:
 
     def _group_offsets(self, queues: Mapping[MessageQueue, str]) -> Offsets:
         group = self._options.group or ""
-        committed: Offsets = {}
+        committed = self._logic.group_offsets(group, filter(_is_logic, queues))
         for address, asked in _by_address(queues).items():
             answers = self.client.group_offsets(address, group, asked)
             committed |= {
@@ -312,55 +356,97 @@ class ClusterQueues:
         self,
         queues: Mapping[MessageQueue, str],
         question: Callable[[str, Sequence[MessageQueue]], Sequence[int]],
+        of_logic: Callable[[list[MessageQueue]], Offsets],
     ) -> Offsets:
-        answers: Offsets = {}
+        answers = of_logic(list(filter(_is_logic, queues)))
         for address, asked in _by_address(queues).items():
             answers |= zip(asked, question(address, asked), strict=True)
         return {queue: answers[queue] for queue in queues}
 
     def mean_record_bytes(self, offsets: Offsets) -> float:
         """The mean size of the next few records after these offsets; 0 where there are none."""
-        queues = self.queues()
-        group = self._options.group or SAMPLE_GROUP
+        asked: dict[str, int] = {}
         count = size = 0
-        for address, asked in _by_address({queue: queues[queue] for queue in offsets}).items():
-            for queue in asked[:_SAMPLED_QUEUES]:
-                header = pull_header(group, queue, offsets[queue], max_messages=_SAMPLE)
-                answer = self.client.request(address, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
-                if answer.code == ResponseCode.SUCCESS and len(answer.body):
-                    following = answer.header(PullMessageResponseHeader).next_begin_offset
-                    count += max(1, following - offsets[queue])
-                    size += len(answer.body)
+        for queue, offset in offsets.items():
+            address, header = self.pull_of(queue, offset, max_messages=_SAMPLE)
+            asked[address] = asked.get(address, 0) + 1
+            if asked[address] > _SAMPLED_QUEUES:
+                continue
+            answer = self.client.request(address, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
+            if answer.code == ResponseCode.SUCCESS and len(answer.body):
+                following = answer.header(PullMessageResponseHeader).next_begin_offset
+                count += max(1, following - header.queue_offset)
+                size += len(answer.body)
         return size / count if count else 0.0
 
-    def records_from(self, queue: MessageQueue, address: str, offset: int) -> bytes | memoryview:
-        """A few records from ``offset`` on; empty if there are none."""
-        header = pull_header(self._options.group or SAMPLE_GROUP, queue, offset, max_messages=_SAMPLE)
+    def records_from(self, queue: MessageQueue, offset: int) -> bytes | memoryview:
+        """A few records from ``offset`` on; empty if there are none. Behind a part of a logic queue, its last
+        record."""
+        address, header = self.pull_of(queue, offset, max_messages=_SAMPLE)
         answer = self.client.request(address, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
         return answer.body if answer.code == ResponseCode.SUCCESS else b""
 
     # --- loss and progress ------------------------------------------------------------------------------------
 
     def check_not_expired(self, ranges: Iterable[QueueRange]) -> list[QueueRange]:
-        """The ranges without expired messages. Raises DataLoss under failOnDataLoss."""
+        """The ranges without expired messages, those of logic queues as ranges of physical queues. Raises DataLoss
+        under failOnDataLoss."""
         ranges = list(ranges)
         queues = self.queues()
         here = {each.queue: queues[each.queue] for each in ranges if each.queue in queues}
-        earliest = self.earliest(here)
+        earliest = self.earliest({queue: here[queue] for queue in here if not _is_logic(queue)})
         kept = []
         for each in ranges:
-            if each.queue not in here:
+            if each.queue not in here and each.queue not in self._logic:
                 self.lost(f"{_name(each.queue)} is gone; offsets {each.start} to {each.end} cannot be read")
-                continue
-            lowest = earliest[each.queue]
-            if each.start < lowest:
-                self.lost(
-                    f"{_name(each.queue)}: offsets {each.start} to {min(lowest, each.end)} have expired"
-                )
-                each = QueueRange(each.queue, min(lowest, each.end), each.end)
-            if each.rows > 0:
-                kept.append(each)
+            elif _is_logic(each.queue):
+                kept += self._pieces(each)
+            else:
+                kept += self._kept(each, earliest[each.queue], each.queue, 0)
         return kept
+
+    def _pieces(self, wanted: QueueRange) -> list[QueueRange]:
+        """A range of a logic queue as ranges of physical queues, without expired messages. Raises DataLoss."""
+        queue = wanted.queue
+        kept = []
+        first = self._logic.first_offset(queue)
+        if wanted.start < first:
+            self._expired(queue, wanted.start, min(first, wanted.end))
+        for piece in self._logic.pieces(wanted):
+            place = self._logic.place_of(piece.queue)
+            if place is not None:
+                kept += self._kept(piece, self._logic.lowest(piece.queue), queue, place.delta)
+        return kept
+
+    def _kept(self, each: QueueRange, lowest: int, shown: MessageQueue, delta: int) -> list[QueueRange]:
+        """The range from its first message that there is; none if all have expired. Raises DataLoss, about the offsets
+        of the queue that users see."""
+        if each.start < lowest:
+            self._expired(shown, each.start + delta, min(lowest, each.end) + delta)
+            each = QueueRange(each.queue, min(lowest, each.end), each.end)
+        return [each] if each.rows > 0 else []
+
+    def _expired(self, queue: MessageQueue, start: int, end: int) -> None:
+        """Raises DataLoss."""
+        self.lost(f"{_name(queue)}: offsets {start} to {end} have expired")
+
+    def without_gaps(self, start: Offsets, ends: Offsets) -> Offsets:
+        """``ends`` as if each offset after ``start`` had a message: between parts of logic queues many have none."""
+        return {
+            queue: start[queue] + self._logic.count(queue, start[queue], end)
+            if _is_logic(queue) and end > start[queue]
+            else end
+            for queue, end in ends.items()
+        }
+
+    def with_gaps(self, start: Offsets, dense: Offsets, ends: Offsets) -> Offsets:
+        """The reverse of ``without_gaps`` for offsets that are not beyond ``ends``."""
+        return {
+            queue: self._logic.advanced(queue, start[queue], ends[queue], dense[queue] - start[queue])
+            if _is_logic(queue) and ends[queue] > start[queue]
+            else dense[queue]
+            for queue in ends
+        }
 
     def lost(self, what: str) -> None:
         """Raise DataLoss, or log it under failOnDataLoss=false."""
@@ -392,6 +478,7 @@ class ClusterQueues:
             committed = self._group_offsets(unknown)
             published |= {queue: committed.get(queue, -1) for queue in unknown}
         due = {q: offset for q, offset in offsets.items() if q in queues and offset > published.get(q, -1)}
+        self._logic.commit(group, {queue: due[queue] for queue in filter(_is_logic, due)})
         for address, asked in _by_address({queue: queues[queue] for queue in due}).items():
             self.client.commit_group_offsets(address, group, {queue: due[queue] for queue in asked})
         published |= due
@@ -404,10 +491,17 @@ class ClusterQueues:
 
 
 def _by_address(queues: Mapping[MessageQueue, str]) -> dict[str, list[MessageQueue]]:
+    """By broker, without logic queues."""
     grouped: dict[str, list[MessageQueue]] = {}
     for queue, address in queues.items():
-        grouped.setdefault(address, []).append(queue)
+        if not _is_logic(queue):
+            grouped.setdefault(address, []).append(queue)
     return grouped
+
+
+def _is_logic(queue: MessageQueue) -> bool:
+    """Whether it is a logic queue of a static topic."""
+    return is_logic_broker(queue.broker_name)
 
 
 def _queues_named(queues: Iterable[MessageQueue], text: str) -> list[MessageQueue]:

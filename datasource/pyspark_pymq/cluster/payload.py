@@ -153,9 +153,8 @@ def newest_schema(options: ReadOptions) -> pa.Schema:
     try:
         newest: pa.Schema | None = None
         newest_ms = -1
-        queues = cluster.queues()
-        for queue, end in cluster.latest(queues).items():
-            found = _last_message(cluster, queue, queues[queue], end, options.limits)
+        for queue, end in cluster.latest(cluster.queues()).items():
+            found = _last_message(cluster, queue, end, options.limits)
             if found is not None and found[0] > newest_ms:
                 newest_ms, newest = found
     finally:
@@ -169,11 +168,11 @@ def newest_schema(options: ReadOptions) -> pa.Schema:
 
 
 def _last_message(
-    cluster: ClusterQueues, queue: MessageQueue, address: str, end: int, limits: InflateLimits
+    cluster: ClusterQueues, queue: MessageQueue, end: int, limits: InflateLimits
 ) -> tuple[int, pa.Schema] | None:
     from mqspark.record import decode_records
 
-    body = cluster.records_from(queue, address, max(0, end - 1))
+    body = cluster.records_from(queue, max(0, end - 1))
     messages = decode_records(body, limits=limits) if len(body) else []
     if not messages:
         return None

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mqspark.compression import LIMITS, InflateLimits
-from pyspark_pymq.cluster.stream_offsets import QueueRange
+from mqspark.message import MessageQueue
+from pyspark_pymq.cluster.stream_offsets import LogicPlace, QueueRange
 from pyspark_pymq.options import RETRY_TIMEOUT_MS
 from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
 
@@ -51,6 +52,8 @@ class ReadTask:
     retry_timeout_ms: int = RETRY_TIMEOUT_MS
     """How long a broker may be away."""
     signing: SigningOptions = ENVIRONMENT
+    logic: Mapping[MessageQueue, LogicPlace] = field(default_factory=dict)
+    """Of static topics, whose ranges are those of physical queues: what the rows show instead."""
 
 
 def plan_tasks(

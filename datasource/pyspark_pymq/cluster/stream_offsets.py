@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqspark.errors import MQError
 from mqspark.message import MessageQueue
 
-__all__ = ["Offsets", "Positions", "QueueRange", "batch_ranges", "limit_rows"]
+__all__ = ["LogicPlace", "Offsets", "Positions", "QueueRange", "batch_ranges", "limit_rows"]
 
 VERSION = 1
 
@@ -80,6 +80,15 @@ class QueueRange:
     def rows(self) -> int:
         """An upper bound: tags may filter some out."""
         return self.end - self.start
+
+
+class LogicPlace(NamedTuple):
+    """What a physical queue of a static topic is a part of."""
+
+    queue: MessageQueue
+    """The logic queue."""
+    delta: int
+    """Logic offset minus physical offset."""
 
 
 def batch_ranges(start: Positions, end: Positions) -> list[QueueRange]:

@@ -51,7 +51,6 @@ def partitions_of(
 
         archived, ranges = cluster.archive.split(ranges)
         partitions += [ArchivePartition(task) for task in plan_archive(cluster.archive, archived, columns)]
-    queues = cluster.queues()
     tasks = plan_tasks(
         ranges,
         cores=os.cpu_count() or 1,
@@ -63,7 +62,7 @@ def partitions_of(
         RangePartition(
             ReadTask(
                 ranges=tuple(task),
-                places={each.queue.broker_name: cluster.place(queues[each.queue]) for each in task},
+                places={each.queue.broker_name: cluster.place(cluster.address(each.queue)) for each in task},
                 columns=columns,
                 tags=options.tags,
                 sql_filter=options.sql_filter,
@@ -72,6 +71,7 @@ def partitions_of(
                 limits=options.limits,
                 retry_timeout_ms=options.retry_timeout_ms,
                 signing=options.signing,
+                logic=cluster.logic_places(each.queue for each in task),
             )
         )
         for task in tasks

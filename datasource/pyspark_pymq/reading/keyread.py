@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mqspark.client.blocking import BlockingClient
+from mqspark.client.remoting.topic_routes import is_logic_broker
+from mqspark.errors import ConfigError
 from mqspark.message import KEYS, UNIQ_KEY
 from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 from pyspark_pymq.options import ReadOptions
@@ -43,6 +45,12 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
         cluster = ClusterQueues(self._options)
         try:
             brokers = {queue.broker_name: address for queue, address in cluster.queues().items()}
+            if any(map(is_logic_broker, brokers)):
+                raise ConfigError(
+                    "key: a topic is static, and the brokers' index has the offsets of its physical queues; read it "
+                    "without the option",
+                    key="key",
+                )
             return [Lookup(self._options.topics.names, name, brokers[name]) for name in sorted(brokers)]
         finally:
             cluster.client.close()

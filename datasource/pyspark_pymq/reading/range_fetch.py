@@ -35,7 +35,7 @@ from mqspark.store.disk.trusted import Trust, prove
 from mqspark.store.tools.reader import Piece, StoreReader
 from pyspark_pymq.cluster.cluster_queues import BrokerPlace, DataLoss
 from pyspark_pymq.cluster.planning import ReadTask
-from pyspark_pymq.cluster.stream_offsets import QueueRange
+from pyspark_pymq.cluster.stream_offsets import LogicPlace, QueueRange
 from pyspark_pymq.records.decode import Decoder
 from pyspark_pymq.records.records import QUEUE_OFFSET, Records, record_positions, unwrap_inner_batches
 
@@ -87,6 +87,8 @@ def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
     rows = sum(each.rows for each in task.ranges)
     if len(task.ranges) < 2 or len(topics) > 1 or rows > _TOGETHER_ROWS or task.sql_filter is not None:
         return None
+    if task.logic:
+        return None  # records know their physical queues
     ((topic, broker),) = topics
     if topic.startswith(LMQ_PREFIX):
         return None  # the queue has to be read from each record
@@ -119,11 +121,13 @@ def _with_the_rest(task: ReadTask, found: Iterator[pa.RecordBatch | list[int]]) 
 def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
     queue = wanted.queue
     place = task.places[queue.broker_name]
+    shown = task.logic.get(queue, LogicPlace(queue, 0))
     decoder = Decoder(
         task.columns,
         topic=queue.topic,
-        broker=queue.broker_name,
-        queue_id=queue.queue_id,
+        broker=shown.queue.broker_name,
+        queue_id=shown.queue.queue_id,
+        offset_delta=shown.delta,
         tags=frozenset(task.tags),
         strict=task.fail_on_data_loss,
         limits=task.limits,
@@ -500,6 +504,7 @@ class _Puller:
             expression=self._expression,
             expression_type="SQL92" if self._task.sql_filter else "TAG",
             bulk=True,
+            lo=False if self._queue in self._task.logic else None,
         )
 
     def _following(self, answer: Any, first: int) -> int:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import ConfigError, ConnectionLost, NoRoute
 from mqspark.message import MessageQueue
@@ -26,7 +25,7 @@ from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 from pyspark_pymq.cluster.stream_offsets import Offsets, Positions, batch_ranges, limit_rows
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reading.batch import DEFAULT_GROUP, partitions_of, read_partition
+from pyspark_pymq.reading.batch import partitions_of, read_partition
 from pyspark_pymq.worker_tuning import PickledToTask
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
     def _cluster(self) -> ClusterQueues:
         if self.connected is None:
             self.connected = ClusterQueues(self._options)
-            self._arrivals = _Arrivals(self.connected.client, self._options.group or DEFAULT_GROUP)
+            self._arrivals = _Arrivals(self.connected)
         return self.connected
 
     def initialOffset(self) -> dict[str, Any]:
@@ -154,8 +153,10 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
         return self._begun_at + self._options.max_trigger_delay_ms / 1000 - time.monotonic()
 
     def _backlog(self, start: Positions) -> int:
-        """The number of offsets after ``start``, as far as ``_advanced`` saw."""
-        return sum(max(0, end - start.offsets.get(queue, end)) for queue, end in self._seen.items())
+        """The number of messages after ``start``, as far as ``_advanced`` saw."""
+        begin = {queue: start.offsets.get(queue, end) for queue, end in self._seen.items()}
+        seen = self._cluster.without_gaps(begin, self._seen)
+        return sum(max(0, end - begin[queue]) for queue, end in seen.items())
 
     def _rows_in(self, start: Positions, max_bytes: int) -> int:
         """About how many of the next messages amount to this many bytes, estimated from the next few of each
@@ -185,9 +186,9 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
         }
         if max_rows is not None and sum(ends.values()) - sum(offsets.values()) > max_rows:
             readable = self._readable(offsets)
-            ends = limit_rows(
-                {queue: min(readable[queue], end) for queue, end in ends.items()}, ends, max_rows
-            )
+            begin = {queue: min(readable[queue], end) for queue, end in ends.items()}
+            dense = limit_rows(begin, cluster.without_gaps(begin, ends), max_rows)
+            ends = cluster.with_gaps(begin, dense, ends)
         if ends == start.offsets:
             return None
         return Positions(ends, begun)
@@ -227,9 +228,8 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
 class _Arrivals:
     """Waits for new messages with pulls parked at the brokers instead of polling."""
 
-    def __init__(self, client: BlockingClient, group: str) -> None:
-        self._client = client
-        self._group = group
+    def __init__(self, cluster: ClusterQueues) -> None:
+        self._cluster = cluster
         self._parked: dict[MessageQueue, tuple[BlockingConnection, int]] = {}
 
     def wait(self, queues: Mapping[MessageQueue, str], offsets: Offsets, timeout_s: float) -> None:
@@ -248,13 +248,15 @@ class _Arrivals:
             time.sleep(min(timeout_s, 0.2))
 
     def _park(self, queues: Mapping[MessageQueue, str], offsets: Offsets) -> None:
-        for queue, address in queues.items():
-            connection = self._client.connection(address)
+        for queue in queues:
+            if queue not in offsets:
+                continue
+            address, header = self._cluster.pull_of(
+                queue, offsets[queue], max_messages=1, suspend_ms=_PARKED_PULL_MS
+            )
+            connection = self._cluster.client.connection(address)
             parked = self._parked.get(queue)
-            if queue in offsets and (parked is None or parked[0] is not connection):
-                header = pull_header(
-                    self._group, queue, offsets[queue], max_messages=1, suspend_ms=_PARKED_PULL_MS
-                )
+            if parked is None or parked[0] is not connection:
                 self._parked[queue] = connection, connection.send(RequestCode.PULL_MESSAGE, header)
 
     def _wait(self, timeout_s: float) -> None:

@@ -57,7 +57,8 @@ _HEX4 = (_HEX[:, None].astype("<u4") | _HEX[None, :].astype("<u4") << 16).reshap
 class Decoder:
     """Positions of records to a RecordBatch of the selected columns.
 
-    ``topic`` and ``queue_id``: common to all records, or None to read them from each record. ``tags``: keep only
+    ``topic`` and ``queue_id``: common to all records, or None to read them from each record. ``offset_delta`` is added
+    to their queue offsets. ``tags``: keep only
     rows whose TAGS property is literally one of these (the hash test was done before). ``strict``: a body that
     does not decompress, or becomes more than ``limits``, raises InvalidMessage; otherwise its value is null, and
     a line in the log counts it.
@@ -70,6 +71,7 @@ class Decoder:
         topic: str | None,
         broker: str,
         queue_id: int | None,
+        offset_delta: int = 0,
         tags: frozenset[str] = frozenset(),
         strict: bool = True,
         limits: InflateLimits = LIMITS,
@@ -89,7 +91,7 @@ class Decoder:
             "key": lambda rows: rows.properties.values(KEYS),
             "tags": lambda rows: rows.properties.values(TAGS),
             "value": lambda rows: rows.bodies(),
-            "offset": lambda rows: _fixed(rows.field("queue_offset"), pa.int64()),
+            "offset": lambda rows: _fixed(_shifted(rows.field("queue_offset"), offset_delta), pa.int64()),
             "timestamp": lambda rows: _timestamps(rows.store_times()),
             "bornTimestamp": lambda rows: _timestamps(rows.field("born_time")),
             "msgId": lambda rows: rows.message_ids(),
@@ -475,6 +477,10 @@ def _hex8(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def _fixed(values: Ints, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _shifted(values: Ints, delta: int) -> Ints:
+    return values + delta if delta else values
 
 
 def _timestamps(milliseconds: Ints) -> pa.Array:

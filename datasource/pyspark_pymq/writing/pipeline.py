@@ -19,6 +19,7 @@ from typing import Protocol
 
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.blockingconnection import BlockingConnection
+from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -301,9 +302,15 @@ class Pipeline:
         error = BrokerError(answer.code, answer.remark, address=address)
         if answer.code == ResponseCode.SYSTEM_ERROR and lane.paused_until <= time.monotonic():
             lane.system_errors += 1
-        if lane.system_errors > _SYSTEM_ERRORS or not (is_weak or answer.code in _RETRIED):
+        # The queue of a static topic has moved to another broker; this one has stored nothing.
+        has_moved = answer.code == ResponseCode.NOT_LEADER_FOR_QUEUE and is_logic_broker(
+            send.queue.broker_name
+        )
+        if lane.system_errors > _SYSTEM_ERRORS or not (is_weak or has_moved or answer.code in _RETRIED):
             raise error
         self._failed(address, [lane], error)
+        if has_moved:
+            self._router.refresh(send.queue.topic)
 
     def _requeue_lost(self, address: str, error: ClientError, *, also: _Lane | None = None) -> None:
         """The connection is lost or silent: everything in flight on it is sent again, in its order."""

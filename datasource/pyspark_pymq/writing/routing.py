@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
-from mqspark.errors import InvalidMessage, MQError, NoRoute
+from mqspark.errors import ConfigError, InvalidMessage, MQError, NoRoute
 from mqspark.message import MessageQueue, check_topic
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.records.encode import Rows, key_hashes
@@ -41,6 +41,8 @@ class Router:
         self._routes: dict[str, TopicRoute] = {}
         self._addresses: dict[str, str] = {}
         """Broker to the last known address of its master; a broker that is away has no other."""
+        self._leaders: dict[MessageQueue, str] = {}
+        """Logic queue of a static topic to the last known address of the broker that takes its messages."""
         self._turn = first_turn
 
     def placed(
@@ -53,7 +55,7 @@ class Router:
 
     def address(self, queue: MessageQueue) -> str:
         """Raises NoRoute."""
-        address = self._addresses.get(queue.broker_name)
+        address = self._leaders.get(queue) or self._addresses.get(queue.broker_name)
         if address is None:
             raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
         return address
@@ -96,11 +98,23 @@ class Router:
             route = self._client.bridged(look_up) if self._has_written else look_up()
             if not route.publish_queues:
                 raise MQError(f"topic: {topic!r} has no writable queue")
+            if route.is_static and self._options.exactly_once:
+                raise ConfigError(
+                    f"deliveryGuarantee: exactly-once cannot write to {topic}, which is a static topic: the queue of a "
+                    "half message may move before it is committed; write at-least-once",
+                    key="deliveryGuarantee",
+                )
             self._routes[topic] = route
             self._note_addresses(route)
         return route
 
     def _note_addresses(self, route: TopicRoute) -> None:
+        if route.is_static:
+            for queue in route.publish_queues:
+                leader = route.master(route.broker_of(queue))
+                if leader is not None:
+                    self._leaders[queue] = leader
+            return
         for name in {queue.broker_name for queue in route.publish_queues}:
             address = route.master(name)
             if address is not None:
