@@ -44,6 +44,9 @@ class NamesrvConfig:
     support_acting_master: bool = False
     """Whether the routes of brokers with enableSlaveActingMaster name the slave with the smallest id as the master
     while the master is away. Such a slave is read only."""
+    notify_min_broker_id_changed: bool = False
+    """Whether brokers with enableSlaveActingMaster are told at once when the smallest id of their name has changed
+    (NOTIFY_MIN_BROKER_ID_CHANGE). The name server connects to the addresses that brokers registered."""
     enable_controller_in_namesrv: bool = False
     """Whether the process is also a controller, on the port of controllerDLegerPeers."""
     max_kv_table_bytes: int = 32 << 20
@@ -81,6 +84,7 @@ UPDATABLE_KEYS = frozenset(
         "enableAllTopicList",
         "enableTopicList",
         "supportActingMaster",
+        "notifyMinBrokerIdChanged",
         "maxBrokers",
         "maxBrokersPerConnection",
         "maxTopicsPerBroker",

@@ -25,6 +25,7 @@ from types import MappingProxyType
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.clock import Clock
+from mqspark.config import INT64_MAX
 from mqspark.logs import printable, sparing
 from mqspark.message import PERM_READ, PERM_WRITE
 from mqspark.names import is_address
@@ -40,6 +41,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
+from mqspark.protocol.headers.cluster_headers import NotifyMinBrokerIdChangeRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work, finished
 
@@ -144,6 +146,8 @@ class RouteTable:
         """Session id → keys of the brokers that may have registered last over it."""
         self._removed_brokers: deque[tuple[str, set[str]]] = deque()
         """Removed brokers, with the topics whose routes still contain them."""
+        self._notices: dict[tuple[str, str], NotifyMinBrokerIdChangeRequestHeader] = {}
+        """(broker name, address) → what that broker has to be told; a newer notice replaces an older one."""
         self.route_count = 0
         """Number of topics in ``BrokerSet.topics`` and in ``_removed_brokers``."""
         self.generation = 0
@@ -187,6 +191,7 @@ class RouteTable:
         if previous is not None:
             self._check_gone(previous, session)
 
+        least = min(addresses, default=MASTER_ID)
         if first:
             self._brokers[broker.name] = brokers
             self._clusters.setdefault(broker.cluster, set()).add(broker.name)
@@ -224,6 +229,8 @@ class RouteTable:
             )
         live.data_version = data_version
         self.generation += 1
+        if broker.broker_id < least and self._live.get(key) is live:
+            self._notify(brokers, appeared=live)
         if broker.broker_id == MASTER_ID:
             return RegistrationResult()
         master_address = addresses.get(MASTER_ID)
@@ -395,10 +402,13 @@ class RouteTable:
         brokers = self._brokers.get(broker.name)
         if brokers is None:
             return
-        for broker_id in [key for key, address in brokers.addresses.items() if address == broker.address]:
+        gone = [key for key, address in brokers.addresses.items() if address == broker.address]
+        for broker_id in gone:
             del brokers.addresses[broker_id]
         self.generation += 1
         if brokers.addresses:
+            if brokers.acting_master and min(gone, default=INT64_MAX) < min(brokers.addresses):
+                self._notify(brokers, offline=broker.address)
             if brokers.acting_master and MASTER_ID not in brokers.addresses:
                 finished(self._change_perm(broker.name, lambda perm: perm & ~PERM_WRITE))
             return
@@ -411,6 +421,34 @@ class RouteTable:
             names.discard(broker.name)
             if not names:
                 del self._clusters[brokers.cluster]
+
+    def _notify(
+        self, brokers: BrokerSet, *, appeared: LiveBroker | None = None, offline: str | None = None
+    ) -> None:
+        """The smallest id of a broker name has changed, with notifyMinBrokerIdChanged: a broker that appeared is told
+        to the others, one that went away to all that are left (RouteInfoManager.chooseBrokerAddrsToNotify)."""
+        if not self._config.notify_min_broker_id_changed:
+            return
+        addresses = brokers.addresses
+        least = min(addresses)
+        header = NotifyMinBrokerIdChangeRequestHeader(
+            min_broker_id=least,
+            min_broker_addr=addresses[least],
+            offline_broker_addr=offline,
+            ha_broker_addr=None if appeared is None else appeared.ha_address,
+        )
+        for broker_id, address in addresses.items():
+            if offline is None and broker_id == least and len(addresses) > 1:
+                continue
+            if len(self._notices) >= self._config.max_brokers:
+                _log.warning("the broker at %s is not told that %d is the smallest id", address, least)
+                continue
+            self._notices[brokers.name, address] = header
+
+    def take_notices(self) -> list[tuple[str, NotifyMinBrokerIdChangeRequestHeader]]:
+        """Addresses of brokers and what they have to be told, since the last call."""
+        notices, self._notices = self._notices, {}
+        return [(address, header) for (_, address), header in notices.items()]
 
     def disconnected(self, session: Session) -> list[BrokerIdentity]:
         """Unregister the brokers that last registered over this connection."""

@@ -1,11 +1,9 @@
-"""A controller as a process, or as a part of a name server's: its core, its port, the thread that saves its state, and
-the connections over which brokers are told of new masters."""
+"""A controller as a process, or as a part of a name server's: its core, its port, and the thread that saves its
+state."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,18 +11,15 @@ from typing import TYPE_CHECKING
 
 from mqspark.clock import Clock, SystemClock
 from mqspark.controller.config import ControllerConfig
-from mqspark.controller.controller import Controller, Guard, Notice, unguarded
+from mqspark.controller.controller import Controller, Guard, unguarded
 from mqspark.controller.elected import ElectedController
 from mqspark.controller.statefile import StateFile
-from mqspark.errors import ClientError
-from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
-from mqspark.protocol.signature import Signer
 from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, listening
-from mqspark_server.net.outbound import Outbound
 from mqspark_server.net.servertls import client_context
+from mqspark_server.notifier import Notifier
 from mqspark_server.phases import Phase
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.settings import WILDCARDS, ControllerSettings, foreign_keys, local_address
@@ -36,56 +31,8 @@ if TYPE_CHECKING:  # imported where users have to log in
 __all__ = ["ControllerApp"]
 
 log = logging.getLogger("mqspark.app")
-_notice_log = sparing("mqspark.notices")
 
 DEFAULT_DIRECTORY = "mqsparkController"
-LINGER_S = 1.0
-"""For which a connection stays after its notice: nobody says when the broker has read it."""
-MAX_SENDING = 256
-"""Notices that are being sent at once. Brokers that get none ask within some seconds."""
-
-
-class Notifier:
-    """Sends notices to brokers, one-way, each over a connection of its own: it is rare."""
-
-    def __init__(self, tls: ssl.SSLContext | None, signer: Signer | None) -> None:
-        self._tls = tls
-        self._signer = signer
-        self._sending: dict[str, asyncio.Task[None]] = {}
-
-    def send(self, notice: Notice) -> None:
-        older = self._sending.pop(notice.address, None)
-        if older is not None:
-            older.cancel()
-        elif len(self._sending) >= MAX_SENDING:
-            _notice_log.warning("the broker at %s is not told of its new master now", notice.address)
-            return
-        task = asyncio.get_running_loop().create_task(self._send(notice), name="mqspark-notice")
-        self._sending[notice.address] = task
-        task.add_done_callback(lambda done: self._sent(notice.address, done))
-
-    def _sent(self, address: str, task: asyncio.Task[None]) -> None:
-        if self._sending.get(address) is task:
-            del self._sending[address]
-
-    async def _send(self, notice: Notice) -> None:
-        try:
-            connection = await Outbound.connect(
-                notice.address, lambda: None, tls=self._tls, signer=self._signer
-            )
-            try:
-                connection.tell(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, notice.header, notice.body)
-                await asyncio.sleep(LINGER_S)
-            finally:
-                connection.close()
-        except (OSError, ValueError, ClientError) as error:
-            _notice_log.warning("the broker at %s is not told of its new master: %s", notice.address, error)
-
-    async def stop(self) -> None:
-        tasks = list(self._sending.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class ControllerApp(ProcessApp):
@@ -132,14 +79,16 @@ class ControllerApp(ProcessApp):
         core = self.core = self._new_core(outbox, guard or unguarded)
         client_tls = config.client_tls
         notifier = Notifier(
-            None if client_tls is None else client_context(client_tls), self.settings.auth.inner_signer
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+            None if client_tls is None else client_context(client_tls),
+            self.settings.auth.inner_signer,
         )
         ends.on_stop(notifier.stop)
 
         def progressed() -> None:
             server.write_outbox()
             for notice in core.take_notices():
-                notifier.send(notice)
+                notifier.send(notice.address, notice.header, notice.body)
 
         keepers = [Housekeeper(core, worker, progressed)]
         if authority is not None:

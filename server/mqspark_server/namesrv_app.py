@@ -1,4 +1,4 @@
-"""A name server as a process: its core, its port, and the thread that saves its table."""
+"""A name server as a process: its core, its port, the thread that saves its table, and its notices to brokers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from mqspark.clock import Clock, SystemClock
 from mqspark.extensions import RpcHook
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
 from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, listening
+from mqspark_server.net.servertls import client_context
+from mqspark_server.notifier import Notifier
 from mqspark_server.phases import Phase
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_namesrv
@@ -91,8 +94,23 @@ class NameServerApp(ProcessApp):
         housekeeper = Housekeeper(core, worker, lambda: server.write_outbox())
 
         ends.on_stop(housekeeper.finish)
+        client_tls = config.client_tls
+        notifier = Notifier(
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+            None if client_tls is None else client_context(client_tls),
+            self.settings.auth.inner_signer,
+        )
+        ends.on_stop(notifier.stop)
+
+        def after_turn() -> None:
+            housekeeper.after_turn()
+            notices = core.routes.take_notices()
+            if self.lifecycle.ready:  # brokers that leave a name server that stops are still there
+                for address, header in notices:
+                    notifier.send(address, header)
+
         server = self.server = remoting_server(
-            "namesrv", core, outbox, config, housekeeper.after_turn, extensions=extensions
+            "namesrv", core, outbox, config, after_turn, extensions=extensions
         )
         ends.on_stop(server.close)
         with listening("name server", sock):

@@ -9,11 +9,56 @@ from typing import Any
 import pytest
 
 from mqspark.broker.broker import BrokerCore
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers.cluster_headers import RegisterBrokerRequestHeader
 from mqspark.testing import Cluster
+from mqspark_server.namesrv_app import NameServerApp
+from mqspark_server.net.outbound import Outbound
+from mqspark_server.settings.settings import Layer, namesrv_settings
 from tests.interop.topics import create_topic
 from tests.support.acting import ACTING, MASTER, OTHER, QUICK_CHECKS, SLAVE, deliver_once
 from tests.support.clusters import mqspark_broker, mqspark_namesrv
-from tests.support.waiting import eventually
+from tests.support.scripted import SILENCE, Scripted
+from tests.support.waiting import eventually, eventually_async
+
+
+@pytest.mark.anyio
+async def test_a_name_server_tells_brokers_which_id_is_the_smallest() -> None:
+    """One-way, to the addresses that they registered; not when it stops itself."""
+    settings = {"listenPort": "0", "bindAddress": "127.0.0.1", "kvConfigPath": ""}
+    layer = Layer("test", {**settings, "supportActingMaster": "true", "notifyMinBrokerIdChanged": "true"})
+    app = NameServerApp(namesrv_settings({}, layer))
+    async with Scripted(lambda _: SILENCE).serving() as slave:
+        await app.start()
+        try:
+            connections = []
+            for broker_id, address in ((0, "127.0.0.1:9"), (1, slave.address)):
+                connections.append(await Outbound.connect(app.address, lambda: None))
+                header = RegisterBrokerRequestHeader(
+                    broker_name=ACTING["brokerName"],
+                    broker_addr=address,
+                    cluster_name="C",
+                    ha_server_addr=address,
+                    broker_id=broker_id,
+                    enable_acting_master=True,
+                )
+                answer = await connections[-1].request(RequestCode.REGISTER_BROKER, header, timeout_s=30)
+                assert answer.code == 0
+            connections[0].close()
+            await eventually_async(lambda: slave.asked, "the slave is told")
+        finally:
+            await app.stop()
+            for connection in connections:
+                connection.close()
+    assert [(command.code, command.is_oneway) for command in slave.asked] == [
+        (RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, True)
+    ]
+    assert slave.asked[0].ext == {
+        "minBrokerId": "1",
+        "minBrokerAddr": slave.address,
+        "offlineBrokerAddr": "127.0.0.1:9",
+    }
+
 
 USERS = {
     "authenticationEnabled": True,

@@ -41,7 +41,9 @@ def test_consumers_find_a_rocketmq_slave_that_acts_as_master(jars: Jars, tmp_pat
     }
     slave_settings = {**settings, "brokerId": 1, "brokerRole": "SLAVE", "slaveReadEnable": True}
     with (
-        mqspark_namesrv(tmp_path / "namesrv", {"supportActingMaster": True}) as namesrv,
+        mqspark_namesrv(
+            tmp_path / "namesrv", {"supportActingMaster": True, "notifyMinBrokerIdChanged": True}
+        ) as namesrv,
         rocketmq_broker(jars, tmp_path / "0", namesrv, settings=settings) as master,
         rocketmq_broker(jars, tmp_path / "1", namesrv, settings=slave_settings) as slave,
     ):
@@ -76,7 +78,7 @@ def test_consumers_find_a_rocketmq_slave_that_acts_as_master(jars: Jars, tmp_pat
 
 
 THEIR_SLAVE = {**acting.SLAVE, "syncBrokerMemberGroupPeriod": 500}
-NAMESRV = {"supportActingMaster": True}
+NAMESRV = {"supportActingMaster": True, "notifyMinBrokerIdChanged": True}
 
 
 @pytest.mark.slow("Java brokers start; tests/unit/test_broker_acting.py is the fast twin")

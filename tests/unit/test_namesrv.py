@@ -11,6 +11,7 @@ import pytest
 from mqspark.errors import StoreCorrupt
 from mqspark.message import crc32
 from mqspark.namesrv.config import NamesrvConfig
+from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
@@ -208,6 +209,97 @@ def test_no_slave_is_shown_as_master_unless_both_want_it(settings: dict[str, boo
     register(slave, "T", "U", broker_id=1, address="10.0.0.2:10911", enableActingMaster=acting)
     unregister(peer)
     assert route(slave, "T")["brokerDatas"][0]["brokerAddrs"] == {"1": "10.0.0.2:10911"}
+
+
+NOTIFYING = NamesrvConfig(notify_min_broker_id_changed=True)
+PLACES = {number: f"10.0.0.{number + 1}:10911" for number in range(4)}
+
+
+def notices(core: NameServer) -> dict[str, tuple[int | None, str | None, str | None, str | None]]:
+    """Address told -> (smallest id, its address, who went away, HA address of who appeared)."""
+    found = {}
+    for address, header in core.routes.take_notices():
+        assert header.broker_name is None, "RocketMQ's name server does not say it"
+        assert address not in found
+        found[address] = (
+            header.min_broker_id,
+            header.min_broker_addr,
+            header.offline_broker_addr,
+            header.ha_broker_addr,
+        )
+    return found
+
+
+def register_replica(peer: Peer, number: int, acting: str = "true", **more: Any) -> None:
+    register(peer, "T", "U", broker_id=number, address=PLACES[number], enableActingMaster=acting, **more)
+
+
+def test_the_others_are_told_of_a_smaller_broker_id_that_appears() -> None:
+    core, _, peer = namesrv_peer(NOTIFYING)
+    register_replica(peer, 2)
+    assert notices(core) == {}, "the first one is news to nobody"
+    register_replica(another(peer), 3)
+    assert notices(core) == {}, "not the smallest"
+    register_replica(another(another(peer)), 1)
+    told = (1, PLACES[1], None, "10.0.0.2:10912")
+    assert notices(core) == {PLACES[2]: told, PLACES[3]: told}
+    register_replica(another(another(peer)), 1, counter=2)
+    assert notices(core) == {}, "it was there already"
+
+
+def test_a_broker_that_becomes_master_alone_is_told_so() -> None:
+    core, _, peer = namesrv_peer(NOTIFYING)
+    register(peer, "T", "U", broker_id=1, enableActingMaster="true")
+    register(peer, "T", "U", broker_id=0, enableActingMaster="true", counter=2)
+    assert notices(core) == {"10.0.0.1:10911": (0, "10.0.0.1:10911", None, "10.0.0.1:10912")}
+
+
+@pytest.mark.parametrize("way", ["leaves", "disconnects", "is silent"])
+def test_all_that_are_left_are_told_when_the_smallest_broker_id_goes_away(way: str) -> None:
+    core, clock, peer = namesrv_peer(NOTIFYING)
+    peers = [another(peer), another(another(peer)), another(another(another(peer)))]
+    for number, each in enumerate(peers):
+        register_replica(each, number, heartbeatTimeoutMillis="10000" if number == 0 else "60000")
+    peers[2].disconnect()
+    assert notices(core) == {}, "not the smallest"
+    register_replica(another(peers[2]), 2)
+    if way == "leaves":
+        unregister(peers[0])
+    elif way == "disconnects":
+        peers[0].disconnect()
+    else:
+        clock.advance(10_001)
+        core.tick()
+    told = (1, PLACES[1], PLACES[0], None)
+    assert notices(core) == {PLACES[1]: told, PLACES[2]: told}
+
+
+def test_nobody_is_told_by_default_or_without_acting_masters() -> None:
+    for config, acting in ((NamesrvConfig(), "true"), (NOTIFYING, "false")):
+        core, _, peer = namesrv_peer(config)
+        slave = another(peer)
+        register_replica(peer, 0, acting)
+        register_replica(slave, 1, acting)
+        peer.disconnect()
+        assert notices(core) == {}
+
+
+def test_registrations_that_are_refused_tell_nobody() -> None:
+    core, _, peer = namesrv_peer(NOTIFYING)
+    register_replica(peer, 2)
+    register(another(peer), "T", broker_id=1, address=PLACES[1])  # one topic without a base
+    assert notices(core) == {}
+
+
+def test_notices_are_bounded() -> None:
+    core, _, peer = namesrv_peer(NamesrvConfig(notify_min_broker_id_changed=True, max_brokers=3))
+    for name in "xyzw":
+        for number in (2, 1):
+            one = another(peer)
+            register(one, "T", "U", name=name, broker_id=number, address=f"10.0.{ord(name)}.{number}:10911")
+        unregister(one, name=name, broker_id=1, address=f"10.0.{ord(name)}.1:10911")
+        unregister(one, name=name, broker_id=2, address=f"10.0.{ord(name)}.2:10911")
+    assert len(notices(core)) == 3
 
 
 def test_an_older_state_version_does_not_take_the_id() -> None:

@@ -126,7 +126,7 @@ _OF_BROKERS = """
 _OF_NAME_SERVERS = """
     clientRequestThreadPoolNums=1 clientRequestThreadPoolQueueCapacity=50000 clusterTest=false configStorePath=
     defaultThreadPoolNums=1 defaultThreadPoolQueueCapacity=10000 enableShutdownGracefully=false
-    needWaitForService=false notifyMinBrokerIdChanged=false productEnvName=center rocketmqHome=
+    needWaitForService=false productEnvName=center rocketmqHome=
     serverAsyncSemaphoreValue=64 serverCallbackExecutorThreads=1 serverNettyWorkerGroupEnable=false
     serverOnewaySemaphoreValue=256 serverPooledByteBufAllocatorEnable=false serverSelectorThreads=1
     serverSocketRcvBufSize=0 serverSocketSndBufSize=0 serverWorkerThreads=1 shutdownWaitTimeSeconds=30

@@ -44,6 +44,7 @@ _HONOURED = """
     diskSpaceWarningLevelRatio enableAllTopicList enableAutoInSyncReplicas enableConsumeQueueExt
     enabledAppendPropCRC enableLmq enableMultiDispatch enablePropertyFilter enableRetryTopicV2
     enableSplitRegistration enableTopicList supportActingMaster
+    notifyMinBrokerIdChanged
     fileReservedTime flushConsumerOffsetInterval flushDiskType
     flushIntervalCommitLog flushIntervalConsumeQueue forceRegister forceVerifyPropCRC haHousekeepingInterval
     haListenPort haMasterAddress haMaxGapNotInSync haSendHeartbeatInterval haTransferBatchSize inSyncReplicas
@@ -112,7 +113,7 @@ _WITHOUT_EFFECT = {
     "controllers and DLedger, which are not available": """
         controllerRequestThreadPoolQueueCapacity controllerThreadPoolNums
         controllerType dLegerGroup dLegerPeers dLegerSelfId electMasterMaxRetryCount heartbeatBrokerInterval
-        notifyMinBrokerIdChanged preferredLeaderId storePathBrokerIdentity
+        preferredLeaderId storePathBrokerIdentity
         storePathDLedgerCommitLog storePathEpochFile totalReplicas
     """,
     "how lite topics are served inside": """

@@ -1,0 +1,69 @@
+"""Notices to brokers, one-way, each over a connection of its own, because they are rare: a controller says who is the
+master, a name server which broker id is the smallest.
+
+Must not know why a broker is told something. A broker that gets no notice asks within some seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from mqspark.errors import ClientError
+from mqspark.logs import sparing
+from mqspark.protocol.headers.header import Header
+from mqspark.protocol.signature import Signer
+from mqspark_server.net.outbound import Outbound
+
+__all__ = ["Notifier"]
+
+log = sparing("mqspark.notices")
+
+LINGER_S = 1.0
+"""For which a connection stays after its notice: nobody says when the broker has read it."""
+MAX_SENDING = 256
+"""Notices that are being sent at once."""
+
+
+class Notifier:
+    def __init__(self, code: int, tls: ssl.SSLContext | None, signer: Signer | None) -> None:
+        """``code``: of the requests."""
+        self._code = code
+        self._tls = tls
+        self._signer = signer
+        self._sending: dict[str, asyncio.Task[None]] = {}
+
+    def send(self, address: str, header: Header, body: bytes = b"") -> None:
+        """A newer notice for the same address replaces an older one."""
+        older = self._sending.pop(address, None)
+        if older is not None:
+            older.cancel()
+        elif len(self._sending) >= MAX_SENDING:
+            log.warning("the broker at %s is not told %s now", address, header)
+            return
+        task = asyncio.get_running_loop().create_task(
+            self._send(address, header, body), name="mqspark-notice"
+        )
+        self._sending[address] = task
+        task.add_done_callback(lambda done: self._sent(address, done))
+
+    def _sent(self, address: str, task: asyncio.Task[None]) -> None:
+        if self._sending.get(address) is task:
+            del self._sending[address]
+
+    async def _send(self, address: str, header: Header, body: bytes) -> None:
+        try:
+            connection = await Outbound.connect(address, lambda: None, tls=self._tls, signer=self._signer)
+            try:
+                connection.tell(self._code, header, body)
+                await asyncio.sleep(LINGER_S)
+            finally:
+                connection.close()
+        except (OSError, ValueError, ClientError) as error:
+            log.warning("the broker at %s is not told %s: %s", address, header, error)
+
+    async def stop(self) -> None:
+        tasks = list(self._sending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
