@@ -28,13 +28,14 @@ from mqspark.broker.hooked import BrokerHooks
 from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
+from mqspark.broker.pop.foreignchecks import ForeignChecks
 from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.prints import BrokerPrints
 from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.pull.waiting_reads import WaitingReads
 from mqspark.broker.registration import Publication
-from mqspark.broker.replication.acting import ActingMaster
+from mqspark.broker.replication.acting import ActingMaster, others_answers
 from mqspark.broker.replication.epochlink import (
     UNSURE,
     ControlledReplicas,
@@ -286,7 +287,7 @@ class BrokerCore:
         """Set with enableSlaveActingMaster."""
         if config.enable_slave_acting_master:
             self.acting = acting = ActingMaster(
-                config, state, self.acks, self.follower, self.delays, self.timers
+                config, state, self.follower, self.delays, self.timers, lookups.starts_in_memory
             )
             if self.metadata is not None:
                 self.metadata.may_copy_progress = lambda: acting.may_copy_progress
@@ -316,6 +317,8 @@ class BrokerCore:
             # A master that has been replaced must not acknowledge anything.
             all_wait=term is not None,
         )
+        if config.enable_slave_acting_master:
+            self._sends.foreign = ForeignChecks(state)
         self._part_cleaner = PartCleaner(
             mappings,
             state.peers,
@@ -353,6 +356,7 @@ class BrokerCore:
             self.timers.handlers,
             self.replicas.handlers,
             AssignmentProcessor(state, modes, self.routes, self._mode_changed).handlers,
+            others_answers(config, state),
         )
         self.handlers.update(self._notices.watching(self.handlers))
         if term is not None and self.epochs is not None:
@@ -369,7 +373,7 @@ class BrokerCore:
         if self.follower is not None:
             self.handlers.update(refusals())
             if self.acting is not None:
-                self.handlers.update(self.acting.acknowledgements)
+                self.handlers.update(self.acting.pop_handlers)
         elif self.pre_online is not None:
             self.handlers.update(refusals_before(self.handlers, lambda: self.pre_online is None))
         self.handlers = merged(self.handlers, more_handlers)
@@ -416,7 +420,7 @@ class BrokerCore:
             *self.lite.ledgers,
             *store.ledgers,
             *(() if extensions is None else (extensions.ledger,)),
-            *(() if self.acting is None else (bridge.ledger for bridge in self.acting.bridges)),
+            *(() if self.acting is None else self.acting.ledgers),
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
             budget=self.table_budget,
         )
@@ -631,6 +635,8 @@ class BrokerCore:
         self.pop.validate()
         self.lite.validate()
         self.timers.validate()
+        if self.acting is not None:
+            self.acting.validate()
 
     # --- blocking work ---
 

@@ -352,9 +352,14 @@ class BrokerApp(ProcessApp):
             )
         route_finder = RouteFinder(core, server.write_outbox, tls, signer)
         group = escaping = None
-        if core.acting is not None:
-            group = BrokerGroup(core, core.acting, registrar)
-            escaping = Escaping(core, core.acting.bridges, registrar)
+        if (acting := core.acting) is not None:
+
+            def stored_elsewhere() -> None:
+                acting.progressed()
+                server.write_outbox()
+
+            group = BrokerGroup(core, acting, registrar)
+            escaping = Escaping(core, acting.bridges, registrar, stored_elsewhere)
         parts = BrokerParts(
             core=core,
             server=server,

@@ -7,10 +7,11 @@ seconds. Must not know which messages these are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mqspark.broker.broker import BrokerCore
+from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.replication.escape import EscapeBridge, Escapee, OtherMaster, is_stored, targets
 from mqspark.errors import MQError, NotNow
 from mqspark.logs import sparing
@@ -27,6 +28,9 @@ log = sparing("mqspark.escaping", lines=10)
 TIMEOUT_S = 3.0
 """EscapeBridge.SEND_TIMEOUT."""
 RETRY_S = 0.5
+GIVE_UP_S = 10.0
+"""For which a broker is tried that alone may take a message: an acknowledgement, without which the message comes
+again."""
 ROUTE_S = 5.0
 """For which a route is believed."""
 MAX_ROUTES = 1_000
@@ -38,8 +42,16 @@ _FAILURES = (OSError, ValueError, MQError)
 
 
 class Escaping:
-    def __init__(self, core: BrokerCore, bridges: Sequence[EscapeBridge], registrar: Registrar) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        bridges: Sequence[EscapeBridge],
+        registrar: Registrar,
+        progressed: Callable[[], None],
+    ) -> None:
+        """``progressed`` is called when other brokers have stored more."""
         self._core = core
+        self._progressed = progressed
         self._bridges = bridges
         self._registrar = registrar
         self._routes: dict[str, tuple[float, list[OtherMaster]]] = {}
@@ -62,6 +74,8 @@ class Escaping:
 
     async def _carry(self, bridge: EscapeBridge, message: Escapee) -> None:
         turn = self._core.state.random.randrange(1 << 16)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         while bridge.is_waiting(message.position):
             try:
                 async with self._places:
@@ -69,6 +83,10 @@ class Escaping:
                         return
             except _FAILURES as error:
                 log.warning("a message for %s is not stored elsewhere yet: %s", message.topic, error)
+            if message.place is not None and loop.time() - began_s > GIVE_UP_S:
+                bridge.stored(message.position, is_lost=True)
+                self._progressed()
+                return
             turn += 1
             await asyncio.sleep(RETRY_S)
 
@@ -90,13 +108,15 @@ class Escaping:
             )
         elif not verdict:
             raise NotNow(f"{target.address} answers {answer.code}: {(answer.remark or '')[:200]}")
-        bridge.stored(message.position, is_lost=verdict is None)
+        place = None if verdict is None else RevivePlace(target.name, header.queue_id)
+        bridge.stored(message.position, place, is_lost=verdict is None)
+        self._progressed()
         return True
 
     async def _targets(self, message: Escapee) -> list[OtherMaster]:
         """Never empty. Raises NotNow."""
         for topic in dict.fromkeys((message.topic, message.like)):
-            found = await self._route(topic)
+            found = message.among(await self._route(topic))
             if found:
                 return found if topic == message.topic else [each._replace(queues=1) for each in found]
         raise NotNow("no broker of another name takes sends for it")

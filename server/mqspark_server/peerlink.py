@@ -41,8 +41,8 @@ class PeerLink:
         self._routes = routes
         self._progressed = progressed
         self._tls, self._signer = tls, signer
-        self._connections: dict[str, asyncio.Task[Outbound]] = {}
-        """By broker name, in the order of their making."""
+        self._connections: dict[tuple[str, bool], asyncio.Task[Outbound]] = {}
+        """By broker name and whether it may be a slave, in the order of their making."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def after_turn(self) -> None:
@@ -54,7 +54,7 @@ class PeerLink:
     async def _ask(self, number: int, question: Question) -> None:
         name = question.broker_name
         try:
-            connection = await self._connection(name)
+            connection = await self._connection(name, question.any_replica)
             answer = await connection.request(
                 question.code, question.ext, timeout_s=self._config.forward_timeout / 1000
             )
@@ -66,23 +66,25 @@ class PeerLink:
         self.after_turn()  # the answer may have led to another question
         self._progressed()
 
-    async def _connection(self, broker_name: str) -> Outbound:
+    async def _connection(self, broker_name: str, any_replica: bool) -> Outbound:
         """Raises OSError, ValueError, ClientError, ProtocolError."""
-        task = self._connections.get(broker_name)
+        key = broker_name, any_replica
+        task = self._connections.get(key)
         if task is not None and task.done() and (task.exception() is not None or not task.result().alive):
-            del self._connections[broker_name]
+            del self._connections[key]
             task = None
         if task is None:
             if len(self._connections) >= MAX_PEERS:
                 self._close(self._connections.pop(next(iter(self._connections))))
-            task = asyncio.get_running_loop().create_task(self._connect(broker_name))
-            self._connections[broker_name] = task
+            task = asyncio.get_running_loop().create_task(self._connect(broker_name, any_replica))
+            self._connections[key] = task
         return await asyncio.shield(task)
 
-    async def _connect(self, broker_name: str) -> Outbound:
-        address = await self._routes.master_of(broker_name)
+    async def _connect(self, broker_name: str, any_replica: bool) -> Outbound:
+        address = await self._routes.master_of(broker_name, or_slave=any_replica)
         if address is None:
-            raise OSError(f"no name server knows a master of broker {broker_name}")
+            kind = "replica" if any_replica else "master"
+            raise OSError(f"no name server knows a {kind} of broker {broker_name}")
         return await Outbound.connect(address, lambda: None, tls=self._tls, signer=self._signer)
 
     @staticmethod

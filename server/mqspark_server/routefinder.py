@@ -79,8 +79,9 @@ class RouteFinder:
             raise ProtocolError(f"response code {answer.code}: {answer.remark}")
         return decode_body(TopicRouteData, answer.body)
 
-    async def master_of(self, broker_name: str) -> str | None:
-        """The address of a broker's master; None when no name server has one. Raises OSError, ValueError, ClientError,
+    async def master_of(self, broker_name: str, *, or_slave: bool = False) -> str | None:
+        """The address of a broker's master, or, if there is none and it may be a slave, of the slave with the smallest
+        id; None when no name server has one. Raises OSError, ValueError, ClientError,
         ProtocolError."""
         if not self._addresses:
             return None
@@ -89,7 +90,10 @@ class RouteFinder:
         if answer.code != ResponseCode.SUCCESS:
             raise ProtocolError(f"response code {answer.code}: {answer.remark}")
         group = decode_body(GetBrokerMemberGroupResponseBody, answer.body).broker_member_group
-        return None if group is None else group.broker_addrs.get(MASTER_ID)
+        addresses = {} if group is None else group.broker_addrs
+        if or_slave and addresses:
+            return addresses[min(addresses)]
+        return addresses.get(MASTER_ID)
 
     async def _request(self, code: int, ext: dict[str, str]) -> Command:
         async with self._connecting:

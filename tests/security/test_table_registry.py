@@ -58,6 +58,7 @@ SERVERS = {
     "DelayService._stuck": "one entry a delay level",
     "FastFail._limits_ms": "one entry a request code",
     "ProcessLifecycle.reached_ms": "one entry a phase",
+    "PopRevival._away": "MAX_AWAY",
     "PopRevival._queues": "one a queue of the revive log, which operators make",
     "PutTimes._current": "classes of milliseconds, fixed",
     "PutTimes._shown": "classes of milliseconds, fixed",
@@ -197,11 +198,13 @@ SERVERS = {
     # --- routes of a name server: maxBrokers, maxTopicsPerBroker, maxRoutes; names have at most 255 characters
     "BrokerSet.addresses": "MAX_REPLICAS",
     "BrokerSet.topics": "maxTopicsPerBroker",
+    "Notifier._sending": "MAX_SENDING",
     "RouteTable._brokers": "maxBrokers",
     "RouteTable._clusters": "maxBrokers",
     "RouteTable._removed_brokers": "maxRoutes, which counts what is in it",
     "RouteTable._live": "maxBrokers",
     "RouteTable._keys_by_session": "maxBrokers",
+    "RouteTable._notices": "maxBrokers; empty without notifyMinBrokerIdChanged",
     "RouteTable._topics": "maxRoutes",
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.replication.acting import ANNOUNCED_MS, FRESH_MS, SETTLE_MS, ActingMaster
 from mqspark.broker.replication.escape import (
@@ -83,7 +84,9 @@ class Pair:
             for message in bridge.take():
                 self.arrived.append(message)
                 if self.accepts:
-                    bridge.stored(message.position)
+                    is_record = message.topic.startswith("rmq_sys_REVIVE_LOG_")
+                    place = RevivePlace("b-b", message.queue_id or 0) if is_record else None
+                    bridge.stored(message.position, message.place or place)
             bridge.validate()
 
     def return_master(self) -> Bench:
@@ -225,6 +228,18 @@ def test_a_master_says_where_its_log_is(tmp_path: Path) -> None:
     assert answer.ext["masterHaAddress"] == master.config.ha_address
     assert answer.ext["masterAddress"] == master.config.address
     master.close()
+
+
+def test_a_broker_that_does_not_take_part_answers_those_that_do(tmp_path: Path) -> None:
+    """RocketMQ's slave with enableSlaveActingMaster goes online only when its master has said where its log is."""
+    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+    answer = master.peer().ask(RequestCode.EXCHANGE_BROKER_HA_INFO, {})
+    assert (answer.code, answer.ext["masterHaAddress"]) == (0, master.config.ha_address)
+    assert slave.peer().ask(RequestCode.EXCHANGE_BROKER_HA_INFO, {}).ext == {}
+    for broker in (master, slave):
+        assert broker.peer().ask(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "1"}).code == 0
+        assert broker.peer().ask(RequestCode.EXCHANGE_BROKER_HA_INFO, HA).code == ResponseCode.SYSTEM_ERROR
+        broker.close()
 
 
 @pytest.mark.parametrize(
@@ -641,7 +656,7 @@ def test_a_bridge_takes_masters_of_other_names_that_take_sends() -> None:
             broker("d", _0="d:1"),
         ],
     )
-    assert targets(route, "own") == [OtherMaster("a:1", 4)]
+    assert targets(route, "own") == [OtherMaster("a", "a:1", 4)]
 
 
 @pytest.mark.parametrize(

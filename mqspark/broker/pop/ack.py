@@ -187,9 +187,10 @@ class AckProcessor:
         pop_time_ms = max(now_ms, receipt.pop_time_ms + 1)
         new = old._replace(start_offset=header.offset, pop_time_ms=pop_time_ms)
         try:
-            self._log.put_check_point(queue, CheckPoint(new, header.invisible_time, [0]))
+            end_offset = self._log.put_check_point(queue, CheckPoint(new, header.invisible_time, [0]))
             state.stats.was_checked(header.topic, header.consumer_group)
-            end_offset = self._log.put_ack(queue, old, receipt.invisible_time_ms, [header.offset])
+            acked_end = self._log.put_ack(queue, old, receipt.invisible_time_ms, [header.offset])
+            end_offset = max(end_offset, acked_end)
         except (StoreReadOnly, NotNow, InvalidMessage) as error:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"the invisible time could not be changed: {error}"

@@ -9,19 +9,17 @@ record of their queue, and the timer messages that they were count as delivered 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
-from mqspark.broker.pop.ack import AckProcessor
-from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.revive import MAX_EARLY_ACKS, READ_MESSAGES, PopRevival, ReviveQueue
-from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
-from mqspark.broker.state.acks import Acks, Deferred
+from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, ReviveLog
+from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
 from mqspark.errors import NotNow
 from mqspark.record import Parts
 
-__all__ = ["ActingAcks", "ActingRevival"]
+__all__ = ["ActingRevival"]
 
 
 class ActingRevival(PopRevival):
@@ -106,27 +104,3 @@ class ActingRevival(PopRevival):
 
     def _retry_queue(self, key: CheckKey, queue_id: int) -> tuple[str, int]:
         return self._retry_name(key), queue_id
-
-
-class _ReviveMemory(ReviveLog):
-    """A revive log that is stored nowhere: acknowledgements go to the revival at once."""
-
-    def __init__(self, state: BrokerState, revival: ActingRevival) -> None:
-        super().__init__(state)
-        self._revival = revival
-
-    def put_check_point(self, revive_queue: int, check_point: CheckPoint) -> int:
-        raise NotNow("this broker is a slave: its master stores messages")
-
-    def put_ack(
-        self, revive_queue: int, key: CheckKey, invisible_time_ms: int, offsets: Sequence[int]
-    ) -> int:
-        self._revival.acknowledge(revive_queue, key, offsets)
-        return 0
-
-
-class ActingAcks(AckProcessor):
-    """Acknowledgements for ``revival``. Those of ordered pops are refused: which messages are out is not known here."""
-
-    def __init__(self, state: BrokerState, revival: ActingRevival, acks: Acks) -> None:
-        super().__init__(state, _ReviveMemory(state, revival), PopOrder(state), acks, lambda *_: None)

@@ -253,6 +253,14 @@ class PopProcessor:
         else:
             self._send_nothing(pop, taking)
 
+    def send_away(self) -> None:
+        """Nothing is handed out any more: answer what is parked."""
+        waiting = [pop for pop in self._expired if pop.session.open] + self.parked.take_all()
+        self._expired.clear()
+        self._grown.clear()
+        for pop in waiting:
+            self._send_nothing(pop, self._new_taking(pop))
+
     # --- many at once ---
 
     def _serve_parked(self) -> None:

@@ -196,6 +196,19 @@ class ParkedPops(Generic[W]):
         self._next_sweep_ms = None if earliest_ms is None else max(earliest_ms, now_ms + SWEEP_INTERVAL_MS)
         return due
 
+    def take_all(self) -> list[W]:
+        """Remove and return all waiters."""
+        found = [
+            waiter for queues in self._waiting.values() for waiters in queues.values() for waiter in waiters
+        ]
+        for waiter in found:
+            self._left(waiter)
+        for key, queues in list(self._waiting.items()):
+            for queue_id in list(queues):
+                self._forget(*key, queue_id)
+        self._next_sweep_ms = None
+        return [waiter for waiter in found if waiter.session.open]
+
     def _left(self, waiter: W) -> None:
         self.count -= 1
         self.ledger.free(waiter.size_bytes)

@@ -14,6 +14,7 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, require, text_bytes
+from mqspark.broker.pop.foreignchecks import found_record, pull_question
 from mqspark.broker.pop.revivelog import (
     ACK_INTERVAL_MS,
     ACK_TAG,
@@ -29,6 +30,7 @@ from mqspark.broker.pop.revivelog import (
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
+from mqspark.broker.statictopic.peers import Talk
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
 from mqspark.logs import sparing
 from mqspark.message import (
@@ -76,6 +78,8 @@ REVIVES_A_TICK = 256
 """Messages revived in one tick; the last check point may exceed it."""
 MAX_OPEN = 50_000
 """Check points of one queue in memory. They arrive when they are due, so these cover three seconds."""
+MAX_AWAY = 64
+"""Check points whose messages are being asked for at brokers of other names."""
 MAX_EARLY_ACKS = 10_000
 MAX_EARLY_OFFSETS = 64
 """Offsets of one check point, which has no more messages."""
@@ -164,6 +168,8 @@ class PopRevival:
             setting="maxPopTableBytes",
         )
         self._queues: list[ReviveQueue] = []
+        self._away: set[tuple[int, int]] = set()
+        """(revive queue, revive offset) of open check points whose messages are at brokers of other names."""
         self._first = 0
         """The place of the queue with which the last tick began."""
         self._last_end = 0
@@ -209,7 +215,8 @@ class PopRevival:
         for queue in self._queues:
             due = {(offset, key) for _, offset, key in queue.by_time}
             for key, check_point in queue.open.items():
-                require((check_point.revive_offset, key) in due, f"{key} never comes up")
+                is_away = (queue.queue_id, check_point.revive_offset) in self._away
+                require(is_away or (check_point.revive_offset, key) in due, f"{key} never comes up")
                 require(check_point.revive_offset < queue.next_offset, f"{key} has not been read yet")
                 sizes.append(_open_bytes(check_point))
             require(
@@ -373,6 +380,12 @@ class PopRevival:
             check_point = queue.open.get(key)
             if check_point is not None and check_point.revive_offset == revive_offset:
                 offsets = check_point.unacked()
+                if offsets and self._is_foreign(key):
+                    if not self._send_for(queue, check_point):
+                        return revived or None
+                    heapq.heappop(queue.by_time)
+                    revived += 1
+                    continue
                 try:
                     self._revive(queue, check_point, offsets)
                 except (Refusal, StoreReadOnly, NotNow) as error:
@@ -430,6 +443,50 @@ class PopRevival:
             return None
         return take_apart(buffer)
 
+    # --- messages of brokers of other names, whose acting slaves handed them out ---
+
+    def _is_foreign(self, key: CheckKey) -> bool:
+        config = self._state.config
+        return key.broker_name != config.broker_name and config.enable_slave_acting_master
+
+    def _send_for(self, queue: ReviveQueue, check_point: CheckPoint) -> bool:
+        """Ask their broker for the open messages. False: not now."""
+        place = queue.queue_id, check_point.revive_offset
+        if len(self._away) >= MAX_AWAY:
+            return False
+        self._away.add(place)
+        if not self._state.peers.begin(self._fetch(queue, check_point)):
+            self._away.discard(place)
+            return False
+        return True
+
+    def _fetch(self, queue: ReviveQueue, check_point: CheckPoint) -> Talk:
+        """Revive message by message. What their broker does not give now is asked for later."""
+        key, place = check_point.key, (queue.queue_id, check_point.revive_offset)
+        try:
+            while offsets := check_point.unacked():
+                try:
+                    answer = yield pull_question(key, offsets[0])
+                    record = found_record(answer, key, offsets[0])
+                except (Refusal, NotNow) as error:
+                    _log.warning("messages of %s are revived later: %s", key.topic, error)
+                    self._put_back(queue, check_point, *offsets)
+                    break
+                if record is not None:
+                    self._copy(check_point, record)
+                check_point.ack(offsets[0])
+        except (Refusal, StoreReadOnly, NotNow, InvalidMessage) as error:
+            _log.error("messages of %s cannot be revived now: %s", key.topic, error)
+            if queue.open.get(key) is check_point:
+                heapq.heappush(queue.by_time, (check_point.revive_time_ms, check_point.revive_offset, key))
+            return None
+        finally:
+            self._away.discard(place)
+        if queue.open.get(key) is check_point:
+            self._close(queue, key)
+        self._commit(queue)
+        return None
+
     def _copy(self, check_point: CheckPoint, record: Parts) -> None:
         """Copy the message to the retry topic; its first pop time stays the original one."""
         key = check_point.key
@@ -471,16 +528,17 @@ class PopRevival:
             state.offsets.commit(key.group, topic, queue_id, 0)
         return topic, queue_id
 
-    def _put_back(self, queue: ReviveQueue, check_point: CheckPoint, offset: int) -> None:
-        """Store a check point for one message whose copy could not be stored."""
+    def _put_back(self, queue: ReviveQueue, check_point: CheckPoint, offset: int, *more: int) -> None:
+        """Store a check point for messages whose copies could not be stored."""
         key = check_point.key._replace(start_offset=offset)
+        diffs = [0, *(other - offset for other in more)]
         tries = check_point.re_puts
         invisible_ms = check_point.invisible_time_ms
         if check_point.revive_time_ms <= self._state.clock.now_ms():
             # Not beyond the timer's maximum delay, which the timer would always refuse.
             longest_ms = self._state.store_config.timer_max_delay_sec * 1000
             invisible_ms += min(_RE_PUT_DELAYS_MS[min(tries, len(_RE_PUT_DELAYS_MS) - 1)], longest_ms)
-        again = CheckPoint(key, invisible_ms, [0], re_puts=tries + 1)
+        again = CheckPoint(key, invisible_ms, diffs, re_puts=tries + 1)
         self._last_end = max(self._last_end, self._log.put_check_point(queue.queue_id, again))
 
 

@@ -253,7 +253,10 @@ class ReviveLog:
             self._state.clock.now_ms(),
             self._host,
         )
-        end = self._state.writer.put(draft).end_offset
+        end = self._store(draft, key, is_check_point=kind == CK_TAG)
         put = self._state.stats.revival(topic, group).put
         put[kind] = put.get(kind, 0) + 1
         return end
+
+    def _store(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
+        return self._state.writer.put(draft).end_offset

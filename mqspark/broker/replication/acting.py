@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mqspark.broker.config import BrokerConfig, BrokerRole
-from mqspark.broker.pop.acting_revival import ActingAcks, ActingRevival
+from mqspark.broker.pop.acting_pops import ActingPops
+from mqspark.broker.pop.acting_revival import ActingRevival
 from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.replication.escape import EscapeBridge
 from mqspark.broker.replication.follower import Follower
-from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
@@ -41,7 +41,7 @@ from mqspark.protocol.headers.cluster_headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["ActingMaster", "AnnouncedMaster", "BrokerMembers"]
+__all__ = ["ActingMaster", "AnnouncedMaster", "BrokerMembers", "others_answers"]
 
 log = sparing(__name__)
 
@@ -54,6 +54,38 @@ SETTLE_MS = 8_000
 TICK_MS = 200
 SETTLING_TICK_MS = 20
 RETRY_MS = 1_000
+
+
+def others_answers(config: BrokerConfig, state: BrokerState) -> dict[int, Handler]:
+    """What a broker without enableSlaveActingMaster answers to those that have it, as RocketMQ's does."""
+
+    def exchange(session: Session, command: Command) -> bytes:
+        if command.header(ExchangeHAInfoRequestHeader).master_ha_address:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "enableSlaveActingMaster is false: this broker takes no master's word",
+            )
+        return ok(command, _own_log(config, state))
+
+    def min_id_changed(session: Session, command: Command) -> bytes:
+        command.header(NotifyMinBrokerIdChangeRequestHeader)
+        return ok(command)
+
+    return {
+        RequestCode.EXCHANGE_BROKER_HA_INFO: exchange,
+        RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: min_id_changed,
+    }
+
+
+def _own_log(config: BrokerConfig, state: BrokerState) -> ExchangeHAInfoResponseHeader:
+    """Where a master's log can be copied; empty on a slave."""
+    if config.broker_role is BrokerRole.SLAVE:
+        return ExchangeHAInfoResponseHeader()
+    return ExchangeHAInfoResponseHeader(
+        master_ha_address=config.ha_address,
+        master_flush_offset=state.store.flushed_offset,
+        master_address=config.address,
+    )
 
 
 class AnnouncedMaster(NamedTuple):
@@ -95,14 +127,14 @@ class ActingMaster:
         self,
         config: BrokerConfig,
         state: BrokerState,
-        acks: Acks,
         follower: Follower | None,
         delays: DelayService,
         timers: TimerService,
+        starts_in_memory: Callable[[str, int], bool],
     ) -> None:
+        """``starts_in_memory(topic, queue id)``: as of ``PopService``."""
         self._config = config
         self._state = state
-        self._acks = acks
         self._clock = state.clock
         self._follower = follower
         self._delays = delays
@@ -111,17 +143,19 @@ class ActingMaster:
         precision_ms = state.store_config.timer_precision_ms
         self.bridges = tuple(
             EscapeBridge(name, config, precision_ms)
-            for name in ("escapedDelayed", "escapedTimed", "escapedCopies")
+            for name in ("escapedDelayed", "escapedTimed", "escapedCopies", "escapedChecks")
         )
-        """For messages of delay levels; timer messages; copies of popped messages, and transactions."""
-        self._delayed, self._timed, self._copies = self.bridges
+        """For messages of delay levels; timer messages; copies of popped messages, and transactions; check points and
+        acknowledgements."""
+        self._delayed, self._timed, self._copies, checks = self.bridges
+        self._pops = ActingPops(state, checks, starts_in_memory)
+        self.ledgers = (*(bridge.ledger for bridge in self.bridges), self._pops.ledger)
         self.announced: AnnouncedMaster | None = None
         self._announced_ms = -ANNOUNCED_MS
         self.ask: Callable[[], None] = lambda: None
         """Makes the shell ask the name servers at once."""
         self._revival: ActingRevival | None = None
         self._halves: EscapedHalves | None = None
-        self._acknowledging: ActingAcks | None = None
         self._retry_ms = 0
         """When its files may be tried again after an error (monotonic)."""
         self._settling_since_ms: int | None = None
@@ -135,10 +169,7 @@ class ActingMaster:
             RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
             RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.min_id_changed,
         }
-        self.acknowledgements: dict[int, Handler] = {
-            RequestCode.ACK_MESSAGE: self.acknowledge,
-            RequestCode.BATCH_ACK_MESSAGE: self.acknowledge,
-        }
+        self.pop_handlers: dict[int, Handler] = dict.fromkeys(self._pops.handlers, self.serve_pop)
         """Of a slave."""
 
     # --- requests ---------------------------------------------------------------------------------------------
@@ -156,16 +187,7 @@ class ActingMaster:
             self._announced_ms = self._clock.monotonic_ms()
             self.ask()
             log.info("the master at %s comes back", self.announced.address)
-        if is_slave:
-            return ok(command, ExchangeHAInfoResponseHeader())
-        return ok(
-            command,
-            ExchangeHAInfoResponseHeader(
-                master_ha_address=self._config.ha_address,
-                master_flush_offset=self._state.store.flushed_offset,
-                master_address=self._config.address,
-            ),
-        )
+        return ok(command, _own_log(self._config, self._state))
 
     def min_id_changed(self, session: Session, command: Command) -> bytes:
         """Anybody could send this, so it only makes the broker ask its name servers."""
@@ -173,25 +195,34 @@ class ActingMaster:
         self.ask()
         return ok(command)
 
-    def acknowledge(self, session: Session, command: Command) -> bytes | Slices | None:
-        """A message that the master handed out is processed."""
-        if self._acknowledging is None or self._settling_since_ms is not None:
+    def serve_pop(self, session: Session, command: Command) -> bytes | Slices | None:
+        """A pop, or an acknowledgement of what the master, or this slave, handed out."""
+        if not self.is_delivering or self._settling_since_ms is not None:
             raise Refusal(
                 ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave: its master stores messages"
             )
-        return self._acknowledging.handlers[command.code](session, command)
+        return self._pops.handlers[command.code](session, command)
 
     def before_commit(self) -> None:
         """Called at the end of a turn."""
-        if self._acknowledging is not None:
-            self._acknowledging.end_turn()
+        if self.is_delivering:
+            self._pops.end_turn()
+
+    def progressed(self) -> None:
+        """Other brokers have stored more: answer those who wait for that."""
+        self._pops.release()
+
+    def validate(self) -> None:
+        self._pops.validate()
+        for bridge in self.bridges:
+            bridge.validate()
 
     def as_dict(self) -> dict[str, object]:
         """The state for the health report."""
         return {
             "acting": self.is_acting,
             "delivering": self.is_delivering,
-            "delivered": sum(bridge.stored_count for bridge in self.bridges),
+            "delivered": sum(bridge.stored_count for bridge in (self._delayed, self._timed, self._copies)),
             "refused": sum(bridge.lost_count for bridge in self.bridges),
         }
 
@@ -263,10 +294,12 @@ class ActingMaster:
             self._begin()
         elif self.is_delivering and not wants and self._settling_since_ms is None:
             self._settling_since_ms = self._clock.monotonic_ms()
+            self._pops.hand_out_no_more()
         if self._revival is None or self._halves is None:
             return TICK_MS
         wait_ms = self._revival.tick()
         if self._settling_since_ms is None:
+            self._pops.tick()
             return min(wait_ms, self._delays.tick(), self._timers.tick(), self._halves.tick())
         is_late = self._clock.monotonic_ms() - self._settling_since_ms > SETTLE_MS
         if (is_late or all(bridge.is_settled for bridge in self.bridges)) and not self._timers.is_saving:
@@ -280,10 +313,9 @@ class ActingMaster:
     def _note_commits(self, *, began: bool) -> None:
         """Offsets that consumers committed here get a newer version, or a master would keep its own."""
         offsets = self._state.offsets
-        if began:
-            self._offsets_at = offsets.generation
-        elif offsets.generation != self._offsets_at:
+        if not began and offsets.generation != self._offsets_at:
             offsets.step_version()
+        self._offsets_at = offsets.generation
 
     def _begin(self) -> None:
         if self._timers.is_saving or self._clock.monotonic_ms() < self._retry_ms:
@@ -297,7 +329,7 @@ class ActingMaster:
         self._revival = ActingRevival(self._state, self._copies, self._timed.settle, self._is_timer_idle)
         self._revival.load()
         self._timed.keepers = {self._revival.topic: self._revival.keep}
-        self._acknowledging = ActingAcks(self._state, self._revival, self._acks)
+        self._pops.begin(self._revival)
         self._halves = EscapedHalves(self._state, self._copies)
         self.is_delivering = True
         self._settling_since_ms = None
@@ -312,6 +344,8 @@ class ActingMaster:
         if self._clock.monotonic_ms() < self._retry_ms:
             return
         halves.save()
+        self._pops.end()
+        self._note_commits(began=False)
         self._delays.end()
         try:
             self._timers.stop_acting()
@@ -321,7 +355,7 @@ class ActingMaster:
         for bridge in self.bridges:
             bridge.clear()
             bridge.keepers = {}
-        self._revival = self._halves = self._settling_since_ms = self._acknowledging = None
+        self._revival = self._halves = self._settling_since_ms = None
         self.is_delivering = False
         log.info("nothing is delivered to brokers of other names any more")
 

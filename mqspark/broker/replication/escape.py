@@ -6,6 +6,7 @@ message until a broker has it, and says how far everything before is stored: the
 as they do by the log on a master.
 
     relay      a service has a message
+    send       a pop has a check point, or a client has acknowledged messages
     take       the shell gets what is new, and sends it until a broker has stored it
     stored     a broker has it, or it can never be stored
     durable    everything put before is stored
@@ -20,10 +21,11 @@ from typing import NamedTuple
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.state.state import Random
 from mqspark.broker.state.topics import MAX_QUEUES
-from mqspark.broker.state.writer import StoredPosition
+from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.errors import NotNow
 from mqspark.message import (
     BORN_HOST_V6,
@@ -78,6 +80,7 @@ Keeper = Callable[[int, Parts, int], None]
 class OtherMaster(NamedTuple):
     """A master of another name that takes sends for a topic."""
 
+    name: str
     address: str
     queues: int
 
@@ -96,6 +99,10 @@ class Escapee(NamedTuple):
     reconsume_times: int
     properties: str
     body: bytes
+    queue_id: int | None = None
+    """None: any."""
+    place: RevivePlace | None = None
+    """Where it has to go; None: to any master that takes it."""
 
     def header(self, target: OtherMaster, random: Random) -> SendMessageRequestHeaderV2:
         return SendMessageRequestHeaderV2(
@@ -103,7 +110,7 @@ class Escapee(NamedTuple):
             topic=self.topic,
             default_topic="TBW102",
             default_topic_queue_nums=1,
-            queue_id=random.randrange(max(1, target.queues)),
+            queue_id=self._queue_of(target, random),
             sys_flag=self.sys_flag,
             born_timestamp=self.born_timestamp_ms,
             flag=self.flag,
@@ -112,6 +119,17 @@ class Escapee(NamedTuple):
             unit_mode=False,
             batch=False,
         )
+
+    def _queue_of(self, target: OtherMaster, random: Random) -> int:
+        if self.place is not None:
+            return self.place.queue_id
+        queues = max(1, target.queues)
+        return random.randrange(queues) if self.queue_id is None else self.queue_id % queues
+
+    def among(self, found: list[OtherMaster]) -> list[OtherMaster]:
+        """Those of ``found`` that it may go to."""
+        place = self.place
+        return found if place is None else [each for each in found if each.name == place.broker_name]
 
 
 def targets(route: TopicRouteData, own_name: str) -> list[OtherMaster]:
@@ -122,7 +140,7 @@ def targets(route: TopicRouteData, own_name: str) -> list[OtherMaster]:
         if data.perm & PERM_WRITE and 0 < data.write_queue_nums <= MAX_QUEUES
     }
     return [
-        OtherMaster(data.broker_addrs[MASTER_ID], queues[data.broker_name])
+        OtherMaster(data.broker_name, data.broker_addrs[MASTER_ID], queues[data.broker_name])
         for data in route.broker_datas
         if data.broker_name != own_name and data.broker_name in queues and MASTER_ID in data.broker_addrs
     ]
@@ -149,6 +167,8 @@ class EscapeBridge:
         self.lost_count = 0
         """Messages that a broker refused for what they are."""
         self.keepers: dict[str, Keeper] = {}
+        self.placed: Callable[[int, RevivePlace], None] = lambda *_: None
+        """Called with the position of what was given to ``send``, and where it is stored."""
 
     @property
     def durable(self) -> int:
@@ -193,6 +213,28 @@ class EscapeBridge:
         )
         return StoredPosition(-1, -1, position)
 
+    def send(self, draft: Draft, place: RevivePlace | None) -> int:
+        """Queue a record as it is; its position. Raises NotNow."""
+        text, body = encode_properties(draft.properties), bytes(draft.body)
+        position = self.hold(len(text) + len(body) + text_bytes(draft.topic))
+        self._new.append(
+            Escapee(
+                position,
+                draft.topic,
+                draft.topic,
+                self._producer_group,
+                draft.sys_flag,
+                draft.born_timestamp_ms,
+                draft.flag,
+                draft.reconsume_times,
+                text.decode("utf-8", "replace"),
+                body,
+                draft.queue_id,
+                place,
+            )
+        )
+        return position
+
     def _wait_elsewhere(self, properties: dict[str, str]) -> str:
         """A message that waits longer than the wheel reaches goes on waiting at another broker: its real topic."""
         out_ms = parse_number(properties.pop(TIMER_OUT_MS, "").encode()) or 0
@@ -225,9 +267,11 @@ class EscapeBridge:
         new, self._new = self._new, []
         return new
 
-    def stored(self, position: int, *, is_lost: bool = False) -> None:
-        """Another broker has stored the message, or (``is_lost``) nobody ever will."""
+    def stored(self, position: int, place: RevivePlace | None = None, *, is_lost: bool = False) -> None:
+        """Another broker has stored the message at ``place``, or (``is_lost``) nobody ever will."""
         if self.is_waiting(position):
+            if place is not None:
+                self.placed(position, place)
             self.stored_count += not is_lost
             self.lost_count += is_lost
             self.settle(position)

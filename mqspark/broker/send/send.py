@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -90,6 +91,15 @@ _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 
+class ForeignRecords(Protocol):
+    """Takes what acting slaves of other names send to the revive topic (``mqspark.broker.pop.foreignchecks``)."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def store(self, session: Session, queue_id: int, properties: str, body: bytes | memoryview) -> int: ...
+
+
 def _value(text: str, mark: str) -> str | None:
     """The last value of a property in ``0x02 name 0x01 value 0x02 …``; ``mark`` is ``0x02 name 0x01``."""
     start = text.rfind(mark)
@@ -150,6 +160,8 @@ class SendProcessor:
         self._topic = state.topics.get
         self._static_topics, self._mapping = state.mappings.table, state.mappings.find
         self._put = state.store.put
+        self.foreign: ForeignRecords | None = None
+        """Set with enableSlaveActingMaster."""
         self.refresh_settings()
         self.handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self._send_old,
@@ -196,6 +208,9 @@ class SendProcessor:
             self._first_send(session, command, header)
             return
         if not topic.plain or self._start_ms:
+            if self.foreign is not None and topic.name == self.foreign.topic and not header.batch:
+                self._store_foreign(self.foreign, session, command, header)
+                return
             topic = self._admit(session, header, topic)
         queue_id = header.queue_id
         logic = None
@@ -395,6 +410,20 @@ class SendProcessor:
             is_transactional = sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties
             waits = is_transactional or self._waits(f"\x02{text}")
             (self._waiting if waits else self._unsafe).append((stored.end_offset, session, frame))
+
+    def _store_foreign(
+        self, foreign: ForeignRecords, session: Session, command: Command, header: SendHeader
+    ) -> None:
+        """A record of the revive topic, from an acting slave of another name."""
+        begin = self._state.store.max_physical_offset
+        try:
+            end_offset = foreign.store(session, header.queue_id, header.properties or "", command.body)
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
+            raise self._store_refusal(error) from None
+        if not command.is_oneway:
+            message_id = f"{self._id_prefix}{begin:016X}"
+            frame = self._answer(command.opaque, message_id, header.queue_id, 0, None, self._region)
+            self._waiting.append((end_offset, session, frame))
 
     def _dispatch_lite(self, topic: Topic, properties: dict[str, str]) -> None:
         """Let a message that names a lite topic enter its queue. Raises Refusal."""

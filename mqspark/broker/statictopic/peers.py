@@ -39,6 +39,8 @@ class Question(NamedTuple):
     broker_name: str
     code: int
     ext: Mapping[str, str]
+    any_replica: bool = False
+    """Whether a slave may answer while there is no master."""
 
 
 Talk = Generator[Question, Command, bytes | None]
@@ -79,12 +81,14 @@ class Peers:
         later. Raises what the talk raises, and Refusal (SYSTEM_BUSY) when too many wait."""
         return self._begin(session, command, talk)
 
-    def begin(self, talk: Talk) -> None:
-        """A talk of the broker itself. Its failure is logged."""
+    def begin(self, talk: Talk) -> bool:
+        """A talk of the broker itself. Its failure is logged; False: it failed at once."""
         try:
             self._begin(None, None, talk)
         except (MQError, OSError) as error:
             _log.warning("other brokers were asked in vain: %s", error)
+            return False
+        return True
 
     def _begin(self, session: Session | None, command: Command | None, talk: Talk) -> bytes | None:
         try:

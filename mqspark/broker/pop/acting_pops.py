@@ -1,0 +1,193 @@
+"""POP by a slave that acts as master: its check points are stored by masters of other names (PopMessageProcessor,
+PopBufferMergeService with EscapeBridge).
+
+A pop is answered, and the group's offset moves on, when such a master has the check point. That master revives what is
+not acknowledged: it asks whoever has this broker's name for the messages. An acknowledgement goes where its check point
+is; of messages that the dead master handed out, to the revival here. (RocketMQ's slave answers first, and forgets its
+check points when it dies.)
+
+Must not know connections.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.pop.ack import AckProcessor
+from mqspark.broker.pop.acting_revival import ActingRevival
+from mqspark.broker.pop.handout import PopProcessor
+from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.revivelog import CheckKey, ReviveLog
+from mqspark.broker.pop.start_offsets import PopOffsets
+from mqspark.broker.state.acks import Acks, Deferred
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.writer import Draft
+from mqspark.errors import NotNow
+from mqspark.message import TIMER_DELIVER_MS, parse_number
+from mqspark.protocol.dispatch import Handler, merged
+
+__all__ = ["ActingPops", "RevivePlace"]
+
+FORGET_MS = 10_000
+"""For which a check point is remembered after its time."""
+
+
+class RevivePlace(NamedTuple):
+    """A queue of the revive topic at another broker."""
+
+    broker_name: str
+    queue_id: int
+
+
+class RecordBridge(Protocol):
+    """Sends records to masters of other names. ``durable``: everything put before is stored there."""
+
+    @property
+    def durable(self) -> int: ...
+
+    placed: Callable[[int, RevivePlace], None]
+    """Called with the position of a record and where it is stored."""
+
+    def send(self, draft: Draft, place: RevivePlace | None) -> int:
+        """The position of the record. ``place``: only there. Raises NotNow."""
+
+
+class _EscapingLog(ReviveLog):
+    """A revive log at other brokers; its positions are the bridge's."""
+
+    def __init__(self, state: BrokerState, bridge: RecordBridge) -> None:
+        super().__init__(state)
+        self._bridge = bridge
+        bridge.placed = self._was_placed
+        self.revival: ActingRevival | None = None
+        self._under_way: dict[int, CheckKey] = {}
+        """Position → check point whose place is not known yet."""
+        self._places: dict[CheckKey, RevivePlace | None] = {}
+        """Check points that were put from here; None: under way."""
+        self._ends: list[tuple[int, CheckKey]] = []
+        """A heap of (when it may be forgotten, wall ms; check point)."""
+        self.ledger = Ledger(
+            "escapedCheckPoints",
+            lambda: state.config.max_pop_table_bytes,
+            "_EscapingLog._places",
+            "_EscapingLog._ends",
+            "_EscapingLog._under_way",
+            setting="maxPopTableBytes",
+        )
+
+    def put_ack(
+        self, revive_queue: int, key: CheckKey, invisible_time_ms: int, offsets: Sequence[int]
+    ) -> int:
+        if key in self._places:
+            return super().put_ack(revive_queue, key, invisible_time_ms, offsets)
+        if self.revival is None:
+            raise NotNow("this broker is a slave: its master stores messages")
+        self.revival.acknowledge(revive_queue, key, offsets)
+        return 0
+
+    def _store(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
+        self._forget()
+        if not is_check_point:
+            place = self._places.get(key)
+            if place is None:
+                raise NotNow("its check point is not stored yet")
+            return self._bridge.send(draft, place)
+        size_bytes = _key_bytes(key)
+        if not self.ledger.has_room(size_bytes):
+            raise NotNow("too many messages are out")
+        position = self._bridge.send(draft, None)
+        if key not in self._places:
+            self.ledger.note(size_bytes)
+            due_ms = parse_number(draft.properties[TIMER_DELIVER_MS]) or 0
+            heapq.heappush(self._ends, (due_ms + FORGET_MS, key))
+        self._places[key] = None
+        self._under_way[position] = key
+        return position
+
+    def _was_placed(self, position: int, place: RevivePlace) -> None:
+        key = self._under_way.pop(position, None)
+        if key is not None and key in self._places:
+            self._places[key] = place
+
+    def _forget(self) -> None:
+        now_ms = self._state.clock.now_ms()
+        while self._ends and self._ends[0][0] < now_ms:
+            self._remove(heapq.heappop(self._ends)[1])
+
+    def _remove(self, key: CheckKey) -> None:
+        del self._places[key]
+        self.ledger.free(_key_bytes(key))
+
+    def clear(self) -> None:
+        for _, key in self._ends:
+            self._remove(key)
+        self._ends.clear()
+        self._under_way.clear()
+
+    def validate(self) -> None:
+        self.ledger.validate(_key_bytes(key) for key in self._places)
+
+
+def _key_bytes(key: CheckKey) -> int:
+    return 4 * ENTRY_BYTES + 300 + text_bytes(key.topic, key.group)
+
+
+class ActingPops:
+    """Serves pops and their acknowledgements while a slave acts. What is still on its way at the ``end`` counts as not
+    handed out."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        bridge: RecordBridge,
+        starts_in_memory: Callable[[str, int], bool],
+    ) -> None:
+        self._bridge = bridge
+        self._answers, self._durably = Deferred(), Deferred()
+        self._waiting = Acks(state.clock, state.stats.rpc)
+        self._log = _EscapingLog(state, bridge)
+        self._offsets = PopOffsets(state, starts_in_memory)
+        order = PopOrder(state)
+        self._pops = PopProcessor(state, self._log, self._offsets, order, self._answers, self._durably)
+        self._acks = AckProcessor(state, self._log, order, self._waiting, self._pops.wake)
+        self.handlers: dict[int, Handler] = merged(self._pops.handlers, self._acks.handlers)
+        self.ledger = self._log.ledger
+
+    def begin(self, revival: ActingRevival) -> None:
+        """``revival``: takes acknowledgements of what the dead master handed out."""
+        self._log.revival = revival
+
+    def tick(self) -> None:
+        self._pops.expire()
+
+    def hand_out_no_more(self) -> None:
+        self._pops.send_away()
+
+    def end_turn(self) -> None:
+        self._acks.end_turn()
+        self._waiting.end_turn()
+        self._pops.end_turn()
+        self.release()
+
+    def release(self) -> None:
+        """Other brokers may have stored more."""
+        durable = self._bridge.durable
+        self._waiting.release(durable)
+        self._answers.release(durable)
+        self._durably.release(durable)
+
+    def end(self) -> None:
+        self.end_turn()
+        self._answers.fail()
+        self._durably.fail()
+        self._waiting.fail("this broker no longer acts as the master")
+        self._pops.send_away()
+        self._log.revival = None
+        self._log.clear()
+
+    def validate(self) -> None:
+        for part in (self._pops.parked, self._offsets, self._log):
+            part.validate()
