@@ -17,7 +17,6 @@ refuse such messages).
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -26,15 +25,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mqspark.errors import ConfigError
+from mqspark.errors import ConfigError, StoreLocked
 from mqspark.names import path_below
 from mqspark.store.compaction.compacted import (
+    COMPACT_LOCK,
     COMPACTED,
+    DELETE_RETENTION_MS,
     Current,
     Generation,
     GenerationWriter,
+    adopt,
     compaction_topics,
-    publish,
     read_current,
 )
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
@@ -55,8 +56,8 @@ _SPAN_BYTES = 8 << 20
 _QUEUE_OFFSET_AT = 20
 _OLD, _THEIRS = (-1, -1), (-2, -2)
 """Used in place of a range of offsets: the previous generation; RocketMQ's files."""
-DEFAULT_DELETE_RETENTION_MS = 24 * 3_600_000
-"""Kafka's delete.retention.ms."""
+_LOCK_WAIT_S = 600
+"""How long a run waits for the broker's own compaction, which works on one queue at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class CompactOptions:
     commit_log: str | None = None
     topics: tuple[str, ...] = ()
     """Empty: the topics with the attribute."""
-    delete_retention_ms: int = DEFAULT_DELETE_RETENTION_MS
+    delete_retention_ms: int = DELETE_RETENTION_MS
     min_dirty_ratio: float = 0.0
     """A queue is skipped while the share of its new messages is smaller."""
 
@@ -149,8 +150,8 @@ def _run(options: CompactOptions, spark: SparkSession, progress: ProgressLine) -
     topics = options.topics or tuple(compaction_topics(store))
     files = OsFiles.like(store / "consumequeue")
     files.make_directory(store / COMPACTED)
-    lock_path = store / "mqspark.compact.lock"
-    lock = files.lock(lock_path, alone=False)
+    lock_path = store / COMPACT_LOCK
+    lock = _locked(files, lock_path, progress)
     try:
         plans = _plans(options, topics)
         kept = _compact(options, plans, spark, progress) if plans else {}
@@ -174,13 +175,25 @@ def _run(options: CompactOptions, spark: SparkSession, progress: ProgressLine) -
     }
 
 
+def _locked(files: OsFiles, path: Path, progress: ProgressLine) -> int:
+    """Raises StoreLocked when the lock is not free in time."""
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            return files.lock(path, alone=False)
+        except StoreLocked:
+            if time.monotonic() >= deadline:
+                raise
+        progress.show("waiting for another compaction", 0, 1, "locks")
+        time.sleep(0.2)
+
+
 def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
     plans = []
     for topic in topics:
-        directory = path_below(options.store / "consumequeue", topic)
-        names = os.listdir(directory) if directory.is_dir() else []
-        for queue_id in sorted(int(name) for name in names if name.isdigit()):
-            low, high = StoreReader(options.store, options.commit_log).bounds(topic, queue_id)
+        reader = StoreReader(options.store, options.commit_log)
+        for queue_id in reader.queue_ids(topic):
+            low, high = reader.bounds(topic, queue_id)
             current = read_current(_directory(options.store, topic, queue_id))
             theirs = RocketCompaction(options.store, topic, queue_id)
             has_theirs = (
@@ -248,11 +261,8 @@ def _publish(store: Path, plan: QueuePlan, written: dict[str, Any] | None) -> No
             "messages": 0,
             "size_bytes": 0,
         }
-    os.replace(written["log"], directory / f"{number}.log")
-    os.replace(written["entries"], directory / f"{number}.queue")
-    publish(directory, Current(number, plan.end, int(written["messages"]), int(written["size_bytes"])))
-    for leftover in directory.glob("*.tmp"):
-        leftover.unlink()
+    current = Current(number, plan.end, int(written["messages"]), int(written["size_bytes"]))
+    adopt(directory, current, Path(written["log"]), Path(written["entries"]))
 
 
 def _directory(store: Path, topic: str, queue_id: int) -> Path:

@@ -215,6 +215,7 @@ class BrokerCore:
         )
         self._notices = TableNotices()
         store.deletions.on_removed = self._changes.answer_due
+        store.compact_duty.topics = topics.compacted
         modes = RequestModes(lambda: config.max_group_table_bytes)
         self._saved = SavedState(state, modes, config_file, self._changes.answer_due, settings_file)
         store_host = store.store_host

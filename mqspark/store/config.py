@@ -49,6 +49,12 @@ class StoreConfig:
     compaction_cq_mapped_file_size: int = 10 << 20
     """Length of the files of RocketMQ's compaction format, which are written for RocketMQ only
     (``compactionfiles``)."""
+    enable_compaction: bool = True
+    """Whether the broker compacts the topics with cleanup.policy=COMPACTION by itself."""
+    compaction_schedule_internal: int = 15 * 60_000
+    """Interval of its compactions (RocketMQ's spelling)."""
+    max_offset_map_size: int = 100 << 20
+    """Bytes of memory for the keys that one pass over a queue finds."""
     enable_lmq: bool = False
     enable_multi_dispatch: bool = False
     """With both settings on, a message that names light message queues (INNER_MULTI_DISPATCH) also enters
@@ -136,6 +142,9 @@ class StoreConfig:
     delete_archived_only: bool = False
     """Keep every segment until the job ``archive`` has it in its table. When the disk is full, messages are
     then refused. Not in RocketMQ."""
+    delete_compacted_only: bool = True
+    """Keep every segment until the messages of compaction topics that it has are compacted. When the disk is
+    full, messages are then refused. Not in RocketMQ, which copies these messages when they arrive."""
     disk_max_used_space_ratio: int = 75
     """Disk usage in percent from which on expired segments are deleted at any hour."""
     disk_space_clean_forcibly_ratio: int = 85
@@ -182,6 +191,8 @@ class StoreConfig:
             "mapper_file_size_batch_consume_queue",
             "mapped_file_size_timer_log",
             "compaction_mapped_file_size",
+            "compaction_schedule_internal",
+            "max_offset_map_size",
             "flush_interval_commit_log",
             "flush_interval_consume_queue",
             "max_message_size",

@@ -61,6 +61,7 @@ from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.recovery.scrub import Scrub
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
+from mqspark.store.upkeep.compactduty import CompactDuty
 from mqspark.store.upkeep.logcopy import LogCopy
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "StoreProgress"]
@@ -152,7 +153,7 @@ class MessageStore:
             budget=budget,
             ledger=queues,
         )
-        self.compacted = CompactedQueues(root, files, clock.monotonic_ms)
+        self.compacted = CompactedQueues(root, files, clock.monotonic_ms, lambda: self.deletions.positions)
         self.deletions = Deletions(
             ConfigFile(self.paths.deletions, self._files, condition.distrust), self._files, self._remove_topic
         )
@@ -171,6 +172,9 @@ class MessageStore:
         self.indexer = (
             Indexer(self.log, self.index, clock.monotonic_ms) if config.message_index_enable else None
         )
+        self.compact_duty = CompactDuty(
+            config, clock, lambda: min(self.newest_segment_start, self.shown_offset, self.log.durable)
+        )
         self.cleaner = Cleaner(
             config,
             self.paths,
@@ -179,6 +183,7 @@ class MessageStore:
             self.index if self.indexer is not None else None,
             self._files,
             clock,
+            self.compact_duty,
         )
         self._levels = DelayLevels(config.message_delay_level)
         self.checkpoints = Checkpoints(
@@ -381,6 +386,7 @@ class MessageStore:
         self.scrub = self._new_scrub(report.end_position, known + report.damaged)
         self.sure_position = report.sure_position
         self.fetcher.begin(report.end_position, report.damaged)
+        self.compact_duty.begin()
         self.cleaner.open()
         self._condition.begin()
         self._reads.begin()

@@ -27,6 +27,7 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.brokergroup import BrokerGroup
+from mqspark_server.compacting.compactrunner import CompactRunner
 from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
 from mqspark_server.escaping import Escaping
 from mqspark_server.following import Following
@@ -130,6 +131,7 @@ class BrokerApp(ProcessApp):
         await self._listen(parts, sockets)
         parts.flusher.start()
         parts.housekeeper.start()
+        parts.compaction.start()
         parts.server.start()
 
         self.lifecycle.advance(Phase.REGISTERING)
@@ -373,6 +375,7 @@ class BrokerApp(ProcessApp):
             group=group,
             escaping=escaping,
             archived=archived,
+            compaction=CompactRunner(store, self.clock),
         )
 
         async def save() -> None:
@@ -394,6 +397,7 @@ class BrokerApp(ProcessApp):
         ends = self._ends
         ends.on_stop(save)
         ends.on_kill(parts.housekeeper.stop)
+        ends.always(parts.compaction.stop)
         if http is not None:
             ends.always(http.stop)  # here already: a page must not read a store that is being closed
         ends.on_stop(drain)

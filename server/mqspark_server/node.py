@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
     from mqspark.store.store import MessageStore
     from mqspark_server.brokergroup import BrokerGroup
+    from mqspark_server.compacting.compactrunner import CompactRunner
     from mqspark_server.diskwork import Flusher, Housekeeper
     from mqspark_server.escaping import Escaping
     from mqspark_server.following import Following
@@ -40,6 +41,7 @@ class BrokerParts:
     route_finder: RouteFinder
     peers: PeerLink
     slaves: ReplicationServer
+    compaction: CompactRunner
     following: Following | None
     """None on a master."""
     group: BrokerGroup | None

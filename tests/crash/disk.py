@@ -242,7 +242,7 @@ class MemoryFiles:
     def age(self, path: StrPath) -> OldSegment:
         return OldSegment(0, 0)
 
-    def lock(self, path: StrPath) -> int:
+    def lock(self, path: StrPath, *, alone: bool = True) -> int:
         if os.fspath(path) in self._locked:
             raise StoreLocked(os.path.dirname(path))
         fd = self.open(path, create=True)

@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.record import decode_record
 from mqspark.store.compaction.compacted import (
     CompactedQueues,
     Current,
     GenerationWriter,
-    publish,
+    adopt,
     read_current,
 )
 from mqspark.store.disk.files import FileLayer
+from mqspark.store.tools.compactor import Compactor, CompactReport, CompactTask, TopicToCompact
 from tests.crash.disk import MemoryFiles, Power, RecordedFiles
-from tests.support.store_tools import FaultyFiles, TestClock, opened, put
+from tests.support.store_tools import FaultyFiles, TestClock, flush, opened, put
 
 ROOT = Path("/disk")
 DIRECTORY = ROOT / "mqspark.compacted" / "T" / "0"
@@ -36,9 +38,8 @@ def compact(files: FileLayer, directory: Path, number: int) -> None:
     for offset, record in enumerate(records(number)):
         writer.append(record, offset, 0)
     writer.finish()
-    files.rename(writer.log_path, directory / f"{number}.log")
-    files.rename(writer.queue_path, directory / f"{number}.queue")
-    publish(directory, Current(number, number + 1, writer.messages, writer.size_bytes), files)
+    current = Current(number, number + 1, writer.messages, writer.size_bytes)
+    adopt(directory, current, writer.log_path, writer.queue_path, files)
 
 
 def served(files: FileLayer, root: Path = ROOT) -> list[bytes] | None:
@@ -119,3 +120,72 @@ def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
     assert queues.begins("T", 0)
     queues.forget("T")
     assert files.names(DIRECTORY.parent.parent) == []
+
+
+def own_compaction(root: Path, files: FileLayer, end: int) -> CompactReport:
+    """The broker's own: the log is on this disk, generations on the simulated one."""
+    task = CompactTask(str(root), None, end, [TopicToCompact("T")], 1 << 20, 1)
+    return Compactor(task, files).run()
+
+
+def log_of(root: Path) -> tuple[list[int], list[dict[str, bytes]]]:
+    """Three positions of a log, and the value of each key there."""
+    store, ends, values = opened(root), [], [{}]
+    for round_number in range(3):
+        values.append(values[-1].copy())
+        for number in range(8 + round_number):
+            key = f"k{number % (3 + round_number)}"
+            body = values[-1][key] = b"%d %d" % (round_number, number)
+            put(store, "T", 0, body, f"KEYS\x01{key}\x02".encode())
+        flush(store)
+        ends.append(store.max_physical_offset)
+    store.close()
+    return ends, values
+
+
+def values_served(files: FileLayer, root: Path) -> dict[str, bytes]:
+    found = [decode_record(each) for each in served(files, root) or []]
+    return {message.keys or "": message.body for message in found}
+
+
+def test_a_power_cut_in_the_brokers_own_compaction_leaves_the_generation_before_or_the_new_one(
+    tmp_path: Path,
+) -> None:
+    ends, values = log_of(tmp_path)
+    recording, chance = RecordedFiles(tmp_path), random.Random(2)
+    for number, end in enumerate(ends):
+        assert own_compaction(tmp_path, recording, end).compacted_to == end
+        recording.note(number + 1)
+    power, published, seen = Power(recording), 0, set()
+    for event in recording.events:
+        power.follow(event)
+        published = getattr(event, "what", published)
+        for choice in power.choices(20, chance):
+            files = MemoryFiles(tmp_path, power.image(choice))
+            found = values_served(files, tmp_path)
+            assert found in values[published : published + 2]
+            seen.add(values.index(found))
+            if not chance.randrange(20):  # and the next run makes it whole
+                own_compaction(tmp_path, files, ends[-1])
+                assert values_served(files, tmp_path) == values[-1]
+    assert seen == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("verb", ["create", "set_length", "write", "sync", "sync_directory", "rename"])
+def test_a_disk_that_fails_under_the_brokers_own_compaction_holds_the_log(tmp_path: Path, verb: str) -> None:
+    ends, values = log_of(tmp_path)
+    for number in range(20):
+        files, left = RecordedFiles(tmp_path), [number]
+        own_compaction(tmp_path, files, ends[0])
+        files.fault = failing(verb, left)
+        report = own_compaction(tmp_path, files, ends[2])
+        files.fault = None
+        if left[0] >= 0:
+            break
+        assert values_served(files, tmp_path) in (values[1], values[3])
+        if report.failed:
+            assert report.compacted_to == 0
+            assert "queue T/0" in report.problems[0]
+        assert own_compaction(tmp_path, files, ends[2]).compacted_to == ends[2]
+        assert values_served(files, tmp_path) == values[3]
+    assert 0 < number < 20

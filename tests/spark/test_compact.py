@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from mqspark.errors import ConfigError
 from mqspark.message import Message
-from mqspark.store.compaction.compacted import compaction_topics, publish
+from mqspark.store.compaction.compacted import COMPACT_LOCK, adopt, compaction_topics
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from mqspark_jobs import compact as job
 from mqspark_jobs.compact import CompactOptions, plan_queue
 from tests.support.dev import DevCluster
@@ -71,10 +74,10 @@ def test_the_last_value_of_each_key_while_the_broker_serves(
     assert read(spark, cluster, topic, tags="T") == last(500, tombstones=True)
     assert read(spark, cluster, topic, tags="other") == []
     # Killed before the new generation counts, readers see the old one.
-    monkeypatch.setattr(job, "publish", lambda *arguments: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(job, "adopt", lambda *arguments: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
         compacted(spark, cluster, topics=(topic,))
-    monkeypatch.setattr(job, "publish", publish)
+    monkeypatch.setattr(job, "adopt", adopt)
     assert read(spark, cluster, topic) == last(500, tombstones=True)
     # Old tombstones go with their keys.
     summary = compacted(spark, cluster, topics=(topic,), delete_retention_ms=0)
@@ -93,6 +96,38 @@ def test_the_last_value_of_each_key_while_the_broker_serves(
     ]
     cluster.delete_topic(topic)
     assert not directory.exists()
+
+
+def test_the_brokers_own_compaction_and_the_job_take_turns(
+    spark: SparkSession, cluster: DevCluster, topic: str
+) -> None:
+    """Each goes on where the other has ended, in the same files; the job waits for the lock."""
+
+    def send(first: int) -> None:
+        messages = [
+            Message.of(topic, b"%d" % number, keys=f"k{number % 7}") for number in range(first, first + 50)
+        ]
+        cluster.send(topic, 0, messages)
+
+    def own() -> int:
+        task = CompactTask(str(cluster.store), None, 1 << 60, [TopicToCompact(topic)], 1, 0)
+        return Compactor(task, OsFiles()).run().queues
+
+    send(0)
+    assert own() == 1
+    assert compacted(spark, cluster, topics=(topic,))["queues"] == 0
+    send(50)
+    files = OsFiles()
+    lock = files.lock(cluster.store / COMPACT_LOCK, alone=False)
+    later = threading.Timer(1.0, lambda: files.unlock(cluster.store / COMPACT_LOCK, lock))
+    later.start()
+    assert compacted(spark, cluster, topics=(topic,))["records_kept"] == 7
+    later.join()
+    assert own() == 0
+    send(100)
+    assert own() == 1
+    expected = [(0, number, f"k{number % 7}", str(number)) for number in range(143, 150)]
+    eventually(lambda: read(spark, cluster, topic) == expected)
 
 
 def test_topics_say_it_by_their_attribute(tmp_path: Path) -> None:

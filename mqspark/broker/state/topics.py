@@ -224,6 +224,8 @@ class Topics:
             self._table[topic.topic_name] = Topic(topic)
         self._built_in = frozenset(self._table)
         self._in_order: list[str] = []
+        self._compacted: tuple[int, list[str]] | None = None
+        """What ``compacted`` returns, and the generation of which that is true."""
         self._weigh_all()
 
     def _system_topics(self) -> Iterator[TopicConfig]:
@@ -272,6 +274,15 @@ class Topics:
 
     def names(self) -> list[str]:
         return list(self._table)
+
+    def compacted(self) -> list[str]:
+        """The topics that keep the last value of each key. Those with BatchCQ queues are not compacted."""
+        if self._compacted is None or self._compacted[0] != self.generation:
+            names = [
+                topic.name for topic in self._table.values() if topic.needs_key and not topic.inner_batch
+            ]
+            self._compacted = self.generation, names
+        return self._compacted[1]
 
     def page(self, first: int, end: int) -> list[str]:
         """Some of the names, in ascending order."""

@@ -12,8 +12,12 @@ come from RocketMQ's own compaction (``mqspark.store.compaction.rocketcompaction
 by renaming once the files it names are on disk, so a read sees one generation, never a mix. The previous
 generation stays until the next one, for readers that are about to open it.
 
-Compaction itself is a Spark job (``mqspark_jobs.compact``) in a separate process; the store only reads here.
-Both use the file layer. The semantics are those of RocketMQ's CompactionStore.
+Compaction itself is done in other processes, by the broker's own (``mqspark.store.tools.compactor``) or by a Spark
+job (``mqspark_jobs.compact``); the store only reads here. Each holds ``COMPACT_LOCK`` while it works on a queue,
+writes under temporary names and calls ``adopt``. The semantics are those of RocketMQ's CompactionStore.
+
+A generation that is published while its topic is deleted counts for nothing: its records come from before the
+position of the deletion (``Deletions.positions``).
 
 Must not know the CommitLog.
 """
@@ -46,10 +50,13 @@ from mqspark.store.messages.fetch import GetResult, GetStatus
 
 __all__ = [
     "COMPACTED",
+    "COMPACT_LOCK",
     "CompactedQueues",
     "Current",
+    "DELETE_RETENTION_MS",
     "Generation",
     "GenerationWriter",
+    "adopt",
     "compaction_topics",
     "damaged_generations",
     "is_compacted",
@@ -58,6 +65,11 @@ __all__ = [
 ]
 
 COMPACTED = "mqspark.compacted"
+COMPACT_LOCK = "mqspark.compact.lock"
+"""In the root of the store: locked by whoever compacts."""
+DELETE_RETENTION_MS = 24 * 3_600_000
+"""How long a tombstone is kept, so that readers see the deletion: Kafka's delete.retention.ms. (RocketMQ removes it
+with its key.)"""
 KEPT_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
 _MAX_CHECKED = 4096
 _LOOK_MS = 1000
@@ -124,6 +136,20 @@ def publish(directory: Path, current: Current, files: FileLayer | None = None) -
             files.remove(directory / name)
 
 
+def adopt(
+    directory: Path, current: Current, log_path: Path, queue_path: Path, files: FileLayer | None = None
+) -> None:
+    """Give the finished files of a generation their names and publish it; then remove what earlier attempts have
+    left. The caller holds ``COMPACT_LOCK``. Raises OSError."""
+    files = files or OsFiles.like(directory)
+    files.rename(log_path, directory / f"{current.generation}.log")
+    files.rename(queue_path, directory / f"{current.generation}.queue")
+    publish(directory, current, files)
+    for name in files.names(directory):
+        if name.endswith(".tmp"):
+            files.remove(directory / name)
+
+
 def compaction_topics(root: Path) -> list[str]:
     """The topics with cleanup.policy=COMPACTION in the broker's table, sorted. ``root``: storePathRootDir.
     Raises ConfigError when the table is missing or invalid."""
@@ -177,6 +203,14 @@ class Generation:
         length = len(self._view) if self._view is not None else files.length(self._fd)
         if length != current.size_bytes:
             raise _damaged(path, f"{length} bytes instead of {current.size_bytes}")
+
+    def is_before(self, position: int) -> bool:
+        """Whether the kept records come from before a position of the log. Without any, nobody can tell them from
+        those of a deleted topic: then the result is True."""
+        if not len(self.entries):
+            return True
+        last = self.record(int(self.entries["offset"][-1]))
+        return bool(_PHYSICAL_OFFSET.unpack_from(last, _PHYSICAL_OFFSET_AT)[0] < position)
 
     def _wrong_entry(self) -> int | None:
         """The first entry that is not behind the one before, of some thousand spread over all."""
@@ -256,8 +290,16 @@ def _whole(files: FileLayer, path: Path) -> bytes:
 class CompactedQueues:
     """The compacted queues of a store, as its broker serves them."""
 
-    def __init__(self, root: Path, files: FileLayer, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        files: FileLayer,
+        monotonic_ms: Callable[[], int],
+        deleted: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """``deleted``: the positions of deletions (``Deletions.positions``)."""
         self._store = root
+        self._deleted = deleted
         self._files = files
         self._root = root / COMPACTED
         self._monotonic_ms = monotonic_ms
@@ -296,6 +338,10 @@ class CompactedQueues:
                 known = None
             elif known is None or known.current != current:
                 known = Generation(directory, current, self._files)
+                deleted_at = self._deleted().get(topic)
+                if deleted_at is not None and known.is_before(deleted_at):
+                    known = None
+                    self._files.remove_tree(directory)
             if known is not None:  # clients may ask for any queue id
                 self._known[(topic, queue_id)] = now_ms, known
             else:
@@ -355,9 +401,7 @@ class CompactedQueues:
             except OSError:
                 return False  # it may be of a new topic of this name; who reads it is told
             if generation is not None and len(generation.entries):
-                offset = int(generation.entries["offset"][-1])
-                (at,) = _PHYSICAL_OFFSET.unpack_from(generation.record(offset), _PHYSICAL_OFFSET_AT)
-                return bool(at < position)
+                return generation.is_before(position)
         return True
 
     def forget(self, topic: str) -> None:
@@ -378,7 +422,7 @@ class GenerationWriter:
     """Writes ``<n>.log`` and ``<n>.queue`` under temporary names; ``finish`` makes them durable."""
 
     def __init__(self, directory: Path, name: str, files: FileLayer | None = None) -> None:
-        files = files or OsFiles.like(directory.parent.parent)
+        self._files = files = files or OsFiles.like(directory.parent.parent)
         files.make_directory(directory, durable=True)
         self.log_path = directory / f"{name}.log.tmp"
         self.queue_path = directory / f"{name}.queue.tmp"
@@ -398,16 +442,22 @@ class GenerationWriter:
         for file in (self._log, self._queue):
             file.finish()
 
+    def abandon(self) -> None:
+        """Remove the files, which may take the space that others need."""
+        for file, path in ((self._log, self.log_path), (self._queue, self.queue_path)):
+            file.close()
+            self._files.remove(path)
+
 
 class _Growing:
     """A file that is written sequentially, a MiB at a time."""
 
-    __slots__ = ("__weakref__", "_buffer", "_close", "_fd", "_files", "_length")
+    __slots__ = ("__weakref__", "_buffer", "_fd", "_files", "_length", "close")
 
     def __init__(self, files: FileLayer, path: Path) -> None:
         self._files = files
         self._fd = files.open(path, create=True)
-        self._close = weakref.finalize(self, files.close, self._fd)
+        self.close = weakref.finalize(self, files.close, self._fd)
         files.set_length(self._fd, 0)  # left from an earlier attempt
         self._buffer = bytearray()
         self._length = 0
@@ -425,4 +475,4 @@ class _Growing:
     def finish(self) -> None:
         self._write()
         self._files.sync(self._fd)
-        self._close()
+        self.close()

@@ -263,9 +263,10 @@ class FileLayer(Protocol):
     def age(self, path: StrPath) -> OldSegment:
         """When a file was last written, and its allocated blocks."""
 
-    def lock(self, path: StrPath) -> int:
-        """Take an exclusive lock on bytes 0..1, as Java's FileChannel.tryLock(0, 1), and one on the file's
-        directory, which holds when the file is removed. Raises StoreLocked, which names the holder."""
+    def lock(self, path: StrPath, *, alone: bool = True) -> int:
+        """Take an exclusive lock on bytes 0..1, as Java's FileChannel.tryLock(0, 1), and, if this is the only
+        lock in its directory (``alone``), one on the directory, which holds when the file is removed. Raises
+        StoreLocked, which names the holder."""
 
     def relock(self, path: StrPath, fd: int) -> int:
         """The descriptor that locks the file now at ``path``. It is a new one when the old file was removed
@@ -475,7 +476,6 @@ class OsFiles:
         return OldSegment(found.st_mtime_ns // 1_000_000, found.st_blocks * 512)
 
     def lock(self, path: StrPath, *, alone: bool = True) -> int:
-        """``alone``: whether this is the only lock in its directory."""
         name = lock_name(path)
         directory = os.path.dirname(name)
         # Closing any descriptor of a file drops the process's lock on it, so check before opening.

@@ -108,6 +108,40 @@ class StoreReader:
         there = found["size"] != FILLER_SIZE
         if not there.all():
             found = found[there]
+        return self._native(topic, queue_id, found)
+
+    def rows(self, topic: str, queue_id: int, from_offset: int) -> Iterator[tuple[Int64s, Entries]]:
+        """All entries from an offset on, some thousand at a time, with their offsets and without fillers.
+
+        An entry that is zero before the last one is damaged and not the end: its size is not positive.
+        """
+        directory = path_below(self.paths.consume_queue, topic, queue_id)
+        low = max(from_offset, 0) * ENTRY_BYTES
+        queue_files = _files(directory)
+        for number, (start, length) in enumerate(queue_files):
+            if start + length <= low:
+                continue
+            first = max(low, start)
+            data = self._read(directory / file_name(start), start + length - first, first - start)
+            found = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)
+            if number == len(queue_files) - 1:
+                used = np.flatnonzero(found["size"] > 0)
+                found = found[: int(used[-1]) + 1 if len(used) else 0]
+            offsets = np.arange(len(found)) + first // ENTRY_BYTES
+            there = found["size"] != FILLER_SIZE
+            offsets, found = offsets[there], found[there]
+            for at in range(0, len(found), _READ_OFFSETS):
+                part = found[at : at + _READ_OFFSETS]
+                yield offsets[at : at + _READ_OFFSETS], self._native(topic, queue_id, part)
+
+    def log_begin(self) -> int:
+        """The position of the first byte that the log has; 0 without a log."""
+        return min(
+            (start for directory in self.paths.commit_logs.all for start, _ in _files(directory)), default=0
+        )
+
+    def _native(self, topic: str, queue_id: int, found: Entries) -> Entries:
+        """Entries as native integers, their tags codes resolved."""
         # Column by column: numpy converts a structure much more slowly than its fields.
         native: Entries = np.empty(len(found), dtype=_NATIVE_DTYPE)
         for name in _NATIVE_DTYPE.names or ():
@@ -124,6 +158,14 @@ class StoreReader:
             native["tags_code"] = ext.tags_codes(native["tags_code"])
         return native
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic that ever got a message, ascending."""
+        try:
+            names = os.listdir(path_below(self.paths.consume_queue, topic))
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """The first offset whose record the log has, and the first that is not visible yet."""
         directory = path_below(self.paths.consume_queue, topic, queue_id)
@@ -137,9 +179,7 @@ class StoreReader:
         sizes = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)["size"]
         unused = np.flatnonzero(sizes <= 0)
         high = last // ENTRY_BYTES + (int(unused[0]) if len(unused) else len(sizes))
-        log_begins = min(
-            (start for directory in self.paths.commit_logs.all for start, _ in _files(directory)), default=0
-        )
+        log_begins = self.log_begin()
         while low < high:
             entries = self.entries(topic, queue_id, low, min(low + _READ_OFFSETS, high))
             there = entries[entries["position"] >= log_begins]

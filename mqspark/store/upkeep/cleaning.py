@@ -32,6 +32,7 @@ from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.upkeep.archived import ARCHIVED, decode_archived
+from mqspark.store.upkeep.compactduty import CompactDuty
 
 __all__ = ["Cleaner", "CleaningJob"]
 
@@ -57,8 +58,10 @@ class Cleaner:
         index: MessageIndex | None,
         files: FileLayer,
         clock: Clock,
+        compaction: CompactDuty,
     ) -> None:
         self._config = config
+        self._compaction = compaction
         self._paths = paths
         self._log = log
         self._tables = tables
@@ -161,6 +164,12 @@ class Cleaner:
             refusing=self.full is not None,
         )
         self._asked_runs = max(self._asked_runs - 1, 0)
+        wanted = decision.delete
+        compacted = self._compaction.position
+        if compacted is not None:
+            wanted = sum(1 for segment in old[:wanted] if segment.end <= compacted)
+        held = decision.delete - wanted
+        self._compaction.hold(held, is_full=decision.immediately)
         self.full = None
         if decision.refuse_writes:
             self.full = (
@@ -168,9 +177,11 @@ class Cleaner:
                 f" ({config.disk_space_warning_level_ratio}%) allows; messages are accepted again at"
                 f" diskSpaceCleanForciblyRatio ({config.disk_space_clean_forcibly_ratio}%)"
             )
+            if held:
+                self.full += f"; {held} segments wait for their compaction (deleteCompactedOnly)"
         # Strictly less: the segment after it is then synced, too.
-        count = sum(1 for segment in old[: decision.delete] if segment.end < settled)
-        self.needs_checkpoint = count < decision.delete
+        count = sum(1 for segment in old[:wanted] if segment.end < settled)
+        self.needs_checkpoint = count < wanted
         if count:
             self._unlinked_next += log.forget_oldest(count)
             self.deleted_segments += count

@@ -31,7 +31,7 @@ _OF_BROKERS = """
     combineCQMaxExtraSearchCommitLogFiles=3 combineCQPreferCQType=default combineCQUseRocksdbForLmq=false
     commercialBaseCount=1 commercialSizePerMsg=4096 commitCommitLogLeastPages=4 commitCommitLogThoroughInterval=200
     commitIntervalCommitLog=200 commitLogForceSwapMapInterval=43200000 commitLogRecoverMaxNum=10
-    commitLogSwapMapInterval=3600000 commitLogSwapMapReserveFileNum=100 compactionScheduleInternal=900000
+    commitLogSwapMapInterval=3600000 commitLogSwapMapReserveFileNum=100
     compactionThreadNum=1 compatibleWithOldNameSrv=true compressedRegister=false configManagerVersion=v1
     connectTimeoutMillis=3000 consumerManageThreadPoolNums=1
     consumerManagerThreadPoolQueueCapacity=1000000 correctLogicMinOffsetForceInterval=300000
@@ -41,7 +41,7 @@ _OF_BROKERS = """
     disappearTimeAfterStart=-1 diskFallRecorded=true dispatchCqCacheNum=4096 dispatchCqThreads=1
     dispatchFromSenderThread=false duplicationEnable=false enableAcceleratedRecovery=false enableAsyncReput=false
     enableBatchPush=false enableBroadcastOffsetStore=false enableBuildConsumeQueueConcurrently=false
-    enableCalcFilterBitMap=false enableCleanExpiredOffset=false enableCompaction=false enableConnectionMetrics=true
+    enableCalcFilterBitMap=false enableCleanExpiredOffset=false enableConnectionMetrics=true
     enableCreateSysGroup=true enableDLegerCommitLog=false enableDetailStat=true enableFastChannelEventProcess=false
     enableLagAndDlqMetrics=true enableLiteEventMode=false enableLitePopLog=false
     enableLmqStats=false enableLogConsumeQueueRepeatedlyBuildWhenRecover=false enableMessageStoreMetrics=true
@@ -72,7 +72,7 @@ _OF_BROKERS = """
     logicalDiskSpaceCleanForciblyThreshold=0.8 mappedFileSwapEnable=false maxAsyncPutMessageRequests=5000
     maxBatchDeleteFilesNum=50 maxChecksumRange=1073741824 maxConsumeQueueScan=20000
     maxHaTransferByteInSecond=104857600
-      maxMessageFilterNumForNotification=64 maxOffsetMapSize=104857600
+      maxMessageFilterNumForNotification=64
     maxReconnectIntervalTimeSeconds=60 maxRecoveryCommitlogFiles=30 maxRocksDBIndexQueryDays=7
     maxSlaveResendLength=268435456 maxStatsIdleTimeInMinutes=-1 maxTopicLength=127 memTableFlushIntervalMs=3600000
     messageIndexSafe=false metricGrpcExporterIntervalInMills=60000

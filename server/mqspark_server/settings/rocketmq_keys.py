@@ -38,6 +38,7 @@ _HONOURED = """
     syncBrokerMemberGroupPeriod
     brokerRole brokerTopicEnable channelExpiredTimeout checkCRCOnRecover cleanFileForciblyEnable
     cleanResourceInterval clusterTopicEnable compactionCqMappedFileSize compactionMappedFileSize
+    compactionScheduleInternal enableCompaction maxOffsetMapSize
     configBlackList consumerOffsetUpdateVersionStep defaultMessageRequestMode defaultPopShareQueueNum
     defaultQueryMaxNum defaultTopicQueueNums delayOffsetUpdateVersionStep deleteFileBatchMax
     deleteTopicWithBrokerRegistration deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
@@ -229,9 +230,6 @@ _WITHOUT_EFFECT = {
     """,
     "offsets of broadcasting consumers stay with their clients": """
         broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore
-    """,
-    "compaction is a Spark job": """
-        compactionScheduleInternal enableCompaction maxOffsetMapSize
     """,
     "background threads of RocketMQ: what they do happens in time, at intervals of this broker's own": """
         brokerSuspendMaxTimeMillis channelNotActiveInterval checkTransactionMessageEnable enableBatchPush

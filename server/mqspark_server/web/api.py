@@ -105,6 +105,7 @@ def store_report(app: BrokerNode) -> dict[str, Any]:
             "damagedOffsets": store.damaged_offsets[:100] if store is not None else [],
             "checkpointProblem": store.checkpoint_problem if store is not None else None,
             "retentionProblem": store.retention_problem if store is not None else None,
+            "compactionProblem": store.compact_duty.problem if store is not None else None,
             "recovery": app.recovery,
         },
     }

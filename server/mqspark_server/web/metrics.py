@@ -23,6 +23,7 @@ from mqspark_server.web.trafficmetrics import clients, consumers, requests, traf
 if TYPE_CHECKING:
     from mqspark.broker.broker import BrokerCore
     from mqspark.store.store import MessageStore
+    from mqspark.store.upkeep.compactduty import CompactDuty
     from mqspark_server.node import BrokerNode, BrokerParts
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
@@ -138,6 +139,7 @@ class _Collector:
             yield from self._storage(core)
             yield from self._timers(core)
             yield from self._pop(core)
+            yield from self._compaction(core.store.compact_duty)
             if parts.archived is not None:
                 yield from self._archived(parts.archived)
 
@@ -315,6 +317,28 @@ class _Collector:
         for (kind, outcome), count in sorted(store.damages.counts.items()):
             damage.add_metric((*node, kind, outcome), count)
         yield damage
+
+    def _compaction(self, duty: CompactDuty) -> Iterator[Metric]:
+        for name, text, value in (
+            ("runs", "runs of the broker's own compaction", duty.runs),
+            ("failures", "runs that left a queue because of an error, or did not end", duty.failures),
+            ("queues", "queues that runs gave a new generation", duty.queues),
+            ("written_bytes", "bytes of records in these generations", duty.bytes_written),
+        ):
+            counter = CounterMetricFamily(f"mqspark_compaction_{name}", text, labels=_NODE)
+            counter.add_metric(self._node, value)
+            yield counter
+        for name, text, level in (
+            ("held_segments", "expired segments that wait for their compaction", duty.held_segments),
+            (
+                "last_success_timestamp_seconds",
+                "end of the last run without an error",
+                duty.last_success_ms / 1000,
+            ),
+        ):
+            gauge = GaugeMetricFamily(f"mqspark_compaction_{name}", text, labels=_NODE)
+            gauge.add_metric(self._node, level)
+            yield gauge
 
     def _archived(self, archived: ArchivedMessages) -> Iterator[Metric | None]:
         cached = GaugeMetricFamily(

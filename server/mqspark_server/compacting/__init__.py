@@ -1,0 +1,4 @@
+"""A broker's own compaction, in a process beside it.
+
+Imported from outside: ``compactrunner``. Must not know how records are compacted, nor when a run is due.
+"""

@@ -1,0 +1,182 @@
+"""Starts the process that compacts when a run is due, hears its report, and ends it with the broker.
+
+Lives on the broker's loop. A thread writes and reads the pipes of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from subprocess import PIPE, Popen
+
+import msgspec
+
+from mqspark.clock import Clock
+from mqspark.errors import StoreUnreadable
+from mqspark.logs import sparing
+from mqspark.store.store import MessageStore
+from mqspark.store.tools.compactor import CompactReport, CompactTask, DamagedEntries, TopicToCompact
+
+__all__ = ["CompactRunner"]
+
+log = sparing("mqspark.compaction", lines=20)
+
+LOOK_S = 1.0
+HANGS_S = 600
+"""A process that gives no sign of life for so long is ended: its disk hangs."""
+
+
+class CompactRunner:
+    """The compactions of one store."""
+
+    def __init__(self, store: MessageStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._process: Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._end = 0
+        self._heard_s = 0.0
+        self._examined: dict[str, dict[int, int]] = {}
+        """Compacted topic and queue id → the offset before which damage was dealt with as far as it can be."""
+
+    def start(self) -> None:
+        self._timer = self._loop.call_later(LOOK_S, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process that compacts now."""
+        return None if self._process is None else self._process.pid
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(LOOK_S, self._tick)
+        if self._process is not None:
+            if time.monotonic() - self._heard_s > HANGS_S:
+                self._process.kill()
+            return
+        if self._store.read_only is not None:  # the next start recovers; nothing is deleted until then
+            return
+        end = self._store.compact_duty.due()
+        if end is not None:
+            self._begin(end)
+
+    def _begin(self, end: int) -> None:
+        store, config = self._store, self._store.config
+        deleted, topics = store.deletions.positions, store.compact_duty.topics()
+        self._examined = {name: found for name in topics if (found := self._examined.get(name))}
+        task = CompactTask(
+            root=config.store_path_root_dir,
+            commit_log=config.store_path_commit_log,
+            end=end,
+            topics=[
+                TopicToCompact(name, deleted.get(name, 0), self._examined.get(name, {})) for name in topics
+            ],
+            map_bytes=config.max_offset_map_size,
+            now_ms=self._clock.now_ms(),
+            measure_only=store.compact_duty.measures_only,
+        )
+        self._end, self._heard_s = end, time.monotonic()
+        try:
+            process = self._process = Popen(
+                [sys.executable, "-m", "mqspark_server.compacting.compactchild"],
+                stdin=PIPE,
+                stdout=PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            store.compact_duty.failed(f"the process that compacts cannot be started: {error}")
+            return
+        line = msgspec.json.encode(task) + b"\n"
+        self._thread = threading.Thread(
+            target=self._talk, args=(process, line), name="mqspark-compaction", daemon=True
+        )
+        self._thread.start()
+
+    def _talk(self, process: Popen[bytes], task: bytes) -> None:
+        """In a thread: the task, the signs of life and the report of the process, then its end."""
+        report = b""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the broker has stopped
+            if process.stdin is not None and process.stdout is not None:
+                with contextlib.suppress(OSError):  # a process that has ended is told by its code
+                    process.stdin.write(task)
+                    process.stdin.flush()
+                for line in process.stdout:
+                    report = line
+                    self._loop.call_soon_threadsafe(self._heard)
+                process.stdout.close()
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+            code = process.wait()
+            self._loop.call_soon_threadsafe(self._ended, process, code, report)
+
+    def _heard(self) -> None:
+        self._heard_s = time.monotonic()
+
+    def _ended(self, process: Popen[bytes], code: int, line: bytes) -> None:
+        if process is not self._process:
+            return
+        self._process = None
+        duty = self._store.compact_duty
+        try:
+            if code:
+                raise ValueError(f"it ended with code {code}")
+            report = msgspec.json.decode(line, type=CompactReport)
+        except (ValueError, msgspec.MsgspecError) as error:
+            duty.failed(f"the process that compacts has left no report: {error}")
+            return
+        problem = None
+        if report.failed:
+            problem = f"{report.failed} queues were left: {'; '.join(report.problems)}"
+        duty.finished(self._end, report.compacted_to, report.queues, report.bytes_written, problem)
+        self._say(report)
+        if self._examine(report.damaged):
+            duty.go_on()
+
+    def _say(self, report: CompactReport) -> None:
+        log.info(
+            "compacted %d queues in %d passes: %d records read, %d kept, %d bytes written, %d damaged ones stepped"
+            " over; the log is compacted to %d of %d%s",
+            report.queues,
+            report.passes,
+            report.records_read,
+            report.records_kept,
+            report.bytes_written,
+            report.stepped_over,
+            report.compacted_to,
+            self._end,
+            f"; left to another process: {report.busy}" if report.busy else "",
+        )
+
+    def _examine(self, damaged: list[DamagedEntries]) -> bool:
+        """Read what a run could not read, as a consumer does: a wrong entry of a queue is corrected by that. Returns
+        whether the next run may go further."""
+        further = False
+        for each in damaged:
+            log.warning(
+                "compaction of queue %s/%d stopped before offset %d, whose entry does not lead to its record",
+                each.topic,
+                each.queue_id,
+                each.offsets[0],
+            )
+            try:
+                for offset in each.offsets:
+                    self._store.get(each.topic, each.queue_id, offset, 1, 1)
+            except StoreUnreadable:
+                continue
+            self._examined.setdefault(each.topic, {})[each.queue_id] = each.offsets[-1] + 1
+            further = True
+        return further

@@ -1,0 +1,148 @@
+"""When a broker compacts by itself, and which segments retention leaves until then."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from mqspark.store.config import StoreConfig
+from mqspark.store.upkeep.compactduty import BUSY_MS, RETRY_MS, CompactDuty
+from tests.support.store_tools import RoomyFiles, TestClock, checkpoint, flush, opened, put
+
+INTERVAL_MS = 15 * 60_000
+
+
+class Bench:
+    def __init__(self, **settings: bool) -> None:
+        self.clock = TestClock()
+        self.config = StoreConfig(**settings)
+        self.end = 4096
+        self.duty = CompactDuty(self.config, self.clock, lambda: self.end)
+        self.duty.topics = lambda: ["C"]
+        self.duty.begin()
+
+    def run(self, position: int | None = None, problem: str | None = None) -> None:
+        end = self.duty.due()
+        assert end is not None
+        self.duty.finished(end, end if position is None else position, 1, 100, problem)
+
+
+def test_a_run_is_due_every_interval_if_there_is_more() -> None:
+    bench = Bench()
+    duty, clock = bench.duty, bench.clock
+    assert duty.due() is None
+    clock.now += INTERVAL_MS
+    assert duty.due() == 4096
+    assert duty.due() is None  # one at a time
+    duty.finished(4096, 4096, 2, 300, None)
+    assert (duty.runs, duty.queues, duty.bytes_written, duty.failures) == (1, 2, 300, 0)
+    assert duty.last_success_ms == clock.now
+    clock.now += INTERVAL_MS
+    assert duty.due() is None  # nothing new
+    bench.end = 8192
+    assert duty.due() is None
+    bench.config.compaction_schedule_internal = 1000  # changed at run time
+    clock.now += 1000
+    assert duty.due() == 8192
+
+
+def test_nothing_is_due_without_topics_or_when_it_is_off() -> None:
+    bench = Bench()
+    bench.duty.topics = list
+    bench.clock.now += INTERVAL_MS
+    assert bench.duty.due() is None
+    assert bench.duty.position is None
+    bench = Bench(enable_compaction=False)
+    bench.clock.now += INTERVAL_MS
+    assert bench.duty.due() is None
+    # But what a job has compacted has to be found out before a segment may go.
+    bench.duty.hold(1, is_full=False)
+    assert bench.duty.due() == 4096
+    assert bench.duty.measures_only
+
+
+def test_retention_asks_for_a_run_at_once_and_again_after_a_while() -> None:
+    bench = Bench()
+    duty, clock = bench.duty, bench.clock
+    assert duty.position == 0
+    duty.hold(3, is_full=False)
+    bench.run(position=0)  # another process was at it
+    assert duty.held_segments == 3
+    assert duty.due() is None
+    clock.now += BUSY_MS
+    bench.run(position=1000, problem="queue C/0: EIO")
+    assert (duty.position, duty.failures, duty.problem) == (1000, 1, "queue C/0: EIO")
+    clock.now += BUSY_MS
+    assert duty.due() is None
+    clock.now += RETRY_MS
+    assert duty.due() == 4096
+    duty.failed("killed")
+    assert (duty.position, duty.failures, duty.problem) == (1000, 2, "killed")
+    clock.now += RETRY_MS
+    bench.run(position=2000)
+    duty.go_on()
+    bench.run()
+    assert (duty.position, duty.held_segments, duty.problem) == (4096, 0, None)
+    assert duty.due() is None
+
+
+def test_a_new_topic_is_looked_at_before_anything_goes() -> None:
+    """A slave may have its messages before it knows the topic."""
+    bench = Bench()
+    duty = bench.duty
+    duty.hold(1, is_full=False)
+    bench.run()
+    assert duty.position == bench.end
+    duty.topics = lambda: ["C", "D"]
+    assert duty.position == 0
+    duty.hold(1, is_full=False)
+    bench.run()
+    assert duty.position == bench.end
+
+
+def test_who_gives_the_guard_up_has_none() -> None:
+    bench = Bench(delete_compacted_only=False)
+    assert bench.duty.position is None
+
+
+def test_what_is_held_at_a_full_disk_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(enable_compaction=False)
+    with caplog.at_level(logging.INFO):
+        bench.duty.hold(2, is_full=True)
+        bench.duty.hold(3, is_full=True)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("2 segments of the log stay")
+    assert "the disk is full" in line
+    assert "run the job compact" in line
+
+
+def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store = opened(tmp_path, clock, files, delete_when="", file_reserved_time=1)
+    store.compact_duty.topics = lambda: ["C"]
+    for _ in range(100):
+        put(store, "C", 0, b"x" * 300, b"KEYS\x01k\x02")
+        flush(store)
+    files.expired = {segment.path.name for segment in store.log.segments}
+
+    def cleaned() -> int:
+        store.clean_expired()
+        checkpoint(store)
+        clock.now += 10_000
+        for _ in range(3):
+            checkpoint(store)
+        return store.min_physical_offset
+
+    assert cleaned() == 0
+    assert store.compact_duty.held_segments > 0
+    end = store.compact_duty.due()
+    assert end == store.newest_segment_start
+    store.compact_duty.finished(end, 2 * 4096 + 100, 1, 1, None)
+    assert cleaned() == 2 * 4096
+    store.compact_duty.topics = list  # its topic was deleted
+    assert cleaned() > 2 * 4096
+    assert store.compact_duty.held_segments == 0
+    store.close()
