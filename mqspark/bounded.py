@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from mqspark.errors import TableFull
+from mqspark.shares import Holders, Shares
 
 __all__ = [
     "ENTRY_BYTES",
@@ -95,9 +96,9 @@ class TableBudget:
 
 class Ledger:
     """``holds``: the attributes it accounts for, as ``Class.attribute``. ``setting``: the configuration key
-    of its limit."""
+    of its limit. ``shares``: what each user holds of it; the owner reports that separately."""
 
-    __slots__ = ("_bound", "_budget", "bytes", "entries", "holds", "name", "refused", "setting")
+    __slots__ = ("_bound", "_budget", "bytes", "entries", "holds", "name", "refused", "setting", "shares")
 
     def __init__(self, name: str, bound: Callable[[], int], *holds: str, setting: str = "") -> None:
         self.name = name
@@ -109,6 +110,7 @@ class Ledger:
         self.bytes = 0
         self.refused = 0
         """Number of refused entries."""
+        self.shares = Shares(name, bound)
 
     @property
     def bound(self) -> int:
@@ -243,13 +245,17 @@ MEMOS: list[Memo[Any, Any]] = []
 
 
 class Tables:
-    """All tables and caches of one broker or name server. The tables share ``budget``, if there is one."""
+    """All tables and caches of one broker or name server. The tables share ``budget``, if there is one, and ``holders``
+    are limited in each of them."""
 
-    def __init__(self, *tables: Bounded, budget: TableBudget | None = None) -> None:
+    def __init__(
+        self, *tables: Bounded, budget: TableBudget | None = None, holders: Holders | None = None
+    ) -> None:
         self._tables = tables
-        if budget is not None:
-            for table in tables:
-                if isinstance(table, Ledger):
+        for table in tables:
+            if isinstance(table, Ledger):
+                table.shares.holders = holders
+                if budget is not None:
                     table.share(budget)
 
     def __iter__(self) -> Iterator[Bounded]:

@@ -135,6 +135,11 @@ class Authority:
         user = None if self.gate is None else self.gate.user_of(session)
         return "" if user is None else user.name
 
+    def limited(self, session: Session, kind: str, remark: str) -> None:
+        """Audit that the connection's user holds their share of something."""
+        if self.gate is not None:
+            self.gate.limited(session, kind, remark)
+
     def limited_user(self, session: Session) -> str:
         """The name of the connection's user, whom limits are for; empty for a super user and for nobody."""
         user = None if self.gate is None else self.gate.user_of(session)

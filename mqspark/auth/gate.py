@@ -251,6 +251,13 @@ class Gate:
         self._connections[user.name] += 1
         session.attributes[_COUNTED] = user.name
 
+    def limited(self, session: Session, kind: str, remark: str) -> None:
+        """The connection's user asked for more than one user may hold of ``kind``."""
+        user = self.user_of(session)
+        self.decisions["limited"] += 1
+        name = "" if user is None else user.name
+        self._audit(Audited(name, session.peer, 0, (kind,), False, remark, False, request="HOLD"))
+
     def left(self, session: Session) -> None:
         """The connection is nobody's any longer."""
         name = session.attributes.pop(_COUNTED, None)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mqspark.bounded import TableBudget, Tables
+from mqspark.bounded import Ledger, TableBudget, Tables
 from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.admin.runtime import runtime_table
@@ -63,6 +63,7 @@ from mqspark.broker.state.coldreads import ColdReads
 from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
+from mqspark.broker.state.heldhalves import HeldHalves
 from mqspark.broker.state.locks import QueueLocks
 from mqspark.broker.state.meters import SAMPLE_INTERVAL_MS
 from mqspark.broker.state.slowreaders import SlowReaders
@@ -88,6 +89,7 @@ from mqspark.protocol.dispatch import Handler, dispatch, merged, ok
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
+from mqspark.shares import Holders, Shares, TimedShares
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import physical_memory_bytes
@@ -200,6 +202,23 @@ class BrokerCore:
             calls=Calls(clock),
             slow_readers=SlowReaders(config, clock, store, groups),
             cold_reads=ColdReads(config, store_config, clock),
+            halves=HeldHalves(
+                clock,
+                lambda: config.max_half_table_bytes,
+                lambda: store_config.file_reserved_time * 3_600_000,
+            ),
+            delayed=TimedShares(
+                "delayedMessages",
+                lambda: config.max_delayed_messages_per_user,
+                "maxDelayedMessagesPerUser",
+                clock.now_ms,
+            ),
+            check_points=TimedShares(
+                "checkPoints",
+                lambda: config.max_check_points_per_user,
+                "maxCheckPointsPerUser",
+                clock.now_ms,
+            ),
         )
         if config_file is None:
             config_file = store.config_file
@@ -396,7 +415,16 @@ class BrokerCore:
             state.permits = authority.may
             state.clients.may_replace = authority.is_same_user
             state.subscriptions.limited_user = authority.limited_user
-        self.table_budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
+        self.table_budget = budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
+        holders: Holders | None = None
+        if authority is not None:
+            holders = Holders(
+                authority.limited_user,
+                authority.limited,
+                lambda: config.max_table_share_per_user,
+                lambda: budget.bound,
+            )
+        state.delayed.holders = state.check_points.holders = holders
         self.tables = Tables(
             state.clients.ledger,
             state.filters.ledger,
@@ -416,6 +444,7 @@ class BrokerCore:
             self.routes.ledger,
             self._changes.ledger,
             self.transactions.ledger,
+            state.halves.ledger,
             self.timers.metrics.ledger,
             *self.pop.ledgers,
             *self.lite.ledgers,
@@ -423,7 +452,8 @@ class BrokerCore:
             *(() if extensions is None else (extensions.ledger,)),
             *(() if self.acting is None else self.acting.ledgers),
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
-            budget=self.table_budget,
+            budget=budget,
+            holders=holders,
         )
         self._changed_groups: dict[str, ConsumerGroup] = {}
         """Groups whose members are notified at the end of the turn, once however many members joined or left."""
@@ -700,6 +730,14 @@ class BrokerCore:
         """How many requests were allowed and refused; None without users."""
         gate = self.gate
         return None if gate is None else dict(gate.decisions)
+
+    @property
+    def shares(self) -> list[Shares]:
+        """What users hold, by kind; empty without users."""
+        if self.authority is None:
+            return []
+        ledgers = [table for table in self.tables if isinstance(table, Ledger)]
+        return [*(each.shares for each in ledgers), self.state.delayed, self.state.check_points]
 
     @property
     def delay_problem(self) -> str | None:

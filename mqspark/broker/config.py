@@ -144,6 +144,13 @@ class BrokerConfig:
     """Counts groups created by heartbeats, pulls and pops of one connection."""
     max_new_groups_per_user: int = 20_000
     """Counts those of all connections of a user who is not super, since the start."""
+    max_table_share_per_user: int = 25
+    """Percent. What one user who is not super may hold of each table, of its entries where their number is limited (as
+    of topics, groups, parked pulls), and of maxTablesBytes in all tables together. 0: no limit."""
+    max_delayed_messages_per_user: int = 5_000_000
+    """Messages with a delay, sent since the start, that wait for a user who is not super. 0: no limit."""
+    max_check_points_per_user: int = 2_000_000
+    """The same for pops whose invisible time is not over."""
     max_client_table_bytes: int = 512 << 20
     """Memory for client data from heartbeats; enough for some 200,000 clients in 100,000 groups."""
     max_topic_table_bytes: int = 256 << 20
@@ -158,6 +165,8 @@ class BrokerConfig:
     """Filters and texts that parked pulls hold; parked pops and notifications may each hold as much."""
     max_pop_table_bytes: int = 256 << 20
     """Messages handed out by POP that are not acknowledged yet."""
+    max_half_table_bytes: int = 128 << 20
+    """Half messages of users who are not super, sent since the start and not decided yet; some 300,000 of all users."""
     max_statistics_bytes: int = 512 << 20
     """Rates by topic and group; rows beyond the limit count only in the totals."""
     max_waiting_bytes: int = 32 << 20
@@ -351,6 +360,8 @@ class BrokerConfig:
             least=0,
             most=INT64_MAX,
         )
+        check_numbers(self, "max_table_share_per_user", least=0, most=100)
+        check_numbers(self, "max_delayed_messages_per_user", "max_check_points_per_user", least=0)
         check_numbers(self, "archive_cache_bytes", "archive_fetch_memory_bytes", most=INT64_MAX)
         check_numbers(self, "archive_read_timeout", "archive_refresh_interval")
         check_numbers(
@@ -377,6 +388,7 @@ class BrokerConfig:
             "max_lock_table_bytes",
             "max_parked_bytes",
             "max_pop_table_bytes",
+            "max_half_table_bytes",
             "max_statistics_bytes",
             "max_waiting_bytes",
             "forward_timeout",

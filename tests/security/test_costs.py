@@ -190,7 +190,7 @@ def test_entries_of_a_queue_are_told_without_a_look_at_all_queues(
 
 def test_an_answer_too_large_for_a_frame_is_refused_before_it_is_made(bench: Bench) -> None:
     for number in range(40):
-        bench.broker.state.offsets.clone("CG", f"group-{number:05}", "Wide")
+        bench.broker.state.offsets.clone(bench.peer().session, "CG", f"group-{number:05}", "Wide")
     answer = bench.peer().ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
     assert answer.code == 1
     assert "exceeds" in (answer.remark or "")

@@ -127,7 +127,7 @@ def test_the_bounds_by_default_have_room_for_a_large_broker() -> None:
         assert groups.find(group, session(number)) is not None
         for queue_id in range(8):
             offsets.commit(group, topic.name, queue_id, 10**9)
-            offsets.pulled(group, topic.name, queue_id, 10**9)
+            offsets.pulled(session(number), group, topic.name, queue_id, 10**9)
         stats.got(topic.name, group, 1, 1000)
         queues = [MessageQueue(topic.name, "broker-a", queue_id) for queue_id in range(8)]
         if number % 4 == 0:

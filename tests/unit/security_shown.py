@@ -19,6 +19,7 @@ AUTH, POLICIES, PORT = "security/test_auth", "unit/test_auth_policies", "securit
 HTTP, USERS, TLS = "security/test_http", "security/test_http_users", "security/test_tls"
 ATTACKS, DOORS, FUZZ = "security/test_known_attacks", "security/test_open_doors", "security/test_fuzz"
 SIGNED, COPIES = "interop/test_signed_clients", "unit/test_user_copies"
+SHARES = "security/test_shares"
 
 SHOWN: dict[str, list[Shown]] = {
     "Who you are, and what you may do": [
@@ -219,7 +220,30 @@ SHOWN: dict[str, list[Shown]] = {
                 f"{AUTH}::one_user_has_no_more_connections_than_its_share",
                 f"{AUTH}::one_user_makes_so_many_groups_over_whatever_connections",
             ),
-            "limits by user of offsets, half messages, timers and what is parked: those tables are shared by all users",
+        ),
+        Shown(
+            "one user holds no more than a share of topics, groups, offsets, clients and subscriptions, of what is"
+            " parked, of half and delayed messages and of POP's check points; each refusal is audited and counted",
+            tuple(
+                f"{SHARES}::{name}"
+                for name in (
+                    "topics",
+                    "groups",
+                    "offsets",
+                    "offsets_of_pulls_that_nobody_commits",
+                    "parked_pulls",
+                    "parked_pops_and_notifications",
+                    "clients_and_subscriptions",
+                    "half_messages",
+                    "half_messages_that_are_given_up",
+                    "delayed_messages",
+                    "a_delay_that_begins_with_a_commit",
+                    "check_points",
+                    "lite_subscriptions",
+                    "all_tables_of_a_user_together",
+                    "refusals_are_audited_and_counted_by_kind",
+                )
+            ),
         ),
         Shown(
             "no request holds a server",

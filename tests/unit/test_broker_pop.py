@@ -284,7 +284,7 @@ def test_a_reset_takes_back_what_is_handed_out(bench: Bench) -> None:
     put(bench, *"abc")
     peer = bench.peer()
     pop(bench, peer)
-    bench.broker.state.offsets.reset("CG", "T", 0, 1)
+    bench.broker.state.offsets.reset(peer.session, "CG", "T", 0, 1)
     assert bodies(pop(bench, peer)) == ["b", "c"]
 
 

@@ -229,7 +229,7 @@ def test_an_acknowledgement_after_a_kill_passes_nothing_over(bench: Bench) -> No
 def test_a_reset_frees_the_queue(bench: Bench) -> None:
     peer = bench.peer()
     pop(bench, peer)
-    bench.broker.state.offsets.reset("CG", "T", 0, 2)
+    bench.broker.state.offsets.reset(peer.session, "CG", "T", 0, 2)
     assert bodies(pop(bench, peer)) == "cd"
 
 

@@ -44,7 +44,7 @@ class GroupAdminProcessor:
         }
 
     def update_group(self, session: Session, command: Command) -> None:
-        self._put_group(decode_body(SubscriptionGroupConfig, command.body))
+        self._put_group(decode_body(SubscriptionGroupConfig, command.body), session)
         self._change(session, command, topics=False)
 
     def update_groups(self, session: Session, command: Command) -> Slices:
@@ -53,17 +53,17 @@ class GroupAdminProcessor:
         for config in configs:
             _check_group(config.group_name)
         for number, config in enumerate(configs, 1):
-            self._put_group(config)
+            self._put_group(config, session)
             if number % CHANGED_AT_ONCE == 0:
                 yield ESSENTIAL
         self._change(session, command, topics=False)
         return None
 
-    def _put_group(self, config: SubscriptionGroupConfig) -> None:
+    def _put_group(self, config: SubscriptionGroupConfig, session: Session) -> None:
         with self._state.stats.creating():
-            self._check_and_put(config)
+            self._check_and_put(config, session)
 
-    def _check_and_put(self, config: SubscriptionGroupConfig) -> None:
+    def _check_and_put(self, config: SubscriptionGroupConfig, session: Session) -> None:
         _check_group(config.group_name)
         old = self._state.subscriptions.configured(config.group_name)
         attributes = dict(old.attributes) if old else {}
@@ -82,7 +82,7 @@ class GroupAdminProcessor:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, f"wrong format key: {name}")
             attributes[name] = value
         config.attributes = attributes
-        self._state.subscriptions.put(config)
+        self._state.subscriptions.put(config, session)
 
     def delete_group(self, session: Session, command: Command) -> Slices:
         header = command.header(DeleteSubscriptionGroupRequestHeader)

@@ -79,7 +79,7 @@ class LagProcessor:
                 and topic not in live.subscriptions
             ):
                 continue
-            done += 1 + state.offsets.clone(header.src_group, header.dest_group, topic)
+            done += 1 + state.offsets.clone(session, header.src_group, header.dest_group, topic)
             if done >= CLONED_AT_ONCE:
                 done = 0
                 yield ESSENTIAL

@@ -217,7 +217,7 @@ class RelayProcessor:
                 yield
         if state.config.use_server_side_reset_offset:
             for queue_id, offset in targets.items():
-                state.offsets.reset(header.group, topic.name, queue_id, offset)
+                state.offsets.reset(session, header.group, topic.name, queue_id, offset)
                 if queue_id % RESET_AT_ONCE == RESET_AT_ONCE - 1:
                     yield ESSENTIAL
             self._answer_resets(header.group, topic.name)

@@ -119,7 +119,7 @@ class TopicAdminProcessor:
         header = command.header(CreateTopicRequestHeader)
         with self._state.stats.creating(header.topic):
             topic = self._checked(_asked_topic(header), attribute_changes(header.attributes))
-            self._state.topics.put(topic)
+            self._state.topics.put(topic, session=session)
         self._change(session, command, topics=True)
 
     def update_static_topic(self, session: Session, command: Command) -> None:
@@ -143,7 +143,7 @@ class TopicAdminProcessor:
         before = mappings.table.get(topic.topic_name)
         mappings.update(detail, force=header.force)
         try:
-            topics.put(topic)
+            topics.put(topic, session=session)
         except MQError:
             mappings.put_back(topic.topic_name, before)
             raise
@@ -172,7 +172,7 @@ class TopicAdminProcessor:
             plain = copy_config(config)
             plain.attributes = {}
             with self._state.stats.creating(config.topic_name):
-                self._state.topics.put(self._checked(plain, changes))
+                self._state.topics.put(self._checked(plain, changes), session=session)
             if number % CHANGED_AT_ONCE == 0:
                 yield ESSENTIAL
         self._change(session, command, topics=True)

@@ -247,7 +247,8 @@ class ClientProcessor:
         self._state.clients.check_holder(body.client_id or "", session)
         locked: list[Queue] = []
         for queues in _queues(body):
-            held = self._state.locks.lock(body.consumer_group or "", body.client_id or "", queues)
+            group, client_id = body.consumer_group or "", body.client_id or ""
+            held = self._state.locks.lock(group, client_id, queues, session)
             locked += map(Queue.of, held)
             if len(queues) == QUEUES_AT_ONCE:
                 yield

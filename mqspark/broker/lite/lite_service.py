@@ -114,16 +114,17 @@ class LiteService:
     def _change(
         self, session: Session, entry: LiteSubscription, client_id: str, group: str, topic: str
     ) -> None:
+        self.clients.check(client_id, session)
         queues = [self._queue(topic, name) for name in dict.fromkeys(entry.lite_topic_set or ())]
         if entry.action == "PARTIAL_ADD":
             config = self._may_consume(session, group)
             self.clients.add(client_id, config, topic, queues, session, entry.offset_option)
         elif entry.action == "PARTIAL_REMOVE":
-            self.clients.remove(client_id, self._state.subscriptions.configured(group), queues)
+            self.clients.remove(client_id, group, topic, queues, session)
         elif entry.action == "COMPLETE_ADD":
             self.clients.replace(client_id, self._may_consume(session, group), topic, queues, session)
         elif entry.action == "COMPLETE_REMOVE":
-            self.clients.remove_client(client_id)
+            self.clients.remove_client(client_id, group, topic)
 
     def _may_consume(self, session: Session, group: str) -> SubscriptionGroupConfig:
         config = self._state.subscriptions.find(group, session)

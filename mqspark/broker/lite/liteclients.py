@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.lite.litenames import flag, is_exclusive, is_wildcard, most_events, parent_and_lite
 from mqspark.broker.state.state import BrokerState
-from mqspark.logs import sparing
+from mqspark.logs import printable, sparing
 from mqspark.protocol.bodies.lite_bodies import OffsetOption
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -24,6 +24,7 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.client_headers import NotifyUnsubscribeLiteRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
+from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
 __all__ = ["LiteClient", "LiteClients"]
@@ -56,6 +57,7 @@ class LiteClient:
         "consumed_ms",
         "events",
         "group",
+        "owner",
         "queues",
         "session",
         "topic",
@@ -66,6 +68,8 @@ class LiteClient:
         self.client_id = client_id
         self.group = group
         self.topic = topic
+        self.owner = NOBODY
+        """The user over whose connection it came."""
         self.session: Session | None = None
         self.queues: dict[str, None] = {}
         """The lite queues that it subscribes to."""
@@ -100,6 +104,7 @@ class LiteClients:
             "LiteClient.events",
             setting="maxLiteTableBytes",
         )
+        self.ledger.shares.limit_entries(lambda: state.config.max_lite_subscription_count)
         self._clients: dict[str, LiteClient] = {}
         self._by_queue: dict[str, dict[str, LiteClient]] = {}
         """Lite queue → client id → client."""
@@ -127,6 +132,14 @@ class LiteClients:
 
     # --- subscriptions ---
 
+    def check(self, client_id: str, session: Session) -> None:
+        """A client id is its user's, as that of a heartbeat is. Raises Refusal."""
+        clients = self._state.clients
+        clients.check_holder(client_id, session)
+        client = self._clients.get(client_id)
+        if client is not None and client.session is not None and client.session.open:
+            clients.check_same_user(client_id, session, client.session)
+
     def add(
         self, client_id: str, group: SubscriptionGroupConfig, topic: str, queues: Iterable[str],
         session: Session, option: OffsetOption | None,
@@ -146,20 +159,23 @@ class LiteClients:
         client = self._client(client_id, group.group_name, topic, session)
         for queue in queues:
             if is_exclusive(group):
-                self._exclude_others(client, group, queue)
-            self._reset(queue, group.group_name, option)
-            self._join(client, queue)
+                self._exclude_others(client, group, queue, session)
+            self._reset(session, queue, group.group_name, option)
+            self._join(client, queue, session)
 
-    def remove(self, client_id: str, group: SubscriptionGroupConfig | None, queues: Iterable[str]) -> None:
+    def remove(
+        self, client_id: str, group_name: str, topic: str, queues: Iterable[str], session: Session
+    ) -> None:
         """PARTIAL_REMOVE."""
         client = self._clients.get(client_id)
-        if client is None:
+        if client is None or (client.group, client.topic) != (group_name, topic):
             return
         client.updated_ms = self._state.clock.now_ms()
+        group = self._state.subscriptions.configured(group_name)
         resets = group is not None and flag(group, "lite.sub.reset.offset.unsubscribe")
         for queue in queues:
             if self._leave(client, queue) and resets:
-                self._move(queue, client.group, 0)
+                self._move(session, queue, client.group, 0)
 
     def replace(
         self, client_id: str, group: SubscriptionGroupConfig, topic: str, queues: list[str], session: Session
@@ -179,13 +195,18 @@ class LiteClients:
         for queue in queues:
             if queue not in client.queues and self.active >= self._state.config.max_lite_subscription_count:
                 break  # RocketMQ does not limit these; whoever asks for more by name is told
-            self._join(client, queue)
+            self._join(client, queue, session)
 
-    def remove_client(self, client_id: str) -> None:
-        """COMPLETE_REMOVE. Its events go to other clients of its group."""
-        client = self._clients.pop(client_id, None)
-        if client is None:
-            return
+    def remove_client(self, client_id: str, group: str, topic: str) -> None:
+        """COMPLETE_REMOVE."""
+        client = self._clients.get(client_id)
+        if client is not None and (client.group, client.topic) == (group, topic):
+            self._drop(client)
+
+    def _drop(self, client: LiteClient) -> None:
+        """Its events go to other clients of its group."""
+        client_id = client.client_id
+        del self._clients[client_id]
         for queue in list(client.queues):
             self._leave(client, queue)
         wildcard = self._wildcards.get((client.topic, client.group))
@@ -195,6 +216,7 @@ class LiteClients:
                 del self._wildcards[(client.topic, client.group)]
         self._full_due_ms.pop(client_id, None)
         self.ledger.free(_client_bytes(client))
+        self.ledger.shares.release(client.owner, _client_bytes(client))
         events, client.events = list(client.events), {}
         for queue in events:
             self.dispatch(queue, client.group)
@@ -203,7 +225,7 @@ class LiteClients:
         """Forget clients that have not repeated their subscriptions (liteSubscriptionCheckTimeoutMills)."""
         oldest_ms = self._state.clock.now_ms() - self._state.config.lite_subscription_check_timeout_mills
         for client in [client for client in self._clients.values() if client.updated_ms < oldest_ms]:
-            self.remove_client(client.client_id)
+            self._drop(client)
 
     def forget_queue(self, queue: str) -> None:
         """The lite topic was removed."""
@@ -211,20 +233,31 @@ class LiteClients:
             self._leave(client, queue)
 
     def _client(self, client_id: str, group: str, topic: str, session: Session) -> LiteClient:
+        """Raises Refusal, TableFull."""
         now_ms = self._state.clock.now_ms()
         client = self._clients.get(client_id)
+        if client is not None and (client.group, client.topic) != (group, topic):
+            # Its queues, events and offsets are those of the other group.
+            raise Refusal(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"client id {printable(client_id, 80)} subscribes for another group or topic already",
+            )
         if client is None:
             client = LiteClient(client_id, group, topic, now_ms)
+            client.owner = self.ledger.shares.admit(session, _client_bytes(client))
             self.ledger.charge(_client_bytes(client))
+            self.ledger.shares.hold(client.owner, _client_bytes(client))
             self._clients[client_id] = client
         client.session = session
         client.updated_ms = now_ms
         return client
 
-    def _join(self, client: LiteClient, queue: str) -> None:
+    def _join(self, client: LiteClient, queue: str, session: Session) -> None:
         if queue in client.queues:
             return
+        self.ledger.shares.admit(session, _pair_bytes(queue))
         self.ledger.charge(_pair_bytes(queue))
+        self.ledger.shares.hold(client.owner, _pair_bytes(queue))
         client.queues[queue] = None
         self._by_queue.setdefault(queue, {})[client.client_id] = client
         self.active += 1
@@ -241,19 +274,22 @@ class LiteClients:
             del self._by_queue[queue]
         self.active -= 1
         self.ledger.free(_pair_bytes(queue))
+        self.ledger.shares.release(client.owner, _pair_bytes(queue))
         if queue in client.events:  # another client of the group may want the news
             del client.events[queue]
             self.dispatch(queue, client.group)
         return True
 
-    def _exclude_others(self, newcomer: LiteClient, group: SubscriptionGroupConfig, queue: str) -> None:
+    def _exclude_others(
+        self, newcomer: LiteClient, group: SubscriptionGroupConfig, queue: str, session: Session
+    ) -> None:
         for client in list(self._by_queue.get(queue, {}).values()):
             if client is newcomer or client.group != newcomer.group:
                 continue
             self._leave(client, queue)
             self._tell_unsubscribed(client, queue)
             if flag(group, "lite.sub.reset.offset.exclusive"):
-                self._move(queue, client.group, 0)
+                self._move(session, queue, client.group, 0)
 
     def _tell_unsubscribed(self, client: LiteClient, queue: str) -> None:
         parts, session = parent_and_lite(queue), client.session
@@ -266,7 +302,7 @@ class LiteClients:
             encode_request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, session.next_opaque(), header, oneway=True)
         )
 
-    def _reset(self, queue: str, group: str, option: OffsetOption | None) -> None:
+    def _reset(self, session: Session, queue: str, group: str, option: OffsetOption | None) -> None:
         """Where the subscription says that the group begins."""
         if option is None:
             return
@@ -282,11 +318,10 @@ class LiteClients:
         elif option.type == "TAIL_N" and current >= 0:
             target = max(0, current - option.value)
         if target is not None and target != current:
-            self._move(queue, group, target)
+            self._move(session, queue, group, target)
 
-    def _move(self, queue: str, group: str, offset: int) -> None:
-        self._state.offsets.admit(group, queue, LMQ_QUEUE_ID)
-        self._state.offsets.reset(group, queue, LMQ_QUEUE_ID, offset)
+    def _move(self, session: Session, queue: str, group: str, offset: int) -> None:
+        self._state.offsets.reset(session, group, queue, LMQ_QUEUE_ID, offset)
         self._moved(queue, group)
 
     # --- events ---
@@ -323,10 +358,10 @@ class LiteClients:
             self.schedule_full(client, self._state.config.lite_event_full_dispatch_delay_time)
         return False
 
-    def events_of(self, client_id: str) -> Iterator[str]:
-        """Take the events of a client that asks, oldest first, as long as it takes them."""
+    def events_of(self, client_id: str, group: str, topic: str) -> Iterator[str]:
+        """Take the events of a client that asks for this group and topic, oldest first, as long as it takes them."""
         client = self._clients.get(client_id)
-        if client is None:
+        if client is None or (client.group, client.topic) != (group, topic):
             return
         client.accessed_ms = self._state.clock.now_ms()
         for _ in range(len(client.events)):

@@ -19,7 +19,7 @@ from mqspark.broker.pop.order import ILLEGAL, PopOrder
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pull.pull import FAQ
 from mqspark.broker.state.state import BrokerState
-from mqspark.errors import NotNow
+from mqspark.errors import NotNow, TableFull
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
@@ -33,6 +33,7 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, parse_receipt
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
+from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 from mqspark.store.store import GetResult, GetStatus
 
@@ -69,6 +70,7 @@ class LitePop:
         "is_over",
         "max_messages",
         "opaque",
+        "owner",
         "session",
         "topic",
         "was_parked",
@@ -90,6 +92,8 @@ class LitePop:
         self.was_parked = False
         self.is_over = False
         """It is no longer parked."""
+        self.owner = NOBODY
+        """The user whose share of the parked pops it takes."""
 
     def __lt__(self, other: LitePop) -> bool:
         return self.deadline_ms < other.deadline_ms
@@ -137,6 +141,7 @@ class LitePops:
             "LitePops._woken",
             setting="maxParkedBytes",
         )
+        self.ledger.shares.limit_entries(lambda: state.config.max_pop_polling_size)
         self._parked: dict[str, deque[LitePop]] = {}
         """By client id, oldest first."""
         self._deadlines: list[LitePop] = []
@@ -154,17 +159,22 @@ class LitePops:
         if command.is_oneway or self._serve(pop):
             return None
         config, parked = self._state.config, self._parked.get(pop.client_id, ())
-        code = ResponseCode.POLLING_TIMEOUT
+        code, remark = ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE"
         if pop.deadline_ms > pop.began_ms:
             if (
                 self.count < config.max_pop_polling_size
                 and len(parked) <= config.pop_polling_size
                 and self.ledger.has_room(pop.size_bytes)
             ):
-                self._park(pop)
-                return None
+                try:
+                    pop.owner = self.ledger.shares.admit(session, pop.size_bytes)
+                except TableFull as error:
+                    remark = str(error)
+                else:
+                    self._park(pop)
+                    return None
             code = ResponseCode.POLLING_FULL
-        return self._nothing(pop, code)
+        return self._nothing(pop, code, remark)
 
     def ack(self, session: Session, command: Command, header: AckMessageRequestHeader) -> bytes:
         """An acknowledgement that names a lite topic. Raises Refusal."""
@@ -268,6 +278,7 @@ class LitePops:
     def _park(self, pop: LitePop) -> None:
         pop.was_parked = True
         self.ledger.note(pop.size_bytes)
+        self.ledger.shares.hold(pop.owner, pop.size_bytes)
         self._parked.setdefault(pop.client_id, deque()).append(pop)
         heapq.heappush(self._deadlines, pop)
         self.count += 1
@@ -276,6 +287,7 @@ class LitePops:
         """The pop was taken from its queue of parked pops."""
         pop.is_over = True
         self.ledger.free(pop.size_bytes)
+        self.ledger.shares.release(pop.owner, pop.size_bytes)
         self.count -= 1
         if not self._parked.get(pop.client_id):
             self._parked.pop(pop.client_id, None)
@@ -319,6 +331,7 @@ class LitePops:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER, f"subscription bind topic not match, {header.consumer_group}"
             )
+        self._clients.check(header.client_id, session)
         most_ms = state.store_config.timer_max_delay_sec * 1000
         if not 0 < header.invisible_time <= most_ms:
             raise Refusal(
@@ -333,7 +346,7 @@ class LitePops:
         """Answer the pop, if there is a message for it."""
         state = self._state
         taking = _LiteTaking(state.clock.now_ms())
-        for queue in self._clients.events_of(pop.client_id):
+        for queue in self._clients.events_of(pop.client_id, pop.group, pop.topic):
             try:
                 self._take(pop, taking, queue)
             except (OSError, NotNow) as error:
@@ -360,7 +373,7 @@ class LitePops:
         if room_bytes <= 0:
             self._clients.put_back(pop.client_id, queue)
             return
-        state.offsets.admit(group, queue, LMQ_QUEUE_ID)
+        state.offsets.admit(pop.session, group, queue, LMQ_QUEUE_ID)
         self._order.admit(group, queue, pop.attempt_id)
         offset, is_reset = self._offsets.begin(group, queue, LMQ_QUEUE_ID, INIT_MAX)
         if is_reset:
@@ -391,10 +404,10 @@ class LitePops:
         taking.size_bytes += result.size_bytes
         taking.count += result.count
 
-    def _nothing(self, pop: LitePop, code: int) -> bytes:
+    def _nothing(self, pop: LitePop, code: int, remark: str = "NO_MESSAGE_IN_QUEUE") -> bytes:
         self._count(pop, code)
         ext = _LiteTaking(self._state.clock.now_ms()).ext(pop)
-        return encode_response(pop.opaque, code, ext, remark="NO_MESSAGE_IN_QUEUE")
+        return encode_response(pop.opaque, code, ext, remark=remark)
 
     def _count(self, pop: LitePop, code: int) -> None:
         took_ms = self._state.clock.monotonic_ms() - pop.began_ms

@@ -187,7 +187,8 @@ class AckProcessor:
         pop_time_ms = max(now_ms, receipt.pop_time_ms + 1)
         new = old._replace(start_offset=header.offset, pop_time_ms=pop_time_ms)
         try:
-            end_offset = self._log.put_check_point(queue, CheckPoint(new, header.invisible_time, [0]))
+            check_point = CheckPoint(new, header.invisible_time, [0])
+            end_offset = self._log.put_check_point(queue, check_point, session)
             state.stats.was_checked(header.topic, header.consumer_group)
             acked_end = self._log.put_ack(queue, old, receipt.invisible_time_ms, [header.offset])
             end_offset = max(end_offset, acked_end)

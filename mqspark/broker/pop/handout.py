@@ -30,7 +30,7 @@ from mqspark.broker.state.attributes import priority_factor
 from mqspark.broker.state.selection import Wanted, get_wanted
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.topics import Topic
-from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
+from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly, TableFull
 from mqspark.logs import sparing
 from mqspark.message import POP_CK
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -171,7 +171,9 @@ class PopProcessor:
         """Held until the log is on disk: offsets of groups. Their file is synced whatever the flush type, and
         must not be ahead of the check points that bring messages back."""
         self.parked: ParkedPops[Pop] = ParkedPops(
-            state.clock, max_bytes=lambda: state.config.max_parked_bytes
+            state.clock,
+            max_bytes=lambda: state.config.max_parked_bytes,
+            most=lambda: state.config.max_pop_polling_size,
         )
         self._grown: dict[tuple[str, str, int], None] = {}
         """(topic, group, queue id): queues with new messages, whose parked pops are not served yet."""
@@ -197,8 +199,11 @@ class PopProcessor:
         self._settle(taking)
         if taking.problem is not None:
             raise _refusal(taking.problem)
-        if not self._park(pop):
-            raise Refusal(ResponseCode.POLLING_FULL, "NO_MESSAGE_IN_QUEUE", taking.ext(pop))
+        try:
+            if not self._park(pop):
+                raise Refusal(ResponseCode.POLLING_FULL, "NO_MESSAGE_IN_QUEUE", taking.ext(pop))
+        except TableFull as error:
+            raise Refusal(ResponseCode.POLLING_FULL, str(error), taking.ext(pop)) from None
 
     def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
         """Queues have grown: (topic, queue id, new max offset) each."""
@@ -317,7 +322,7 @@ class PopProcessor:
             )
         check_topic(state, session, header.topic, header.queue_id)
         check_group(state, session, header.consumer_group)
-        state.offsets.admit(header.consumer_group, header.topic)
+        state.offsets.admit(session, header.consumer_group, header.topic)
         if header.order:
             self._order.admit(header.consumer_group, header.topic, header.attempt_id)
         wanted = parse_wanted(header.exp_type, header.exp)
@@ -335,7 +340,7 @@ class PopProcessor:
         return Pop(session, command, header, wanted, now_ms + wait_ms, now_ms)
 
     def _park(self, pop: Pop) -> bool:
-        """False if too many are parked. A pop whose time is up is answered."""
+        """False if too many are parked. A pop whose time is up is answered. Raises TableFull."""
         config = self._state.config
         parked = self.parked
         if pop.deadline_ms <= self._state.clock.monotonic_ms():
@@ -347,6 +352,7 @@ class PopProcessor:
             or not parked.has_room(pop)
         ):
             return False
+        parked.admit(pop)
         pop.was_parked = True
         parked.park(pop)
         return True
@@ -504,7 +510,7 @@ class PopProcessor:
         key = CheckKey(topic, pop.group, queue_id, start, taking.pop_time_ms, state.config.broker_name)
         check_point = CheckPoint(key, pop.invisible_time_ms, [offset - start for offset in offsets])
         try:
-            taking.end_offset = self._log.put_check_point(taking.revive_queue, check_point)
+            taking.end_offset = self._log.put_check_point(taking.revive_queue, check_point, pop.session)
             state.stats.was_checked(pop.topic, pop.group)
         except (Refusal, StoreReadOnly, NotNow, InvalidMessage) as error:
             taking.problem = error
@@ -586,6 +592,8 @@ def _refusal(problem: Exception) -> Refusal:
         return problem
     if isinstance(problem, OSError):
         return Refusal(ResponseCode.SYSTEM_BUSY, f"the messages cannot be read now: {problem}")
+    if isinstance(problem, TableFull):
+        return Refusal(ResponseCode.SYSTEM_BUSY, f"no check point could be written: {problem}")
     return Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"no check point could be written: {problem}")
 
 

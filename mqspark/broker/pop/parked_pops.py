@@ -8,15 +8,17 @@ Facts: docs/rocketmq/pop.md#waiting.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes
-from mqspark.broker.state.selection import HeldFilters, Wanted
+from mqspark.broker.state.selection import HeldFilters, Wanted, wanted_bytes
 from mqspark.clock import Clock
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY
 
 __all__ = ["ANY_QUEUE", "ParkedPops", "Waiter"]
 
@@ -33,7 +35,17 @@ SWEEP_INTERVAL_MS = 100
 class Waiter:
     """A validated request. ``deadline_ms`` is monotonic."""
 
-    __slots__ = ("attempt_id", "deadline_ms", "group", "opaque", "queue_id", "session", "topic", "wanted")
+    __slots__ = (
+        "attempt_id",
+        "deadline_ms",
+        "group",
+        "opaque",
+        "owner",
+        "queue_id",
+        "session",
+        "topic",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -55,6 +67,13 @@ class Waiter:
         self.deadline_ms = deadline_ms
         self.attempt_id = attempt_id
         self.wanted = wanted
+        self.owner = NOBODY
+        """The user whose share of the parked requests it takes."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """What it takes of that share."""
+        return self.size_bytes + _PAIR_BYTES + wanted_bytes(self.wanted)
 
     @property
     def size_bytes(self) -> int:
@@ -67,8 +86,13 @@ W = TypeVar("W", bound=Waiter)
 
 class ParkedPops(Generic[W]):
     def __init__(
-        self, clock: Clock, name: str = "parkedPops", max_bytes: Callable[[], int] = lambda: MAX_BYTES
+        self,
+        clock: Clock,
+        name: str = "parkedPops",
+        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+        most: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
+        """``most``: how many there may be, of which one user parks a share; the caller refuses more."""
         self.ledger = Ledger(
             name,
             max_bytes,
@@ -78,6 +102,7 @@ class ParkedPops(Generic[W]):
             "HeldFilters._uses",
             setting="maxParkedBytes",
         )
+        self.ledger.shares.limit_entries(most)
         self._filters = HeldFilters(self.ledger)
         self._clock = clock
         self._waiting: dict[tuple[str, str], dict[int, deque[W]]] = {}
@@ -97,9 +122,15 @@ class ParkedPops(Generic[W]):
             _PAIR_BYTES + _QUEUE_BYTES + waiter.size_bytes + self._filters.room_for(waiter.wanted)
         )
 
+    def admit(self, waiter: W) -> None:
+        """Raises TableFull when its user has their share."""
+        waiter.owner = self.ledger.shares.admit(waiter.session, waiter.shared_bytes)
+
     def park(self, waiter: W, *, first: bool = False) -> None:
-        """``first``: it was woken in vain and goes back to the front. Never refuses: see ``has_room``."""
+        """``first``: it was woken in vain and goes back to the front. Never refuses: see ``has_room`` and ``admit``."""
         self.ledger.note(waiter.size_bytes)
+        if waiter.owner:
+            self.ledger.shares.hold(waiter.owner, waiter.shared_bytes)
         self._filters.hold(waiter.wanted)
         key = (waiter.topic, waiter.group)
         queues = self._waiting.get(key)
@@ -212,6 +243,8 @@ class ParkedPops(Generic[W]):
     def _left(self, waiter: W) -> None:
         self.count -= 1
         self.ledger.free(waiter.size_bytes)
+        if waiter.owner:
+            self.ledger.shares.release(waiter.owner, waiter.shared_bytes)
         self._filters.release(waiter.wanted)
 
     def _forget(self, topic: str, group: str, queue_id: int) -> None:

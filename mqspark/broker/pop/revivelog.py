@@ -18,6 +18,8 @@ from mqspark.broker.state.writer import Draft
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, parse_number
 from mqspark.protocol.bodies.body import Body, decode_body
+from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY
 
 __all__ = [
     "ACK_INTERVAL_MS",
@@ -203,7 +205,12 @@ class ReviveLog:
         topic = self._state.topics.get(self.topic)
         return topic.write_queue_nums if topic is not None else self._state.config.revive_queue_num
 
-    def put_check_point(self, revive_queue: int, check_point: CheckPoint) -> int:
+    def put_check_point(
+        self, revive_queue: int, check_point: CheckPoint, session: Session | None = None
+    ) -> int:
+        """``session``: who pops; None: the broker itself. Raises TableFull when its user has too many."""
+        shares = self._state.check_points
+        user = NOBODY if session is None else shares.admit(session)
         topic, group, queue_id, start, pop_time_ms, broker = key = check_point.key
         revive_ms = check_point.revive_time_ms
         diffs = ",".join(map(str, check_point.diffs))
@@ -213,7 +220,9 @@ class ReviveLog:
             f'"it":{check_point.invisible_time_ms},"n":{len(check_point.diffs)},"pt":{pop_time_ms},"q":{queue_id},'
             f'"reviveTime":{revive_ms},"ro":0,{re_puts}"so":{start},"t":{_quote(topic)}}}'
         )
-        return self._put(revive_queue, key, start, CK_TAG, CK_TAG, body, revive_ms - ACK_INTERVAL_MS)
+        end = self._put(revive_queue, key, start, CK_TAG, CK_TAG, body, revive_ms - ACK_INTERVAL_MS)
+        shares.hold_until(user, revive_ms)
+        return end
 
     def put_ack(
         self, revive_queue: int, key: CheckKey, invisible_time_ms: int, offsets: Sequence[int]

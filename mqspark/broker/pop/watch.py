@@ -11,6 +11,7 @@ from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.state import BrokerState
+from mqspark.errors import TableFull
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal, ok
@@ -56,7 +57,10 @@ class PopWatchProcessor:
         self._pops = pops
         self._offsets = offsets
         self.parked: ParkedPops[_Notification] = ParkedPops(
-            state.clock, "parkedNotifications", lambda: state.config.max_parked_bytes
+            state.clock,
+            "parkedNotifications",
+            lambda: state.config.max_parked_bytes,
+            lambda: state.config.max_pop_polling_size,
         )
         self.handlers: dict[int, Handler] = {
             RequestCode.PEEK_MESSAGE: self.peek,
@@ -124,6 +128,11 @@ class PopWatchProcessor:
             or not self.parked.has_room(waiter)
         ):
             return ok(command, NotificationResponseHeader(has_msg=False, polling_full=True))
+        try:
+            self.parked.admit(waiter)
+        except TableFull as error:
+            full = NotificationResponseHeader(has_msg=False, polling_full=True)
+            return ok(command, full, remark=str(error))
         self.parked.park(waiter)
         return None
 

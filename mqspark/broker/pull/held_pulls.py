@@ -10,7 +10,7 @@ from collections import deque
 
 from mqspark.bounded import Ledger, require
 from mqspark.broker.pull.parked_pulls import MAX_BYTES, Pull
-from mqspark.broker.state.selection import HeldFilters
+from mqspark.broker.state.selection import HeldFilters, wanted_bytes
 from mqspark.clock import Clock
 
 __all__ = ["HeldPulls"]
@@ -22,6 +22,7 @@ MAX_HELD = 10_000
 class HeldPulls:
     def __init__(self, clock: Clock) -> None:
         self.ledger = Ledger("heldPulls", lambda: MAX_BYTES, "HeldPulls._held", setting="maxParkedBytes")
+        self.ledger.shares.limit_entries(lambda: MAX_HELD)
         self._filters = HeldFilters(self.ledger)
         self._clock = clock
         self._held: deque[Pull] = deque()
@@ -33,6 +34,11 @@ class HeldPulls:
         """False if too many are held."""
         if len(self._held) >= MAX_HELD or not self.ledger.has_room(self._filters.room_for(pull.wanted)):
             return False
+        owner = self.ledger.shares.has_room(pull.session, wanted_bytes(pull.wanted))
+        if owner is None:
+            return False
+        pull.owner = owner
+        self.ledger.shares.hold(owner, wanted_bytes(pull.wanted))
         self._filters.hold(pull.wanted)
         pull.deadline_ms = self._clock.monotonic_ms() + HOLD_MS
         self._held.append(pull)
@@ -45,6 +51,7 @@ class HeldPulls:
         while self._held and self._held[0].deadline_ms <= now_ms:
             pull = self._held.popleft()
             self._filters.release(pull.wanted)
+            self.ledger.shares.release(pull.owner, wanted_bytes(pull.wanted))
             found.append(pull)
         return found
 

@@ -128,7 +128,7 @@ class LookupProcessor:
         ):
             remark = f"Queue {queue_id} of topic {topic} not exist!"
             raise Refusal(ResponseCode.INVALID_PARAMETER, remark, {})
-        state.offsets.admit(group, topic, queue_id)
+        state.offsets.admit(session, group, topic, queue_id)
         if state.offsets.pending_reset(group, topic, queue_id) is None:
             state.offsets.commit(group, topic, queue_id, header.commit_offset)
         return ok(command, {})

@@ -8,14 +8,16 @@ Facts: docs/rocketmq/broker.md#long-polling.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from mqspark.bounded import Ledger, require
-from mqspark.broker.state.selection import HeldFilters, Wanted
+from mqspark.broker.state.selection import HeldFilters, Wanted, wanted_bytes
 from mqspark.broker.statictopic.logicreads import LogicRead
 from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY
 
 __all__ = ["Pull", "ParkedPulls"]
 
@@ -40,6 +42,7 @@ class Pull:
         "max_messages",
         "offset",
         "opaque",
+        "owner",
         "queue_id",
         "session",
         "topic",
@@ -81,11 +84,19 @@ class Pull:
         self.deadline_ms = 0
         self.code = code
         self.began_ms = -1
+        self.owner = NOBODY
+        """The user whose share of the parked or held pulls it takes."""
 
 
 class ParkedPulls:
-    def __init__(self, clock: Clock, max_bytes: Callable[[], int] = lambda: MAX_BYTES) -> None:
-        """``max_bytes``: the limit for the filters of parked pulls."""
+    def __init__(
+        self,
+        clock: Clock,
+        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+        most: Callable[[], int] = lambda: sys.maxsize,
+    ) -> None:
+        """``max_bytes``: the limit for the filters of parked pulls. ``most``: how many there may be, of which one user
+        parks a share; the caller refuses more."""
         self.ledger = Ledger(
             "parkedPulls",
             max_bytes,
@@ -93,6 +104,7 @@ class ParkedPulls:
             "HeldFilters._uses",
             setting="maxParkedBytes",
         )
+        self.ledger.shares.limit_entries(most)
         self._filters = HeldFilters(self.ledger)
         self._clock = clock
         self._waiting: dict[tuple[str, int], list[Pull]] = {}
@@ -102,16 +114,21 @@ class ParkedPulls:
     def admit(self, pull: Pull) -> None:
         """Raises TableFull."""
         self.ledger.admit(self._filters.room_for(pull.wanted))
+        pull.owner = self.ledger.shares.admit(pull.session, wanted_bytes(pull.wanted))
 
     def _left(self, pulls: list[Pull]) -> None:
         self.count -= len(pulls)
         for pull in pulls:
             self._filters.release(pull.wanted)
+            if pull.owner:
+                self.ledger.shares.release(pull.owner, wanted_bytes(pull.wanted))
 
     def park(self, pull: Pull) -> None:
         """``deadline_ms`` (monotonic) must be set. Never refuses; callers that park for a peer call ``admit``
         first."""
         self._filters.hold(pull.wanted)
+        if pull.owner:
+            self.ledger.shares.hold(pull.owner, wanted_bytes(pull.wanted))
         key = (pull.topic, pull.queue_id)
         waiting = self._waiting.get(key)
         if waiting is None:

@@ -120,7 +120,11 @@ class PullProcessor:
         self._is_acting = is_acting
         self._get = state.store.get
         self._at_once = state.stats.rpc.row(Rpc(_PULL, int(ResponseCode.SUCCESS), waited=False))
-        self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
+        self.parked = ParkedPulls(
+            state.clock,
+            lambda: state.config.max_parked_bytes,
+            lambda: state.config.pull_thread_pool_queue_capacity,
+        )
         self.held = HeldPulls(state.clock)
         self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
         """Pulls that are no longer parked and not served yet."""
@@ -172,7 +176,7 @@ class PullProcessor:
             if logic is not None:
                 queue_id, commit_offset = logic.committed(commit_offset)
             if commit_offset >= 0:
-                state.offsets.admit(pull.group, pull.topic, queue_id)
+                state.offsets.admit(session, pull.group, pull.topic, queue_id)
                 state.offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
         suspend = header.sys_flag & PullFlag.SUSPEND != 0
         if not self._serve(pull, may_wait=suspend):
@@ -461,7 +465,7 @@ class PullProcessor:
                 self._answered(pull, ResponseCode.SUCCESS, began_ms)
             if result.max_offset - result.next_offset > FAR_BEHIND:
                 self._count_disk_read(pull, result)
-            state.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)
+            state.offsets.pulled(session, pull.group, pull.topic, pull.queue_id, result.next_offset)
             state.slow_readers.served(pull.topic, pull.group, pull.queue_id, result.buffers)
             return True
         code = _CODES.get(status)

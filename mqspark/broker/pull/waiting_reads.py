@@ -15,6 +15,7 @@ from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
+from mqspark.shares import NOBODY
 from mqspark.store.older import NotAtHand
 
 __all__ = ["WAITING_CODES", "WaitingReads"]
@@ -34,7 +35,7 @@ SERVED_AT_ONCE = 4
 
 
 class _WaitingRead:
-    __slots__ = ("command", "deadline_ms", "handler", "session", "size_bytes")
+    __slots__ = ("command", "deadline_ms", "handler", "owner", "session", "size_bytes")
 
     def __init__(self, handler: Handler, session: Session, command: Command, deadline_ms: int) -> None:
         self.handler = handler
@@ -42,6 +43,7 @@ class _WaitingRead:
         self.command = command
         self.deadline_ms = deadline_ms
         self.size_bytes = _ENTRY_BYTES + 2 * len(bytes(command.raw_ext)) + len(command.body)
+        self.owner = NOBODY
 
 
 class WaitingReads:
@@ -76,15 +78,22 @@ class WaitingReads:
         if command.flag & 2:
             return
         waiting = _WaitingRead(handler, session, command, self._clock.monotonic_ms() + self._timeout_ms())
+        waiting.owner = self.ledger.shares.admit(session, waiting.size_bytes)
         self.ledger.charge(waiting.size_bytes)
+        self.ledger.shares.hold(waiting.owner, waiting.size_bytes)
         self._waiting.setdefault(key, []).append(waiting)
 
     def fetched(self, key: Hashable) -> None:
         """Handle again what waits for ``key``, whether it was fetched or cannot be: then the handler says why."""
         waiting = self._waiting.pop(key, None)
         if waiting:
-            self.ledger.free(sum(each.size_bytes for each in waiting), len(waiting))
+            self._free(waiting)
             self._long_work.begin(None, self._handle(waiting))
+
+    def _free(self, waiting: list[_WaitingRead]) -> None:
+        for each in waiting:
+            self.ledger.free(each.size_bytes)
+            self.ledger.shares.release(each.owner, each.size_bytes)
 
     def _handle(self, waiting: list[_WaitingRead]) -> Work[None]:
         for number, each in enumerate(waiting):
@@ -102,7 +111,7 @@ class WaitingReads:
             if len(kept) == len(waiting):
                 continue
             over = [each for each in waiting if each.deadline_ms <= now_ms or not each.session.open]
-            self.ledger.free(sum(each.size_bytes for each in over), len(over))
+            self._free(over)
             if kept:
                 self._waiting[key] = kept
             else:

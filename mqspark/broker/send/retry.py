@@ -111,6 +111,7 @@ class SendBackProcessor:
         # A topic created before the group's setting may have fewer queues; consumers read only those.
         queues = max(1, min(group.retry_queue_nums, topic.read_queue_nums))
         draft = self._draft(header, group, command.version, queues)
+        draft.session = session
         try:
             stored = state.writer.put(draft)
         except (InvalidMessage, MessageTooLarge):

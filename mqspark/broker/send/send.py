@@ -26,7 +26,15 @@ from mqspark.broker.statictopic.logicqueues import LogicQueue, sent_offset
 from mqspark.broker.statictopic.mappings import StaticTopic
 from mqspark.broker.timer.delays import delay_level
 from mqspark.broker.transaction.halfmessages import divert_prepared
-from mqspark.errors import InvalidMessage, MessageTooLarge, NoResources, NotNow, StoreReadOnly, TooFewReplicas
+from mqspark.errors import (
+    InvalidMessage,
+    MessageTooLarge,
+    NoResources,
+    NotNow,
+    StoreReadOnly,
+    TableFull,
+    TooFewReplicas,
+)
 from mqspark.message import (
     BORN_HOST_V6,
     CLUSTER,
@@ -71,6 +79,7 @@ from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
 from mqspark.record import PendingRecord
+from mqspark.shares import NOBODY
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
@@ -379,14 +388,18 @@ class SendProcessor:
             sys_flag,
             header.flag,
             header.reconsume_times or 0,
+            session=session,
         )
         if sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties:
             self._prepare(draft)
+        is_half, halves = draft.topic == TRANS_HALF_TOPIC, self._state.halves
         try:
+            user = halves.admit(session, unique_id) if is_half else NOBODY
             stored = self._state.writer.put(draft)
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
-        if draft.topic == TRANS_HALF_TOPIC:
+        if is_half:
+            halves.began(user, (unique_id, draft.born_timestamp_ms, draft.born_host))
             self._state.stats.events(topic.name).halves += 1
         if topic.retry_of is not None and target != topic.name:
             self._state.stats.became_dead(topic.name, topic.retry_of)
@@ -653,10 +666,10 @@ class SendProcessor:
             if is_broker_topic(header.topic):
                 raise self._forbidden(header.topic)
             topic = state.topics.auto_create(
-                header.topic, header.default_topic, header.default_topic_queue_nums
+                header.topic, header.default_topic, header.default_topic_queue_nums, session
             )
             if topic is None and header.topic.startswith(RETRY_PREFIX):
-                topic = state.topics.ensure(header.topic, 1)
+                topic = state.topics.ensure(header.topic, 1, session=session)
             if topic is None:
                 raise self._refusal(
                     ResponseCode.TOPIC_NOT_EXIST,
@@ -718,7 +731,7 @@ class SendProcessor:
         if isinstance(error, InvalidMessage | MessageTooLarge):
             return self._refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
         code = ResponseCode.SERVICE_NOT_AVAILABLE
-        if isinstance(error, NoResources):
+        if isinstance(error, NoResources | TableFull):
             code = ResponseCode.SYSTEM_BUSY
         elif isinstance(error, TooFewReplicas):
             code = ResponseCode.SYSTEM_ERROR

@@ -22,7 +22,9 @@ from mqspark.protocol.bodies.admin_bodies import (
 )
 from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import DataVersion
+from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Work
+from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
 __all__ = ["ConsumerOffsets", "NOT_FOUND", "is_brokers_own"]
@@ -41,7 +43,8 @@ DROPPED_AT_ONCE = 512
 """Pairs whose offsets are removed in one slice."""
 
 MAX_BYTES = 512 << 20
-_PAIR_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 64
+_PAIR_BYTES = 2 * ENTRY_BYTES + CONTAINER_BYTES + 64
+"""With the entry that says whose it is."""
 _QUEUE_BYTES = 128
 
 
@@ -67,6 +70,7 @@ class ConsumerOffsets:
             "ConsumerOffsets._table",
             "ConsumerOffsets._pulled",
             "ConsumerOffsets._resets",
+            "ConsumerOffsets._owners",
             setting="maxOffsetTableBytes",
         )
         self._clock = clock
@@ -76,19 +80,26 @@ class ConsumerOffsets:
         self._table: Table = {}
         self._pulled: Table = {}
         self._resets: Table = {}
+        self._owners: dict[tuple[str, str], str] = {}
+        """(topic, group) → the user who was the first to consume it since the start."""
+        self._asking = ("", NOBODY)
+        """The group and the user of the last ``admit``: what the group begins to consume is that user's."""
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
 
-    def admit(self, group: str, topic: str, queue_id: int | None = None) -> None:
+    def admit(self, session: Session, group: str, topic: str, queue_id: int | None = None) -> None:
         """Check that a peer may store an offset of this queue, or (None) of some of the topic's queues.
 
         Raises TableFull.
         """
         queues = self._table.get((topic, group))
         if queues is None:
-            self.ledger.admit(_pair_bytes((topic, group)) + _QUEUE_BYTES)
+            size_bytes = _pair_bytes((topic, group)) + _QUEUE_BYTES
+            self.ledger.admit(size_bytes)
+            self._asking = group, self.ledger.shares.admit(session, size_bytes)
         elif queue_id is not None and queue_id not in queues and not (self._lmq and is_lmq(group)):
             self.ledger.admit(_QUEUE_BYTES)
+            self.ledger.shares.admit(session, _QUEUE_BYTES)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_brokers: bool = False) -> None:
         """Store an offset. For the broker's own groups on its own topics (POP's revival, transactions) only the
@@ -109,11 +120,22 @@ class ConsumerOffsets:
     def _put(self, table: Table, key: tuple[str, str], queue_id: int, offset: int) -> None:
         queues = table.get(key)
         if queues is None:
+            group, user = self._asking
+            if user and group == key[1] and not self._has(key):
+                self._owners[key] = user
             queues = table[key] = {}
-            self.ledger.note(_pair_bytes(key))
+            self._note(key, _pair_bytes(key))
         if queue_id not in queues:
-            self.ledger.note(_QUEUE_BYTES)
+            self._note(key, _QUEUE_BYTES)
         queues[queue_id] = offset
+
+    def _note(self, key: tuple[str, str], size_bytes: int) -> None:
+        self.ledger.note(size_bytes)
+        self.ledger.shares.hold(self._owners.get(key, NOBODY), size_bytes)
+
+    def _free(self, key: tuple[str, str], size_bytes: int, entries: int = 1) -> None:
+        self.ledger.free(size_bytes, entries)
+        self.ledger.shares.release(self._owners.get(key, NOBODY), size_bytes, entries)
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The pending reset if there is one, otherwise the stored offset, otherwise NOT_FOUND."""
@@ -128,25 +150,31 @@ class ConsumerOffsets:
         """A copy: queue id → offset."""
         return dict(self._table.get((topic, group), {}))
 
-    def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def pulled(self, session: Session, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Not stored when the table is full; nothing depends on it."""
         queues = self._pulled.get((topic, group))
         if queues is not None and queue_id in queues:
             queues[queue_id] = offset
-        elif self.ledger.has_room(_pair_bytes((topic, group)) + _QUEUE_BYTES):
+            return
+        size_bytes = _pair_bytes((topic, group)) + _QUEUE_BYTES
+        if not self.ledger.has_room(size_bytes):
+            return
+        user = self.ledger.shares.has_room(session, size_bytes)
+        if user is not None:
+            self._asking = group, user
             self._put(self._pulled, (topic, group), queue_id, offset)
 
     def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
         return self._pulled.get((topic, group), {}).get(queue_id, NOT_FOUND)
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def reset(self, session: Session, group: str, topic: str, queue_id: int, offset: int) -> None:
         """The next pull of the queue is redirected to ``offset``, which is also stored at once.
 
         Raises TableFull.
         """
         if is_brokers_own(topic, group):
             return
-        self.ledger.admit(2 * (_pair_bytes((topic, group)) + _QUEUE_BYTES))
+        self._admit_more(session, group, 2 * (_pair_bytes((topic, group)) + _QUEUE_BYTES))
         self._put(self._resets, (topic, group), queue_id, offset)
         self.commit(group, topic, queue_id, offset)
 
@@ -163,7 +191,7 @@ class ConsumerOffsets:
             return None
         offset = queues.pop(queue_id, None)
         if offset is not None:
-            self.ledger.free(_QUEUE_BYTES)
+            self._free((topic, group), _QUEUE_BYTES)
         if not queues:
             self._drop(self._resets, (topic, group))
         return offset
@@ -178,13 +206,17 @@ class ConsumerOffsets:
         """Every (topic, group) that has offsets."""
         return list(self._table)
 
-    def clone(self, source: str, target: str, topic: str) -> int:
+    def _admit_more(self, session: Session, group: str, size_bytes: int) -> None:
+        self.ledger.admit(size_bytes)
+        self._asking = group, self.ledger.shares.admit(session, size_bytes)
+
+    def clone(self, session: Session, source: str, target: str, topic: str) -> int:
         """Replace the target's offsets of ``topic`` with the source's. Returns their number. Raises TableFull."""
         queues = self._table.get((topic, source))
         if queues is None or is_brokers_own(topic, target):
             return 0
         key = topic, target
-        self.ledger.admit(_pair_bytes(key) + len(queues) * _QUEUE_BYTES)
+        self._admit_more(session, target, _pair_bytes(key) + len(queues) * _QUEUE_BYTES)
         queues = dict(queues)
         self._drop(self._table, key)
         for queue_id, offset in queues.items():
@@ -227,7 +259,12 @@ class ConsumerOffsets:
     def _drop(self, table: Table, key: tuple[str, str]) -> None:
         queues = table.pop(key, None)
         if queues is not None:
-            self.ledger.free(_pair_bytes(key) + len(queues) * _QUEUE_BYTES, 1 + len(queues))
+            self._free(key, _pair_bytes(key) + len(queues) * _QUEUE_BYTES, 1 + len(queues))
+            if not self._has(key):
+                self._owners.pop(key, None)
+
+    def _has(self, key: tuple[str, str]) -> bool:
+        return key in self._table or key in self._pulled or key in self._resets
 
     def _changed(self) -> None:
         self.generation += 1
@@ -291,7 +328,7 @@ class ConsumerOffsets:
             known = self._table.get((topic, group))
             if not at or known == queues:
                 continue
-            self.admit(group, topic)
+            self.ledger.admit(_pair_bytes((topic, group)) + _QUEUE_BYTES)
             for queue_id, offset in queues.items():
                 self._put(self._table, (topic, group), queue_id, offset)
             changed = True

@@ -28,6 +28,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
+from mqspark.shares import NOBODY
 
 __all__ = ["ClientGroups", "ConsumerGroup", "GroupMember", "Subscription", "TAG"]
 
@@ -51,7 +52,16 @@ _CODE_BYTES = 100
 class GroupMember:
     """One client of one group."""
 
-    __slots__ = ("client_id", "fingerprint", "language", "last_seen_ms", "seen_wall_ms", "session", "version")
+    __slots__ = (
+        "client_id",
+        "fingerprint",
+        "language",
+        "last_seen_ms",
+        "owner",
+        "seen_wall_ms",
+        "session",
+        "version",
+    )
 
     def __init__(self, client_id: str, session: Session, language: int, version: int) -> None:
         self.client_id = client_id
@@ -60,6 +70,8 @@ class GroupMember:
         self.version = version
         self.last_seen_ms = 0
         self.seen_wall_ms = 0
+        self.owner = NOBODY
+        """The user over whose connection it came first."""
         self.fingerprint: int | None = None
         """The last heartbeatFingerprint that came with subscriptions."""
 
@@ -78,10 +90,12 @@ class _Holder:
 class Subscription:
     """A group's subscription to one topic."""
 
-    __slots__ = ("_codes", "_filter", "data", "is_tag", "size_bytes", "version")
+    __slots__ = ("_codes", "_filter", "data", "is_tag", "owner", "size_bytes", "version")
 
     def __init__(self, data: SubscriptionData, default_version: int) -> None:
         self.data = data
+        self.owner = NOBODY
+        """The user over whose connection it came."""
         self.version = data.sub_version or default_version
         self.is_tag = not data.expression_type or data.expression_type == TAG
         self._codes: frozenset[int] | None = None
@@ -142,10 +156,11 @@ class ConsumerGroup:
         default_version: int,
         prepared: Mapping[int, Subscription],
         filters: ConsumerFilters,
+        session: Session,
     ) -> bool:
         """Apply a heartbeat's subscriptions. ``prepared``: some of them, by the ``id`` of their data. ``filters``
-        hears of SQL92 filters. Returns whether topics were added or removed; a changed expression does not count.
-        Raises TableFull."""
+        hears of SQL92 filters. ``session``: whose they are. Returns whether topics were added or removed; a
+        changed expression does not count. Raises TableFull."""
         wanted = set()
         changed = False
         for data in subscriptions:
@@ -155,19 +170,24 @@ class ConsumerGroup:
             old = self.subscriptions.get(data.topic)
             if old is None:
                 new = prepared.get(id(data)) or Subscription(data, default_version)
+                new.owner = self._ledger.shares.admit(session, new.size_bytes)
                 self._ledger.charge(new.size_bytes)
+                self._ledger.shares.hold(new.owner, new.size_bytes)
                 changed = True
                 self.subscriptions[data.topic] = new
                 if not new.is_tag:
                     filters.subscribed(self.name, data)
             elif data.sub_version > old.version:
                 new = prepared.get(id(data)) or Subscription(data, default_version)
+                new.owner = self._ledger.shares.admit(session, max(0, new.size_bytes - old.size_bytes))
                 self._ledger.resize(old.size_bytes, new.size_bytes)
+                self._ledger.shares.release(old.owner, old.size_bytes)
+                self._ledger.shares.hold(new.owner, new.size_bytes)
                 self.subscriptions[data.topic] = new
                 if not new.is_tag:
                     filters.subscribed(self.name, data)
         for topic in [topic for topic in self.subscriptions if topic not in wanted]:
-            self._ledger.free(self.subscriptions.pop(topic).size_bytes)
+            self._free(self.subscriptions.pop(topic))
             filters.unsubscribed(self.name, topic)
             changed = True
         return changed
@@ -175,8 +195,12 @@ class ConsumerGroup:
     def forget(self) -> None:
         """The group is gone: free the memory of the group and its subscriptions."""
         for subscription in self.subscriptions.values():
-            self._ledger.free(subscription.size_bytes)
+            self._free(subscription)
         self._ledger.free(_GROUP_BYTES + text_bytes(self.name))
+
+    def _free(self, subscription: Subscription) -> None:
+        self._ledger.free(subscription.size_bytes)
+        self._ledger.shares.release(subscription.owner, subscription.size_bytes)
 
 
 class ClientGroups:
@@ -196,6 +220,7 @@ class ClientGroups:
             "ClientGroups._producers",
             "ClientGroups._groups_of",
             "ClientGroups._holders",
+            "ClientGroups._owners",
             "ConsumerGroup.members",
             "ConsumerGroup.subscriptions",
             "SubscriptionData.code_set",
@@ -212,6 +237,8 @@ class ClientGroups:
         used."""
         self._holders: dict[str, _Holder] = {}
         """By client id."""
+        self._owners: dict[int, str] = {}
+        """session id → the user to whom its names in ``_groups_of`` belong."""
         self.may_replace: Callable[[Session, Session], bool] = lambda new, old: True
         """Whether a connection may take over the client id of another one that is open."""
         self.consumer = self._consumers.get
@@ -228,9 +255,12 @@ class ClientGroups:
     def check_holder(self, client_id: str, session: Session) -> None:
         """Raises Refusal for the client id of another user."""
         holder = self._holders.get(client_id)
-        if holder is None or holder.session is session or not holder.session.open:
-            return
-        if not self.may_replace(session, holder.session):
+        if holder is not None and holder.session.open:
+            self.check_same_user(client_id, session, holder.session)
+
+    def check_same_user(self, client_id: str, session: Session, holder: Session) -> None:
+        """Raises Refusal unless ``holder``, whose client id it is, is the same user's connection."""
+        if holder is not session and not self.may_replace(session, holder):
             raise Refusal(
                 ResponseCode.NO_PERMISSION, f"client id {printable(client_id, 80)} is another user's"
             )
@@ -306,7 +336,7 @@ class ClientGroups:
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         changed = group.subscribe(
-            data.subscription_data_set or (), self._clock.now_ms(), prepared, self._filters
+            data.subscription_data_set or (), self._clock.now_ms(), prepared, self._filters, session
         )
         if (joined or changed) and notify and not group.broadcasting:
             self._on_change(group)
@@ -342,7 +372,9 @@ class ClientGroups:
             done = yield from self._remove(name, lambda member: member.session is session, done)
             names.discard(name)
             self.ledger.free(_name_bytes(name))
+            self.ledger.shares.release(self._owners.get(session.id, NOBODY), _name_bytes(name))
         del self._groups_of[session.id]
+        self._owners.pop(session.id, None)
         self.ledger.free(_SESSION_BYTES, 0)
 
     def is_member(self, group: str, client_id: str) -> bool:
@@ -404,18 +436,24 @@ class ClientGroups:
         self.check_holder(client_id, session)
         member = members.get(client_id)
         joined = member is None
-        groups = self._groups_of.get(session.id)
-        if groups is None:
-            self.ledger.charge(_SESSION_BYTES + _name_bytes(group))
-            self._groups_of[session.id] = {group}
-        elif group not in groups:
-            self.ledger.charge(_name_bytes(group))
+        groups, shares = self._groups_of.get(session.id), self.ledger.shares
+        if groups is None or group not in groups:
+            user = shares.admit(session, _name_bytes(group))
+            self.ledger.charge(_name_bytes(group) + (_SESSION_BYTES if groups is None else 0))
+            if groups is None:
+                groups = self._groups_of[session.id] = set()
+                if user:
+                    self._owners[session.id] = user
             groups.add(group)
+            shares.hold(self._owners.get(session.id, NOBODY), _name_bytes(group))
         if member is None:
             holder = self._holders.get(client_id)
+            owner = shares.admit(session, _owned_bytes(group, client_id))
             self.ledger.admit(_member_bytes(client_id) + _HOLDER_BYTES)
             self.ledger.note(_member_bytes(client_id))
             member = members[client_id] = GroupMember(client_id, session, language, version)
+            member.owner = owner
+            shares.hold(owner, _owned_bytes(group, client_id))
             if holder is None:
                 self.ledger.note(_HOLDER_BYTES)
                 holder = self._holders[client_id] = _Holder(session)
@@ -463,22 +501,26 @@ class ClientGroups:
         members = self._producers.get(group)
         if members is None:
             return
-        if members.pop(client_id, None) is not None:
-            self._left(client_id)
+        member = members.pop(client_id, None)
+        if member is not None:
+            self._left(group, member)
         self._end_if_empty(group)
 
     def _leave(self, group: ConsumerGroup, client_id: str) -> None:
-        if group.members.pop(client_id, None) is None:
+        member = group.members.pop(client_id, None)
+        if member is None:
             return
-        self._left(client_id)
+        self._left(group.name, member)
         if not group.members:
             self._end(group)
         elif not group.broadcasting:
             self._on_change(group)
 
-    def _left(self, client_id: str) -> None:
-        """One membership of it has ended."""
+    def _left(self, group: str, member: GroupMember) -> None:
+        """It is no longer a member."""
+        client_id = member.client_id
         self.ledger.free(_member_bytes(client_id))
+        self.ledger.shares.release(member.owner, _owned_bytes(group, client_id))
         holder = self._holders[client_id]
         holder.memberships -= 1
         if not holder.memberships:
@@ -488,6 +530,11 @@ class ClientGroups:
 
 def _member_bytes(client_id: str) -> int:
     return _MEMBER_BYTES + text_bytes(client_id)
+
+
+def _owned_bytes(group: str, client_id: str) -> int:
+    """What a membership takes of its user's share: as if it was the only one of its group."""
+    return _member_bytes(client_id) + _HOLDER_BYTES + _GROUP_BYTES + text_bytes(group)
 
 
 def _name_bytes(group: str) -> int:

@@ -14,15 +14,17 @@ from mqspark.bounded import ENTRY_BYTES, Ledger, require, text_bytes
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.message import MessageQueue
+from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
+from mqspark.shares import NOBODY
 
 __all__ = ["QueueLocks"]
 
 EXPIRED_AT_ONCE = 1_000
 """Locks that are looked at in one slice."""
 
-_LOCK_BYTES = ENTRY_BYTES + 280
-_GROUP_BYTES = ENTRY_BYTES + 232
+_LOCK_BYTES = 2 * ENTRY_BYTES + 280
+_GROUP_BYTES = 2 * ENTRY_BYTES + 464
 
 
 class QueueLocks:
@@ -33,14 +35,19 @@ class QueueLocks:
             "queueLocks",
             lambda: config.max_lock_table_bytes,
             "QueueLocks._holders",
+            "QueueLocks._owners",
             setting="maxLockTableBytes",
         )
         self._holders: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
         """group → queue → (client id, monotonic ms of the last renewal)."""
+        self._owners: dict[str, dict[MessageQueue, str]] = {}
+        """group → queue → the user who was the first to lock it."""
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], session: Session | None = None
+    ) -> list[MessageQueue]:
         """Returns the queues that ``client_id`` now holds: its own locks are renewed, free and expired ones are
-        taken.
+        taken. ``session``: whose user new locks belong to.
 
         Raises TableFull; locks taken before that stay.
         """
@@ -56,7 +63,12 @@ class QueueLocks:
             for queue in queues:
                 holder = holders.get(queue)
                 if holder is None:
+                    size_bytes = _owned_bytes(group, queue)
+                    owner = NOBODY if session is None else ledger.shares.admit(session, size_bytes)
                     ledger.charge(_lock_bytes(queue, client_id))
+                    if owner:
+                        ledger.shares.hold(owner, size_bytes)
+                        self._owners.setdefault(group, {})[queue] = owner
                 elif holder[0] == client_id:
                     client_id = holder[0]  # share the stored string
                 elif holder[1] < oldest_ms:
@@ -102,8 +114,16 @@ class QueueLocks:
         for queue in queues:
             if (holder := holders.get(queue)) is not None and holder[0] == client_id:
                 del holders[queue]
-                self.ledger.free(_lock_bytes(queue, client_id))
+                self._free(group, queue, client_id)
         self._end_if_empty(group)
+
+    def _free(self, group: str, queue: MessageQueue, client_id: str) -> None:
+        self.ledger.free(_lock_bytes(queue, client_id))
+        owners = self._owners.get(group)
+        if owners is not None:
+            self.ledger.shares.release(owners.pop(queue, NOBODY), _owned_bytes(group, queue))
+            if not owners:
+                del self._owners[group]
 
     def holders(self) -> dict[str, dict[MessageQueue, str]]:
         """group → queue → client id of every lock in the table."""
@@ -126,11 +146,16 @@ class QueueLocks:
             for queue in list(self._holders.get(group, ())):
                 holders = self._holders.get(group, {})
                 if queue in holders and holders[queue][1] < oldest_ms:
-                    self.ledger.free(_lock_bytes(queue, holders.pop(queue)[0]))
+                    self._free(group, queue, holders.pop(queue)[0])
                     self._end_if_empty(group)
                 done += 1
                 if done % EXPIRED_AT_ONCE == 0:
                     yield
+
+
+def _owned_bytes(group: str, queue: MessageQueue) -> int:
+    """What a lock takes of its user's share, whichever client of the group holds it."""
+    return _GROUP_BYTES + _LOCK_BYTES + text_bytes(group, queue.topic, queue.broker_name)
 
 
 def _lock_bytes(queue: MessageQueue, client_id: str) -> int:

@@ -18,7 +18,7 @@ from mqspark.store.older import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 
-__all__ = ["HeldFilters", "Wanted", "get_selected", "get_wanted"]
+__all__ = ["HeldFilters", "Wanted", "get_selected", "get_wanted", "wanted_bytes"]
 
 Wanted = frozenset[int] | SqlFilter | None
 """What a subscription selects: tags by their hashes, records for which a filter is TRUE, or everything."""
@@ -65,6 +65,11 @@ class HeldFilters:
             if not self._uses[id(wanted)]:
                 del self._uses[id(wanted)]
                 self._ledger.free(_filter_bytes(wanted))
+
+
+def wanted_bytes(wanted: Wanted) -> int:
+    """The bytes of a filter that nobody else holds."""
+    return 0 if wanted is None else _filter_bytes(wanted)
 
 
 def _filter_bytes(wanted: frozenset[int] | SqlFilter) -> int:

@@ -13,6 +13,7 @@ from mqspark.broker.state.coldreads import ColdReads
 from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups
+from mqspark.broker.state.heldhalves import HeldHalves
 from mqspark.broker.state.locks import QueueLocks
 from mqspark.broker.state.slowreaders import SlowReaders
 from mqspark.broker.state.stats import Stats
@@ -24,6 +25,7 @@ from mqspark.broker.statictopic.peers import Peers
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Work
+from mqspark.shares import TimedShares
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
 
@@ -67,6 +69,11 @@ class BrokerState:
     calls: Calls
     slow_readers: SlowReaders
     cold_reads: ColdReads
+    halves: HeldHalves
+    delayed: TimedShares
+    """Whose the messages are that wait for their time."""
+    check_points: TimedShares
+    """For whom POP hands out messages."""
     long_work: LongWork = field(default_factory=LongWork)
     permits: Permits = _permits
     """Whether a connection's user may have what the broker sends it unasked."""

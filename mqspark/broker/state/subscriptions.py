@@ -21,6 +21,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     SubscriptionGroupWrapper,
 )
 from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import is_lmq
 
 __all__ = ["SubscriptionGroups"]
@@ -50,11 +51,15 @@ class SubscriptionGroups:
             lambda: config.max_group_table_bytes,
             "SubscriptionGroups._table",
             "SubscriptionGroups._in_order",
+            "SubscriptionGroups._owners",
             "SubscriptionGroups._forbidden",
             "SubscriptionGroupConfig.attributes",
             "SubscriptionGroupConfig.subscription_data_set",
             setting="maxGroupTableBytes",
         )
+        self.ledger.shares.limit_entries(lambda: config.max_subscription_groups)
+        self._owners: dict[str, str] = {}
+        """group → the user who made it since the start."""
         self._table = {name: SubscriptionGroupConfig(group_name=name) for name in _BUILT_IN}
         self._forbidden: dict[str, dict[str, int]] = {}
         """group → topic → bits; bit 0 forbids reading (code 353). The inner tables are replaced, never modified."""
@@ -108,7 +113,7 @@ class SubscriptionGroups:
         if user and self._made_by[user] >= most:
             raise self.ledger.refuse(most, most, "maxNewGroupsPerUser", of=f" made by User:{user}")
         created = SubscriptionGroupConfig(group_name=group)
-        self.put(created)
+        self.put(created, session)
         session.attributes[_MADE] = made + 1
         if user:
             self._made_by[user] += 1
@@ -118,18 +123,26 @@ class SubscriptionGroups:
         """The entry of the table; creates nothing."""
         return self._table.get(group)
 
-    def put(self, config: SubscriptionGroupConfig) -> None:
-        """Raises TableFull."""
+    def put(self, config: SubscriptionGroupConfig, session: Session | None = None) -> None:
+        """``session``: whose user a new group belongs to. Raises TableFull."""
         old = self._table.get(config.group_name)
         if old != config:
             if old is None:
                 most = self._config.max_subscription_groups
                 if len(self._table) >= most:
                     raise self.ledger.refuse(len(self._table), most, "maxSubscriptionGroups")
-                self.ledger.charge(_config_bytes(config))
+                size_bytes, shares = _config_bytes(config), self.ledger.shares
+                owner = NOBODY if session is None else shares.admit(session, size_bytes)
+                self.ledger.charge(size_bytes)
+                shares.hold(owner, size_bytes)
+                if owner:
+                    self._owners[config.group_name] = owner
                 insort(self._in_order, config.group_name)
             else:
-                self.ledger.resize(_config_bytes(old), _config_bytes(config))
+                old_bytes, new_bytes = _config_bytes(old), _config_bytes(config)
+                self.ledger.resize(old_bytes, new_bytes)
+                owner = self._owners.get(config.group_name, NOBODY)
+                self.ledger.shares.hold(owner, new_bytes - old_bytes, 0)
             self._table[config.group_name] = config
             self._changed()
 
@@ -140,6 +153,7 @@ class SubscriptionGroups:
         if old is not None:
             del self._in_order[bisect_left(self._in_order, group)]
             self.ledger.free(_config_bytes(old))
+            self.ledger.shares.release(self._owners.pop(group, NOBODY), _config_bytes(old))
             self._changed()
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
@@ -245,7 +259,7 @@ class SubscriptionGroups:
 
 
 def _config_bytes(config: SubscriptionGroupConfig) -> int:
-    return ENTRY_BYTES + weigh(config)
+    return 2 * ENTRY_BYTES + weigh(config)
 
 
 def _forbidden_bytes(group: str, topic: str) -> int:

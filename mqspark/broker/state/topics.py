@@ -36,6 +36,8 @@ from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import is_lmq
 
 __all__ = ["MAX_QUEUES", "NORMAL", "Topic", "Topics", "check_kept_topic", "next_version"]
@@ -87,6 +89,7 @@ class Topic:
         "needs_key",
         "order",
         "order_by_priority",
+        "owner",
         "plain",
         "put_bytes",
         "queue_limit",
@@ -101,8 +104,10 @@ class Topic:
         "write_queue_nums",
     )
 
-    def __init__(self, config: TopicConfig) -> None:
+    def __init__(self, config: TopicConfig, owner: str = NOBODY) -> None:
+        """``owner``: the user who made it since the start."""
         self.name = config.topic_name
+        self.owner = owner
         self.up_to_1k = 0
         """Sends of one ordinary message of at most 1 KiB; like the next one counted by the fast path of a send."""
         self.up_to_4k = 0
@@ -215,6 +220,7 @@ class Topics:
             "TopicConfig.attributes",
             setting="maxTopicTableBytes",
         )
+        self.ledger.shares.limit_entries(lambda: config.max_topics)
         self._table: dict[str, Topic] = {}
         self.get: Callable[[str], Topic | None] = self._find if lmq else self._table.get
         """name → Topic or None; bound once because every send and pull calls it."""
@@ -288,9 +294,9 @@ class Topics:
         """Some of the names, in ascending order."""
         return self._in_order[first:end]
 
-    def put(self, config: TopicConfig, *, needed: bool = False) -> Topic:
+    def put(self, config: TopicConfig, *, needed: bool = False, session: Session | None = None) -> Topic:
         """Create or replace a topic. An equal configuration changes nothing; neither does the configuration of a
-        light message queue.
+        light message queue. ``session``: whose user a new topic belongs to.
 
         Raises TableFull.
         """
@@ -301,13 +307,18 @@ class Topics:
             most = self._config.max_topics
             if not needed and len(self._table) >= most:
                 raise self.ledger.refuse(len(self._table), most, "maxTopics")
-            (self.ledger.note if needed else self.ledger.charge)(_topic_bytes(config))
-            topic = self._table[config.topic_name] = Topic(config)
+            size_bytes, shares = _topic_bytes(config), self.ledger.shares
+            owner = NOBODY if session is None else shares.admit(session, size_bytes)
+            (self.ledger.note if needed else self.ledger.charge)(size_bytes)
+            shares.hold(owner, size_bytes)
+            topic = self._table[config.topic_name] = Topic(config, owner)
             insort(self._in_order, config.topic_name)
         elif topic.config == config:
             return topic
         else:
-            self.ledger.resize(_topic_bytes(topic.config), _topic_bytes(config))
+            old_bytes, new_bytes = _topic_bytes(topic.config), _topic_bytes(config)
+            self.ledger.resize(old_bytes, new_bytes)
+            self.ledger.shares.hold(topic.owner, new_bytes - old_bytes, 0)
             topic.configure(config)
         self._changed()
         return topic
@@ -322,11 +333,18 @@ class Topics:
         topic = self._table.pop(name, None)
         if topic is not None:
             del self._in_order[bisect_left(self._in_order, name)]
-            self.ledger.free(_topic_bytes(topic.config))
+            self._free(topic)
             self._changed()
 
-    def auto_create(self, name: str, template_name: str, client_queue_nums: int) -> Topic | None:
-        """Create an unknown topic from the send's ``defaultTopic``; None if that is not a template."""
+    def _free(self, topic: Topic) -> None:
+        size_bytes = _topic_bytes(topic.config)
+        self.ledger.free(size_bytes)
+        self.ledger.shares.release(topic.owner, size_bytes)
+
+    def auto_create(
+        self, name: str, template_name: str, client_queue_nums: int, session: Session | None = None
+    ) -> Topic | None:
+        """Create an unknown topic from a send's ``defaultTopic``; None if that is not a template. Raises TableFull."""
         template = self._table.get(template_name)
         if template is None or not template.config.perm & PERM_INHERIT:
             return None
@@ -338,10 +356,19 @@ class Topics:
                 write_queue_nums=queues,
                 perm=template.config.perm & ~PERM_INHERIT,
                 topic_filter_type=template.config.topic_filter_type,
-            )
+            ),
+            session=session,
         )
 
-    def ensure(self, name: str, queues: int, *, sys_flag: int = 0, needed: bool = False) -> Topic:
+    def ensure(
+        self,
+        name: str,
+        queues: int,
+        *,
+        sys_flag: int = 0,
+        needed: bool = False,
+        session: Session | None = None,
+    ) -> Topic:
         """Create a readable and writable topic for the broker's own purposes (retry topics); an existing one
         stays unchanged. Raises TableFull unless the topic is ``needed``."""
         topic = self._table.get(name)
@@ -350,7 +377,7 @@ class Topics:
         check_kept_topic(name)
         config = _topic(name, queues)
         config.topic_sys_flag = sys_flag
-        return self.put(config, needed=needed)
+        return self.put(config, needed=needed, session=session)
 
     def adopt(self, name: str, queues: int) -> None:
         """Create a topic, or add queues to it, for messages that are stored already. Raises InvalidMessage."""
@@ -404,7 +431,7 @@ class Topics:
         """Become a copy of a master's table. Raises TableFull."""
         table = sound_only("topics", table, accepts=_is_kept)
         for name in self._table.keys() - table.keys():
-            self.ledger.free(_topic_bytes(self._table.pop(name).config))
+            self._free(self._table.pop(name))
             self._changed()
         self._in_order = sorted(self._table)
         for name, config in table.items():

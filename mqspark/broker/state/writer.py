@@ -36,6 +36,7 @@ from mqspark.message import (
     encode_properties,
     java_hashes,
 )
+from mqspark.protocol.session import Session
 from mqspark.record import Parts, PendingRecord, find_property, tags_code
 from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.multidispatch import allows_dispatch, wanted_queues
@@ -68,6 +69,8 @@ class Draft:
     """None: the hash of the tags, which is the usual case."""
     is_commit: bool = False
     """It was a half message that its producer group committed."""
+    session: Session | None = None
+    """Whose user it belongs to while it waits; None: nobody's."""
 
 
 class StoredPosition(NamedTuple):

@@ -17,12 +17,13 @@ from typing import NamedTuple
 from mqspark.bounded import Ledger, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
-from mqspark.errors import MQError
+from mqspark.errors import MQError, TableFull
 from mqspark.logs import sparing
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal, failure
 from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY
 
 __all__ = ["MAX_TALKS", "Peers", "Question", "Talk"]
 
@@ -50,7 +51,7 @@ Talk = Generator[Question, Command, bytes | None]
 class _OpenTalk:
     """A talk that waits for an answer."""
 
-    __slots__ = ("asked", "command", "deadline_ms", "session", "size_bytes", "talk")
+    __slots__ = ("asked", "command", "deadline_ms", "owner", "session", "size_bytes", "talk")
 
     def __init__(self, session: Session | None, command: Command | None, talk: Talk, size_bytes: int) -> None:
         self.session = session
@@ -59,6 +60,7 @@ class _OpenTalk:
         self.size_bytes = size_bytes
         self.deadline_ms = 0
         self.asked = 0
+        self.owner = NOBODY
 
 
 class Peers:
@@ -72,13 +74,14 @@ class Peers:
             "Peers._due",
             setting="maxWaitingBytes",
         )
+        self.ledger.shares.limit_entries(lambda: MAX_TALKS)
         self._open: dict[int, _OpenTalk] = {}
         self._due: deque[tuple[int, Question]] = deque()
         self._last = 0
 
     def talk(self, session: Session, command: Command, talk: Talk) -> bytes | None:
         """The outcome of a handler: the answer if no broker had to be asked, else None, and the answer is sent
-        later. Raises what the talk raises, and Refusal (SYSTEM_BUSY) when too many wait."""
+        later. Raises what the talk raises, and Refusal (SYSTEM_BUSY) or TableFull when too many wait."""
         return self._begin(session, command, talk)
 
     def begin(self, talk: Talk) -> bool:
@@ -102,8 +105,16 @@ class Peers:
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD] {len(self._open)} requests wait for other brokers; retry later",
             )
+        waiting = _OpenTalk(session, command, talk, size_bytes)
+        if session is not None:
+            try:
+                waiting.owner = self.ledger.shares.admit(session, size_bytes)
+            except TableFull:
+                talk.close()
+                raise
         self.ledger.note(size_bytes)
-        self._ask(_OpenTalk(session, command, talk, size_bytes), question)
+        self.ledger.shares.hold(waiting.owner, size_bytes)
+        self._ask(waiting, question)
         return None
 
     def _ask(self, waiting: _OpenTalk, question: Question) -> None:
@@ -163,5 +174,6 @@ class Peers:
             else:
                 frame = failure(session, command, error)
         self.ledger.free(waiting.size_bytes)
+        self.ledger.shares.release(waiting.owner, waiting.size_bytes)
         if frame is not None and session is not None and command is not None and not command.is_oneway:
             session.send(frame)

@@ -220,6 +220,7 @@ class DelayService:
 
     def __init__(self, state: BrokerState, file: ConfigFile) -> None:
         self._clock = state.clock
+        self._delayed = state.delayed
         self._store: MessageStore = state.store
         self._outlet: Outlet = state.writer
         self._stats = state.stats
@@ -239,7 +240,7 @@ class DelayService:
 
     def divert(self, draft: Draft) -> None:
         """Redirect a draft with a positive delay level to the schedule topic. Raises Refusal for a level that is
-        not a number."""
+        not a number, TableFull."""
         if not can_wait(draft):
             return
         properties = draft.properties
@@ -249,6 +250,9 @@ class DelayService:
         for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
             properties.pop(name, None)
         level = min(level, len(self._levels))
+        if draft.session is not None:
+            user = self._delayed.admit(draft.session)
+            self._delayed.hold_until(user, self._clock.now_ms() + self._levels[level - 1].delay_ms)
         properties[DELAY] = str(level)
         properties[REAL_TOPIC] = draft.topic
         properties[REAL_QUEUE_ID] = str(draft.queue_id)

@@ -43,7 +43,7 @@ class TimerGate:
         self._precision_ms = state.store_config.timer_precision_ms
 
     def divert(self, draft: Draft) -> None:
-        """Redirect a draft with a future delivery time to the timer topic. Raises Refusal."""
+        """Redirect a draft with a future delivery time to the timer topic. Raises Refusal, TableFull."""
         properties = draft.properties
         if not (
             TIMER_DELIVER_MS in properties or TIMER_DELAY_MS in properties or TIMER_DELAY_SEC in properties
@@ -71,6 +71,9 @@ class TimerGate:
             raise self._illegal()
         tick = -(-deliver_ms // self._precision_ms) - 1
         self._check_congestion(tick)
+        if draft.session is not None:
+            delayed = self._state.delayed
+            delayed.hold_until(delayed.admit(draft.session), deliver_ms)
         properties[TIMER_OUT_MS] = str(tick * self._precision_ms)
         properties[REAL_TOPIC] = draft.topic
         properties[REAL_QUEUE_ID] = str(draft.queue_id)

@@ -184,7 +184,7 @@ class TransactionService:
             events.rolled_back()
             self._tell_ended(half, is_committed=False)
             return ok(command)
-        stored = self._commit_batch(half, current) if half.is_batch else self._commit(half)
+        stored = self._commit_batch(half, current) if half.is_batch else self._commit(half, session)
         self._decide(half.identity, current)
         events.committed((self._state.clock.now_ms() - half.parts.born_timestamp_ms) // 1000)
         self._tell_ended(half, is_committed=True)
@@ -246,10 +246,11 @@ class TransactionService:
         current = self._copies.get(half.identity)
         return None if current is None or self.decisions.is_decided(current) else current
 
-    def _commit(self, half: Half) -> StoredPosition:
+    def _commit(self, half: Half, session: Session) -> StoredPosition:
         draft = half.committed()
         if draft is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the half message names no real topic and queue")
+        draft.session = session  # a delay begins now
         return self._stored(lambda: self._state.writer.put(draft))
 
     @staticmethod
@@ -322,6 +323,7 @@ class TransactionService:
     def _decide(self, identity: Identity, offset: int) -> None:
         self.decisions.decide(offset)
         self._forget(identity)
+        self._state.halves.ended(identity)
         self._unwritten.append(offset)
         self._unwritten_chars += len(str(offset)) + 1
         if self._unwritten_chars >= self._state.config.transaction_op_msg_max_size:
@@ -494,6 +496,7 @@ class TransactionService:
         topic = self._state.topics.ensure(TRANS_CHECK_MAX_TIME_TOPIC, 1, needed=True)
         self._put_copy(half.parts, topic.name, half.properties)
         self._forget(half.identity)
+        self._state.halves.ended(half.identity)
         self._state.stats.events(half.real_topic).given_up()
         for each in self.listeners:
             each.tell(each.hooks.on_discard, _shown(half))

@@ -236,6 +236,14 @@ class _Collector:
             for decision, count in sorted(decisions.items()):
                 counted.add_metric([*self._node, decision], count)
             yield counted
+            shares = CounterMetricFamily(
+                "mqspark_user_share_refused",
+                "entries refused because their user holds their share",
+                labels=(*_NODE, "kind"),
+            )
+            for share in core.shares:
+                shares.add_metric([*self._node, share.kind], share.refused)
+            yield shares
         yield from extension_calls(core.extensions, self._node)
 
     def _storage(self, core: BrokerCore) -> Iterator[Metric]:

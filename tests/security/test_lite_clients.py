@@ -1,0 +1,103 @@
+"""Lite topics and the client ids of others: who subscribes, unsubscribes or pops under an id that is not theirs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from mqspark.protocol.codes import RequestCode as R
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command
+from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
+from tests.unit.broker_kit import Bench, send_ext
+
+DENIED, NOTHING = ResponseCode.NO_PERMISSION, ResponseCode.POLLING_TIMEOUT
+
+
+class Lite(NamedTuple):
+    bench: Bench
+    root: SignedPeer
+    alice: SignedPeer
+    mallory: SignedPeer
+
+    def entry(self, who: SignedPeer, action: str, group: str, topic: str, *names: str) -> Command:
+        """A change of the subscriptions of the client id ``alices``."""
+        entry = {
+            "action": action, "clientId": "alices", "group": group, "topic": topic, "liteTopicSet": list(names),
+        }  # fmt: skip
+        return who.ask(R.LITE_SUBSCRIPTION_CTL, {}, json.dumps({"subscriptionSet": [entry]}).encode())
+
+    def pop(self, who: SignedPeer, group: str, topic: str) -> Command:
+        ext = {
+            "clientId": "alices", "consumerGroup": group, "topic": topic, "maxMsgNum": "32", "pollTime": "0",
+            "invisibleTime": "30000", "bornTime": str(self.bench.clock.now_ms()),
+        }  # fmt: skip
+        return who.ask(R.POP_LITE_MESSAGE, ext)
+
+    def send(self, topic: str) -> None:
+        ext = send_ext(topic, properties="__LITE_TOPIC\x01l\x02WAIT\x01true\x02")
+        assert self.root.ask(R.SEND_MESSAGE_V2, ext, b"of alice").code == 0
+
+
+@pytest.fixture
+def lite(tmp_path: Path) -> Iterator[Lite]:
+    bench = Bench(
+        tmp_path,
+        new_authority=lambda: authority(tmp_path / "auth"),
+        store_settings={"enable_lmq": True, "enable_multi_dispatch": True},
+    )
+    root = SignedPeer(bench.peer(), *ROOT)
+    for topic, group in (("PA", "GA"), ("PM", "GM")):
+        ext = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+            "topicFilterType": "SINGLE_TAG", "attributes": "+message.type=LITE",
+        }  # fmt: skip
+        assert root.ask(R.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+        attributes = {"+lite.bind.topic": topic, "+lite.sub.reset.offset.unsubscribe": "true"}
+        body = json.dumps({"groupName": group, "attributes": attributes}).encode()
+        assert root.ask(R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
+    assert bench.broker.authority is not None
+    peers = []
+    for name, letter in (("alice", "A"), ("mallory", "M")):
+        allow(bench.broker.authority, name, f"Topic:P{letter} Sub", f"Group:G{letter} Sub")
+        peers.append(SignedPeer(bench.peer(), name))
+    yield Lite(bench, root, *peers)
+    bench.broker.validate()
+    bench.close()
+
+
+def test_messages_of_another_topic_are_not_popped_under_the_id_of_its_client(lite: Lite) -> None:
+    assert lite.entry(lite.alice, "PARTIAL_ADD", "GA", "PA", "l").code == 0
+    lite.send("PA")
+    stolen = lite.pop(lite.mallory, "GM", "PM")
+    assert (stolen.code, len(stolen.body)) == (DENIED, 0)
+    assert lite.pop(lite.alice, "GA", "PA").code == 0, "the news is still hers"
+
+
+def test_nor_when_its_connection_has_ended(lite: Lite) -> None:
+    assert lite.entry(lite.alice, "PARTIAL_ADD", "GA", "PA", "l").code == 0
+    lite.send("PA")
+    lite.alice.peer.disconnect()
+    stolen = lite.pop(lite.mallory, "GM", "PM")
+    assert (stolen.code, len(stolen.body)) == (NOTHING, 0)
+    assert lite.entry(lite.mallory, "PARTIAL_ADD", "GM", "PM", "l").code == ResponseCode.ILLEGAL_OPERATION
+    back = SignedPeer(lite.bench.peer(), "alice")
+    assert lite.pop(back, "GA", "PA").code == 0
+
+
+@pytest.mark.parametrize("action", ["PARTIAL_ADD", "PARTIAL_REMOVE", "COMPLETE_ADD", "COMPLETE_REMOVE"])
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_subscriptions_of_another_users_client_stay(lite: Lite, action: str, is_connected: bool) -> None:
+    assert lite.entry(lite.alice, "PARTIAL_ADD", "GA", "PA", "l").code == 0
+    if not is_connected:
+        lite.alice.peer.disconnect()
+    answer = lite.entry(lite.mallory, action, "GM", "PM", "l", "more")
+    expected = {DENIED} if is_connected else {0, ResponseCode.ILLEGAL_OPERATION}
+    assert answer.code in expected, answer.remark
+    lite.send("PA")
+    alice = lite.alice if is_connected else SignedPeer(lite.bench.peer(), "alice")
+    assert lite.pop(alice, "GA", "PA").code == 0
