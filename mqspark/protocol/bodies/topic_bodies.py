@@ -68,6 +68,17 @@ class TopicConfigAndQueueMapping(TopicConfig):
     mapping_detail: TopicQueueMappingDetail | None = None
 
 
+class TopicRemappingDetailWrapper(Body):
+    """A plan of a tool: what each broker is to be told of a static topic. Tools keep it in files."""
+
+    topic: str = ""
+    type: str = ""
+    epoch: I64 = 0
+    broker_config_map: dict[str, TopicConfigAndQueueMapping] = {}
+    broker_to_map_in: list[str] = []
+    broker_to_map_out: list[str] = []
+
+
 class TopicConfigSerializeWrapper(Body):
     topic_config_table: dict[str, TopicConfig] = {}
     data_version: DataVersion = DataVersion()

@@ -49,6 +49,17 @@ def _where(given: Given) -> list[str]:
     return [*_option("--broker", given.get("b")), *_option("--cluster", given.get("c"))]
 
 
+def _static_where(given: Given) -> list[str]:
+    """-b or -c, and -mf, of the verbs for static topics."""
+    if ("b" in given) == ("c" in given):
+        raise click.UsageError("give either -b BROKER,BROKER or -c CLUSTER")
+    if "," in given.get("c", ""):
+        raise click.UsageError("-c names several clusters: name their brokers with -b")
+    brokers = [name.strip() for name in given.get("b", "").split(",") if name.strip()]
+    words = [word for name in brokers for word in ("--broker", name)]
+    return [*words, *_option("--cluster", given.get("c")), *_option("--plan", given.get("mf"))]
+
+
 def _perm(given: Given) -> list[str]:
     text = given.get("p")
     if text is not None and text not in _PERMS:
@@ -195,6 +206,16 @@ VERBS: Mapping[str, Verb] = {
     "updateTopicPerm": Verb(
         "b/brokerAddr c/clusterName t/topic* p/perm*",
         lambda given: _one("topic", "update", given["t"], *_perm(given), *_where(given)),
+    ),
+    "updateStaticTopic": Verb(
+        "b/brokers c/clusters t/topic* qn/totalQueueNum* mf/mapFile",
+        lambda given: _one(
+            "topic", "create-static", given["t"], "--queues", given["qn"], *_static_where(given)
+        ),
+    ),
+    "remappingStaticTopic": Verb(
+        "b/brokers c/clusters t/topic* mf/mapFile",
+        lambda given: _one("topic", "remap", given["t"], *_static_where(given)),
     ),
     "deleteTopic": Verb(
         "t/topic* c/clusterName",

@@ -12,10 +12,11 @@ import click
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, is_system_topic
 from mqspark_server.commands.administration.config_cli import assignments
+from mqspark_server.commands.administration.staticplans import KeptPlan, read_plan
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column, as_time
-from mqspark_server.commands.refusals import CommandFailed, Missing
+from mqspark_server.commands.refusals import CommandFailed, Missing, describe
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 
 __all__ = ["perm_text", "topic"]
@@ -57,6 +58,14 @@ _PRODUCERS = (
     Column("address", "ADDRESS"),
     Column("language", "LANGUAGE"),
     Column("version", "VERSION"),
+)
+_LEADERS = (
+    Column("topic", "TOPIC"),
+    Column("queue", "QUEUE"),
+    Column("broker", "LED BY"),
+)
+_plan = click.option(
+    "--plan", metavar="FILE", help="Finish what failed half-way: the file that it named (RocketMQ's mapFile)."
 )
 _attributes = click.option(
     "-a", "--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="RocketMQ's. Repeatable."
@@ -287,6 +296,75 @@ async def topic_update(
             f"{name}: {topic} has {text}",
             {"topic": topic, "broker": name, "read_queues": read, "write_queues": write},
         )
+
+
+@topic.command("create-static")
+@click.argument("topic")
+@click.option("-q", "--queues", type=click.IntRange(1, 65_536), required=True, help="In all.")
+@_plan
+@_brokers
+@clustered
+async def topic_create_static(
+    shell: ClusterShell, topic: str, queues: int, plan: str | None, brokers: tuple[str, ...]
+) -> None:
+    """Make TOPIC a static one of --queues queues, or give it more. They stay the same wherever they move."""
+    from mqspark.client.statictopics import StaticTopics
+
+    statics = StaticTopics(shell.admin)
+    if plan is not None:
+        todo = read_plan(plan, topic)
+    else:
+        await _finish(statics, topic)
+        names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
+        todo = await statics.plan_growth(topic, queues, names)
+    await _carry_out(statics, todo, plan)
+    _show_leaders(shell, todo)
+
+
+@topic.command("remap")
+@_topic
+@_plan
+@_brokers
+@clustered
+async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers: tuple[str, ...]) -> None:
+    """Move the queues of the static TOPIC to --broker, or evenly to all brokers, while it is in use."""
+    from mqspark.client.statictopics import StaticTopics
+
+    statics = StaticTopics(shell.admin)
+    if plan is not None:
+        todo = read_plan(plan, topic)
+    else:
+        await _finish(statics, topic)
+        names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
+        todo = await statics.plan_move(topic, names)
+    await _carry_out(statics, todo, plan)
+    _show_leaders(shell, todo)
+
+
+async def _finish(statics: Any, topic: str) -> None:
+    """Finish what an earlier command left, as far as the brokers agree about it."""
+    rest = await statics.plan_rest(topic)
+    if rest is not None:
+        await _carry_out(statics, rest, None)
+
+
+async def _carry_out(statics: Any, plan: Any, file: str | None) -> None:
+    kept = KeptPlan(plan, file)
+    try:
+        await statics.carry_out(plan, kept.write)
+    except (MQError, OSError) as error:
+        raise CommandFailed(
+            f"{describe(error)}; the brokers may disagree about {plan.topic} now: finish it with --plan {kept.path}"
+        ) from error
+    kept.remove()
+
+
+def _show_leaders(shell: ClusterShell, plan: Any) -> None:
+    from mqspark.client.staticplan import leaders
+
+    found = leaders(plan.broker_config_map)
+    rows = [{"topic": plan.topic, "queue": number, "broker": name} for number, name in found.items()]
+    shell.output.rows(_LEADERS, rows)
 
 
 @topic.command("delete")
