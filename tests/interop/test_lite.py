@@ -2,17 +2,31 @@
 and (slow) on a real RocketMQ."""
 
 import base64
+import json
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mqspark.broker.lite.litenames import lite_queue
+from mqspark.protocol import fastjson
+from mqspark.record import decode_records
+from tests.interop.directories import log_bytes
 from tests.interop.driver import Driver, JavaDriver
+from tests.interop.jars import Jars
 from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driver, running_proxy
-from tests.interop.rocketmq import EITHER, either_cluster
+from tests.interop.rocketmq import EITHER, either_cluster, rocketmq_broker
+from tests.interop.test_pop import MOVING
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.maven import ToolMissing
+from tests.support.processes import free_port
+from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
@@ -137,3 +151,125 @@ def test_mqadmin_sees_lite_topics(lite: LiteClients, java: JavaDriver, name: Nam
         "triggerLiteDispatch", "-p", lite.topic, "-g", group, "-b", cluster.broker_name
     )
     lite.grpc.call("stop", handle=consumer)
+
+
+# ---- one directory, both brokers
+
+PARENT, READERS, LITE_TOPICS = "LiteMoves", "lite-movers", ("chat", "news", "log_1")
+LITE_MOVING = {**MOVING, **SETTINGS}
+ACK_MESSAGE, POP_LITE_MESSAGE, LITE_SUBSCRIPTION_CTL = 200051, 200070, 200071
+SENT_A_ROUND = 3
+INVISIBLE_MS = 3_000
+
+
+class LiteReader:
+    """A client of a broker that reads lite topics; it keeps how far it is over all brokers."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, list[bytes]] = {name: [] for name in LITE_TOPICS}
+        self.acked = dict.fromkeys(LITE_TOPICS, 0)
+
+    def send(self, connection: RawConnection, turn: int) -> None:
+        for number in range(SENT_A_ROUND):
+            for name in LITE_TOPICS:
+                body = f"{turn}-{name}-{number}".encode()
+                reply = connection.request(
+                    SEND_MESSAGE_V2, body, a="p", b=PARENT, c="TBW102", d=4, e=0, f=0, g=int(time.time() * 1000),
+                    h=0, i=f"__LITE_TOPIC\x01{name}\x02", j=0, k=False, m=False,
+                )  # fmt: skip
+                assert reply.code == 0, reply
+                self.sent[name].append(body)
+
+    def subscribe(self, connection: RawConnection) -> None:
+        entry = {
+            "action": "COMPLETE_ADD",
+            "clientId": "mover",
+            "group": READERS,
+            "topic": PARENT,
+            "liteTopicSet": list(LITE_TOPICS),
+            "version": 1,
+        }
+        reply = connection.request(LITE_SUBSCRIPTION_CTL, json.dumps({"subscriptionSet": [entry]}).encode())
+        assert reply.code == 0, reply
+
+    def take(self, connection: RawConnection) -> None:
+        """Everything that is not acknowledged yet, in the order of each lite topic; all but the last of each is
+        acknowledged."""
+        wanted = {name: bodies[self.acked[name] :] for name, bodies in self.sent.items()}
+        got: dict[str, dict[int, bytes]] = {name: {} for name in LITE_TOPICS}
+        receipts: dict[tuple[str, int], str] = {}
+        deadline = time.monotonic() + 90
+        while any(len(got[name]) < len(wanted[name]) for name in LITE_TOPICS):
+            assert time.monotonic() < deadline, (wanted, got)
+            reply = connection.request(
+                POP_LITE_MESSAGE, clientId="mover", consumerGroup=READERS, topic=PARENT, maxMsgNum=32,
+                invisibleTime=INVISIBLE_MS, pollTime=0, bornTime=int(time.time() * 1000), attemptId="a",
+            )  # fmt: skip
+            if reply.code:
+                time.sleep(0.2)
+                continue
+            for message in decode_records(reply.body):
+                name = message.properties["__LITE_TOPIC"]
+                offset = int(message.properties["INNER_MULTI_QUEUE_OFFSET"])
+                got[name].setdefault(offset, message.body)
+                times = [reply.ext[key] for key in ("popTime", "invisibleTime", "reviveQid")]
+                receipts[name, offset] = " ".join([str(offset), *times, "0", "moving", "0", str(offset)])
+        for name in LITE_TOPICS:
+            first = self.acked[name]
+            assert got[name] == dict(enumerate(wanted[name], first)), "each at its offset"
+            assert list(got[name]) == sorted(got[name]), "in order"
+        for name, bodies in self.sent.items():
+            for offset in range(self.acked[name], len(bodies) - 1):
+                reply = connection.request(
+                    ACK_MESSAGE, consumerGroup=READERS, topic=PARENT, queueId=0, offset=offset, liteTopic=name,
+                    extraInfo=receipts[name, offset],
+                )  # fmt: skip
+                assert reply.code == 0, reply
+            self.acked[name] = len(bodies) - 1
+
+    def is_settled(self, cluster: Cluster) -> bool:
+        """Whether the progress is on disk, as a killed broker will remember it."""
+        path = cluster.store / "config/lmqConsumerOffset.json"  # with enableLmq
+        table: dict[str, Any] = fastjson.loads(path.read_bytes())["offsetTable"] if path.exists() else {}
+        known = {
+            name: table.get(f"{lite_queue(PARENT, name)}@{READERS}", {}).get("0", -1) for name in LITE_TOPICS
+        }
+        return known == self.acked
+
+    def check_ends(self, connection: RawConnection) -> None:
+        for name, bodies in self.sent.items():
+            reply = connection.request(GET_MAX_OFFSET, topic=lite_queue(PARENT, name), queueId=0)
+            assert int(reply.ext["offset"]) == len(bodies)
+
+
+def lite_topics_live(folder: Path, brokers: Sequence[Callable[[], AbstractContextManager[Cluster]]]) -> None:
+    reader, log = LiteReader(), b""
+    for turn, start in enumerate(brokers):
+        with start() as cluster:
+            if turn == 0:
+                create_topic(cluster, PARENT, 4, attributes="+message.type=LITE")
+                create_group(cluster, READERS, attributes={"+lite.bind.topic": PARENT})
+            with RawConnection(cluster.broker) as connection:
+                reader.check_ends(connection)
+                reader.send(connection, turn)
+                reader.subscribe(connection)
+                reader.take(connection)
+                eventually(lambda cluster=cluster: reader.is_settled(cluster), "offsets are on disk")
+                reader.check_ends(connection)
+        assert log_bytes(folder / "store").startswith(log), "nothing that was there is cut or changed"
+        log = log_bytes(folder / "store")
+
+
+@pytest.mark.slow("a RocketMQ broker starts twice; fast: test_a_kill_keeps_lite_topics_and_offsets")
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_lite_topics_move_with_their_directory(jars: Jars, tmp_path: Path, stop: signal.Signals) -> None:
+    folder, namesrv = tmp_path / "broker", f"127.0.0.1:{free_port()}"  # nobody needs to find these brokers
+    options: dict[str, Any] = {"settings": LITE_MOVING, "stop_signal": stop}
+
+    def ours() -> AbstractContextManager[Cluster]:
+        return mqspark_broker(folder, namesrv, **options)
+
+    def theirs() -> AbstractContextManager[Cluster]:
+        return rocketmq_broker(jars, folder, namesrv, registered=False, **options)
+
+    lite_topics_live(folder, [ours, theirs, ours, theirs, ours, ours])

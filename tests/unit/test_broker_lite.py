@@ -320,3 +320,26 @@ def test_a_restart_keeps_lite_topics_and_offsets(bench: Bench) -> None:
     peer = bench.peer()
     subscribe(peer, "PARTIAL_ADD", "a")
     assert bodies(pop(bench, peer)) == [b"a1", b"a2"]
+
+
+def test_a_kill_keeps_lite_topics_and_offsets(bench: Bench) -> None:
+    """Also one whose queue the checkpoint has never seen, and what was acknowledged before the table was saved."""
+    peer = bench.peer()
+    subscribe(peer, "PARTIAL_ADD", "a", "b")
+    for number in range(3):
+        send(peer, "a", b"a%d" % number)
+    popped = pop(bench, peer, most=2)
+    for offset in range(2):
+        ack(bench, peer, popped, "a", offset)
+    bench.run_for(10_000)
+    bench.run_jobs()
+    send(peer, "a", b"a3")
+    send(peer, "b", b"b0")
+    for round_ in range(2):
+        bench.crash()
+        peer = bench.peer()
+        subscribe(peer, "PARTIAL_ADD", "a", "b")
+        assert sorted(bodies(pop(bench, peer))) == [b"a2", b"a3", b"b0"], round_
+        offsets = [bench.store.max_offset(f"%LMQ%${PARENT}${name}", 0) for name in "ab"]
+        assert offsets == [4, 1]
+    assert bench.broker.state.topics.get(PARENT) is not None
