@@ -22,6 +22,7 @@ from tests.interop.driver import JavaDriver, JavaError, body_of
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
+from tests.support.commands import mqspark
 from tests.support.waiting import eventually
 
 TOPIC = "Static"
@@ -134,6 +135,30 @@ def mixed_cluster(kind: str, jars: Jars, folder: Path) -> Iterator[tuple[str, li
             jars, folder / "theirs", namesrv, settings={**NAMES, "brokerName": "broker-java"}
         )
         yield namesrv, [running.enter_context(ours), running.enter_context(theirs)]
+
+
+@pytest.mark.slow("a RocketMQ broker and name server start; fast: test_a_static_topic_by_rocketmqs_verbs")
+def test_our_commands_make_and_remap_a_static_topic_of_both_kinds_of_brokers(
+    java: JavaDriver, jars: Jars, tmp_path: Path
+) -> None:
+    with mixed_cluster("rocketmq", jars, tmp_path) as (namesrv, _):
+        both = ("-b", "broker-python,broker-java")
+        made = mqspark("mqadmin", "updateStaticTopic", *both, "-t", TOPIC, "-qn", "2", "-n", namesrv)
+        assert made.code == 0, made.err
+        assert [line.split()[1:] for line in made.lines[1:]] == [["0", "broker-java"], ["1", "broker-python"]]
+        with Producer(namesrv, group="p", send_timeout_ms=30_000) as producer:
+            for place, target in enumerate(("broker-java", "broker-python", "broker-java")):
+                moved = mqspark("mqadmin", "remappingStaticTopic", "-b", target, "-t", TOPIC, "-n", namesrv)
+                assert moved.code == 0, moved.err
+                assert {line.split()[2] for line in moved.lines[1:]} == {target}
+                for number in range(2):
+                    producer.send(Message.of(TOPIC, b"%d" % place), queue=logic_queue(number))
+        # What Java's tool thinks of it: it moves one queue back.
+        printed = java.mqadmin("remappingStaticTopic", *both, "-t", TOPIC, "-n", namesrv)
+        assert ".after" in printed
+        assert {
+            number: [body for _, body in rows] for number, rows in read_by_spark(namesrv).items()
+        } == dict.fromkeys(range(2), [b"0", b"1", b"2"])
 
 
 @pytest.mark.slow(
