@@ -204,7 +204,14 @@ class BrokerApp(ProcessApp):
         problem = None if namesrv else "this broker has no name server: set namesrvAddr"
         client_tls = self.settings.server.client_tls
         options = ClientOptions(tls=False if client_tls is None else client_context(client_tls))
-        return ClusterAt(namesrv, options, problem, lambda: store_report(self), BROKER_LINKS)
+        return ClusterAt(
+            namesrv,
+            options,
+            problem,
+            lambda: store_report(self),
+            BROKER_LINKS,
+            self.settings.server.job_server,
+        )
 
     async def _recover(self, flush_worker: Worker, worker: Worker) -> MessageStore:
         """An open store. It is opened in the thread that flushes; HTTP answers meanwhile."""

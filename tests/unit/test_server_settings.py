@@ -308,7 +308,7 @@ def test_the_shipped_toml_documents_every_key_and_nothing_else(name: str, classe
         documented |= {prefix + key for key in re.findall(r"^(?:# )?([\w.]+) = ", section, re.MULTILINE)}
     known = {rocketmq_key(spec) for cls in classes for spec in known_keys(cls).values()}
     if name != "broker.toml":
-        known -= {"httpEnable", "fastPortEnable", "metricsMaxSeries", "httpAllowPlaintext"}
+        known -= {"httpEnable", "fastPortEnable", "metricsMaxSeries", "httpAllowPlaintext", "httpJobServer"}
         known -= {key for key in known if key.startswith("httpTls")}
     if name == "controller.toml":
         known -= {"httpBindAddress", "httpPort", "httpAllowedHosts", "httpMaxConnections", "extensions"}

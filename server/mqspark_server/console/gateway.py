@@ -11,6 +11,7 @@ from mqspark.clock import SystemClock
 from mqspark.errors import ConfigError
 from mqspark_server.diskwork import Worker
 from mqspark_server.net.addresses import bind
+from mqspark_server.net.httpget import WebServer
 from mqspark_server.web.http import HttpServer
 
 __all__ = ["ConsoleApp"]
@@ -21,9 +22,12 @@ TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
 
 
 class ConsoleApp:
-    """``port`` 0: any free one. Raises ConfigError for keys, with which every page would have their rights."""
+    """``port`` 0: any free one. ``job_server``: whose jobs are shown. Raises ConfigError for keys, with which every page
+    would have their rights."""
 
-    def __init__(self, namesrv: str, options: ClientOptions, port: int) -> None:
+    def __init__(
+        self, namesrv: str, options: ClientOptions, port: int, job_server: WebServer | None = None
+    ) -> None:
         if options.credentials is not None or Credentials.from_environment() is not None:
             raise ConfigError(
                 "the console takes no keys, because its pages would have their rights: log in on its page",
@@ -32,6 +36,7 @@ class ConsoleApp:
         self._namesrv = namesrv
         self._options = options
         self._port = port
+        self._job_server = job_server
         self._worker: Worker | None = None
         self._http: HttpServer | None = None
         self.token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
@@ -56,7 +61,7 @@ class ConsoleApp:
         from mqspark_server.web.httpguard import Guarded
 
         app = FastAPI(openapi_url=None)
-        at = ClusterAt(self._namesrv, self._options)
+        at = ClusterAt(self._namesrv, self._options, job_server=self._job_server)
         clock = SystemClock()
         door = ClusterDoor(self._namesrv, self._options, self.token, clock)
         app.include_router(console_router(lambda: at, door, clock))

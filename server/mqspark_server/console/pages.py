@@ -11,6 +11,7 @@ from fastapi.responses import RedirectResponse
 from mqspark.clock import Clock
 from mqspark_server.console.clusterpages import add_cluster_pages
 from mqspark_server.console.grouppages import add_group_pages
+from mqspark_server.console.jobpages import add_job_pages
 from mqspark_server.console.letterpages import add_letter_pages
 from mqspark_server.console.rendering import HEADERS, ROOT, static_file
 from mqspark_server.console.samples import History
@@ -34,6 +35,7 @@ def console_router(cluster: Callable[[], ClusterAt], door: Door, clock: Clock) -
     add_topic_pages(router, site)
     add_group_pages(router, site, history, clock.now_ms)
     add_spark_pages(router, site)
+    add_job_pages(router, site, clock.now_ms)
 
     @router.get(f"{ROOT}/static/{{name}}")
     async def static(name: str) -> Response:

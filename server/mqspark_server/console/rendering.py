@@ -113,6 +113,8 @@ def _environment() -> Environment:
         "percent": _percent,
         "time": _time,
         "ago": _ago,
+        "until": _until,
+        "seconds": _seconds,
         "bytes": _bytes,
         "path": lambda name: quote(name, safe=""),
     }
@@ -138,14 +140,32 @@ def chart(title: str, labels: Sequence[str], columns: Sequence[Sequence[float | 
 
 
 def _ago(ms: int | None) -> str:
-    """How long ago, in one unit."""
+    """How long ago."""
     if ms is None or not 0 < ms < 1 << 53:
         return NONE
-    seconds = max(0, time.time() - ms / 1000)
+    return f"{_span(time.time() - ms / 1000)} ago"
+
+
+def _until(ms: int | None) -> str:
+    """How long until then."""
+    if ms is None or not 0 < ms < 1 << 53:
+        return NONE
+    left_s = ms / 1000 - time.time()
+    return f"in {_span(left_s)}" if left_s > 0 else "now"
+
+
+def _span(seconds: float) -> str:
+    """In one unit."""
+    seconds = max(0, seconds)
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _seconds(value: float) -> str:
+    """A duration: with tenths when it is short."""
+    return f"{value:,.1f} s" if value < 60 else _span(value)
 
 
 def _bytes(value: float | None) -> str:

@@ -21,6 +21,7 @@ from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, No
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.rendering import HEADERS, HTML, ROOT, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
+from mqspark_server.net.httpget import WebServer
 from mqspark_server.web.problems import Problem
 
 __all__ = ["Asking", "ClusterAt", "Done", "Confirmation", "Site", "Trouble"]
@@ -44,6 +45,7 @@ class ClusterAt:
     report: Callable[[], dict[str, Any] | None] = lambda: None
     links: Sequence[tuple[str, str]] = ()
     """What else this process has for a browser: name and path."""
+    job_server: WebServer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Asking:
     options: ClientOptions
     visitor: Visitor
     report: Callable[[], dict[str, Any] | None]
+    job_server: WebServer | None
 
 
 class Trouble(Exception):
@@ -200,7 +203,7 @@ class _Connected:
                 " in its environment, and log in here.",
             )
         admin = AdminClient(at.namesrv, timeout_ms=TIMEOUT_MS, options=options)
-        self._asked = Asking(admin, at.namesrv, options, visitor, at.report)
+        self._asked = Asking(admin, at.namesrv, options, visitor, at.report, at.job_server)
 
     async def __aenter__(self) -> Asking:
         await self._asked.admin.start()

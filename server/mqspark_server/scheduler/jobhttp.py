@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Query, Response
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from mqspark_server.scheduler.jobrecords import JobState
+from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, RunRecord
 from mqspark_server.web.httpguard import ASGIApp, Guarded
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_job_api"]
 
+R = TypeVar("R", RunRecord, RunRecord | None)
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _MAX_FIGURES = 64
 
@@ -46,7 +47,7 @@ class ServedJobs(Protocol):
 
 
 def create_job_api(app: ServedJobs) -> ASGIApp:
-    """/health/live, /health/ready, /metrics, /api/v1/jobs and /api/v1/jobs/{name}/runs."""
+    """/health/live, /health/ready, /metrics, /api/v1/overview, /api/v1/jobs and /api/v1/jobs/{name}/runs."""
     api = FastAPI(title="mqspark job server", openapi_url="/openapi.json")
 
     @api.get("/health/live", tags=["health"])
@@ -75,7 +76,17 @@ def create_job_api(app: ServedJobs) -> ASGIApp:
     @api.get("/api/v1/jobs", tags=["jobs"])
     async def jobs() -> list[dict[str, Any]]:
         """Every job: its schedule, whether it runs, its last and its next run."""
-        return [as_row(app, job, state) for job, state in _states(app)]
+        return [msgspec.to_builtins(_row(app, job, state)) for job, state in _states(app)]
+
+    @api.get("/api/v1/overview", tags=["jobs"])
+    async def overview(runs: Annotated[int, Query(ge=1, le=200)] = 50) -> Any:
+        """Whether jobs are started, every job, and the newest finished runs of all; without the figures of runs."""
+        rows = [_row(app, job, state) for job, state in _states(app)]
+        for row in rows:
+            row.last = _without_figures(row.last)
+        newest = [_without_figures(each) for each in app.directory.history(limit=runs)]
+        good = app.lifecycle.ready and app.problem is None
+        return msgspec.to_builtins(JobOverview(good, app.problem, rows, newest))
 
     @api.get("/api/v1/jobs/{name}/runs", tags=["jobs"])
     async def runs(name: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Any:
@@ -92,18 +103,30 @@ def _states(app: ServedJobs) -> Iterator[tuple[ScheduledJob, JobState]]:
         yield job, app.directory.load(job.name)
 
 
-def as_row(app: ServedJobs, job: ScheduledJob, state: JobState) -> dict[str, Any]:
-    return {
-        "name": job.name,
-        "run": job.run,
-        "schedule": job.schedule,
-        "timezone": job.timezone,
-        "enabled": job.enabled,
-        "running": app.is_running_here(job.name) or app.directory.is_locked(job.name),
-        "next_ms": app.next_run(job, state).at_ms if job.enabled else None,
-        "failures": state.failures,
-        "last": msgspec.to_builtins(state.last),
-    }
+def _row(app: ServedJobs, job: ScheduledJob, state: JobState) -> JobRow:
+    is_here = app.is_running_here(job.name)
+    return JobRow(
+        name=job.name,
+        run=job.run,
+        schedule=job.schedule,
+        timezone=job.timezone,
+        enabled=job.enabled,
+        running=is_here or app.directory.is_locked(job.name),
+        running_here=is_here,
+        running_since_ms=state.running_since_ms,
+        pid=state.pid,
+        next_ms=app.next_run(job, state).at_ms if job.enabled else None,
+        attempt=state.attempt,
+        retry_ms=state.retry_ms,
+        failures=state.failures,
+        last_good_ms=state.last_good_ms,
+        outcomes=state.runs,
+        last=state.last,
+    )
+
+
+def _without_figures(record: R) -> R:
+    return record if record is None else msgspec.structs.replace(record, summary={})
 
 
 class _JobMetrics:

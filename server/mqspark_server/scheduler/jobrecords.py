@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["JobDirectory", "JobState", "RunRecord"]
+__all__ = ["JobDirectory", "JobOverview", "JobRow", "JobState", "RunRecord"]
 
 MAX_STATE_BYTES = 1 << 20
 MAX_SUMMARY_BYTES = 64 << 10
@@ -65,6 +65,43 @@ class JobState(msgspec.Struct, omit_defaults=True):
     """Finished runs by their outcome."""
     failures: int = 0
     """Finished runs since the last good one."""
+
+
+class JobRow(msgspec.Struct):
+    """One job as the server shows it. Times are ms since the epoch, 0: none."""
+
+    name: str
+    run: str
+    schedule: str
+    timezone: str = "UTC"
+    enabled: bool = True
+    running: bool = False
+    """Here or in another process: then its lock is held."""
+    running_here: bool = False
+    running_since_ms: int = 0
+    """Of a run that has begun. If the job does not run, that run ended without its server."""
+    pid: int = 0
+    next_ms: int | None = None
+    """None: it is not enabled."""
+    attempt: int = 0
+    """Of the newest time of the schedule."""
+    retry_ms: int = 0
+    failures: int = 0
+    last_good_ms: int = 0
+    outcomes: dict[str, int] = {}
+    """Finished runs by their outcome."""
+    last: RunRecord | None = None
+
+
+class JobOverview(msgspec.Struct):
+    """What a job server shows of itself in one answer."""
+
+    ready: bool
+    problem: str | None = None
+    """Why no job can be started."""
+    jobs: list[JobRow] = []
+    runs: list[RunRecord] = []
+    """Finished runs of all jobs, the newest first, without their figures."""
 
 
 class JobDirectory:

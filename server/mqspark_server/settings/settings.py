@@ -39,6 +39,7 @@ from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
+from mqspark_server.net.httpget import WebServer
 from mqspark_server.net.servertls import ClientTls, ServerTls
 from mqspark_server.settings.properties import parse_properties
 from mqspark_server.settings.rocketmq_keys import REFUSED, ROCKETMQ_KEYS
@@ -139,6 +140,9 @@ class ServerConfig:
     http_tls_key_password: str = field(default="", repr=False)
     http_allow_plaintext: bool = False
     """Consent to take secrets and show data without TLS on an address that other hosts reach, as behind a proxy."""
+    http_job_server: str = ""
+    """``http://host:port`` of a job server whose jobs the console shows. Whoever sees the console's pages about the
+    cluster sees the names, schedules and errors of those jobs."""
     metrics_max_series: int = 1_000
     """Per metric; the largest series are shown, and the sum of the others."""
     extensions: str = ""
@@ -178,6 +182,7 @@ class ServerConfig:
         check_numbers(self, "unread_timeout_seconds", "partial_frame_timeout_seconds")
         check_numbers(self, "max_connections_per_address", least=0)
         self._check_tls()
+        _ = self.job_server
         if self.write_buffer_high_water_mark == 0:  # in a broker.conf: "the library's default"
             self.write_buffer_high_water_mark = HIGH_WATER_BYTES
         check_numbers(self, "write_buffer_high_water_mark", least=0)
@@ -258,6 +263,10 @@ class ServerConfig:
                 " tls.server.need.client.auth=optional or require",
                 key="authenticateByCertificate",
             )
+
+    @property
+    def job_server(self) -> WebServer | None:
+        return WebServer.parse(self.http_job_server, "httpJobServer") if self.http_job_server else None
 
     def check_http(self, auth: AuthConfig) -> None:
         """Raises ConfigError when users' secrets would come in clear from other hosts."""

@@ -216,14 +216,17 @@ def dev(
 @click.option(
     "--port", default=8686, show_default=True, type=click.IntRange(0, 65535), help="0: any free port."
 )
-def console(port: int, **given: Any) -> None:
+@click.option("--job-server", metavar="URL", help="Show the jobs of mqspark job serve there, too.")
+def console(port: int, job_server: str | None, **given: Any) -> None:
     """Show a cluster in a browser, until SIGTERM or SIGINT."""
     from mqspark_server.console.gateway import ConsoleApp
+    from mqspark_server.net.httpget import WebServer
 
     if given["cluster"] is not None:
         raise click.UsageError("the console shows all clusters of its name servers: leave --cluster away")
     namesrv, options, _, _ = connection_of(given)
-    app = ConsoleApp(namesrv, options, port)
+    jobs_at = WebServer.parse(job_server, "--job-server") if job_server is not None else None
+    app = ConsoleApp(namesrv, options, port, jobs_at)
     log_to_stderr("INFO")
     serve(
         app,

@@ -1,0 +1,101 @@
+"""GET of a server that the settings name: bounded in time and bytes, through no proxy, and no redirect is followed.
+
+What a request says becomes at most a part of the path, never of the address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from mqspark.errors import ConfigError
+
+__all__ = ["NotAnswered", "WebServer"]
+
+TIMEOUT_S = 5.0
+"""From the look-up of the name to the last byte."""
+MAX_BYTES = 4 << 20
+"""Of the body of an answer."""
+MAX_HEAD_BYTES = 16 << 10
+_READ_BYTES = 64 << 10
+_MAX_SHOWN = 120
+_OK = 200
+
+
+class NotAnswered(Exception):
+    """The server did not give what was asked for; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebServer:
+    """``http://host:port`` or ``https://host:port``."""
+
+    host: str
+    port: int
+    is_tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str, key: str) -> WebServer:
+        """``key``: the setting, for the ConfigError of anything but a scheme, a host and a port."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        plain = url.isascii() and url.isprintable() and " " not in url
+        if host is None or not plain or parts.scheme not in ("http", "https"):
+            raise ConfigError(f"{key}={url[:_MAX_SHOWN]!r} is no address like http://host:port", key=key)
+        if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
+            raise ConfigError(f"{key}: give the scheme, the host and the port alone", key=key)
+        is_tls = parts.scheme == "https"
+        return cls(host, port if port is not None else 443 if is_tls else 80, is_tls)
+
+    def __str__(self) -> str:
+        return f"{'https' if self.is_tls else 'http'}://{self._authority}"
+
+    @property
+    def _authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def get(self, target: str, *, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_BYTES) -> bytes:
+        """The body of an answer with the status 200. ``target``: the path and query, encoded. Raises NotAnswered."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._get(target, max_bytes)
+        except TimeoutError:
+            raise NotAnswered(f"{self} does not answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise NotAnswered(f"{self}: {error.strerror or error}") from None
+
+    async def _get(self, target: str, max_bytes: int) -> bytes:
+        import h11
+
+        context = ssl.create_default_context() if self.is_tls else None
+        reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
+        try:
+            exchange = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+            headers = [("Host", self._authority), ("Accept", "application/json"), ("Connection", "close")]
+            request = h11.Request(method="GET", target=target, headers=headers)
+            writer.write((exchange.send(request) or b"") + (exchange.send(h11.EndOfMessage()) or b""))
+            body = bytearray()
+            while True:
+                event = exchange.next_event()
+                if event is h11.NEED_DATA:
+                    exchange.receive_data(await reader.read(_READ_BYTES))
+                elif isinstance(event, h11.Response):
+                    if event.status_code != _OK:
+                        raise NotAnswered(f"{self} answers with the status {event.status_code}")
+                elif isinstance(event, h11.Data):
+                    body += event.data
+                    if len(body) > max_bytes:
+                        raise NotAnswered(f"{self} answers with more than {max_bytes} bytes")
+                elif isinstance(event, h11.EndOfMessage):
+                    return bytes(body)
+                elif not isinstance(event, h11.InformationalResponse):
+                    raise NotAnswered(f"{self} closed the connection")
+        except h11.RemoteProtocolError as error:
+            raise NotAnswered(f"{self} does not speak HTTP: {error}") from None
+        finally:
+            writer.transport.abort()
