@@ -50,7 +50,7 @@ from mqspark_server.web.http import HttpServer
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
     from mqspark_server.brokerspans import BrokerSpans
-    from mqspark_server.console.pages import ClusterAt
+    from mqspark_server.console.pages import ClusterAt, Console
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
 __all__ = ["BrokerApp"]
@@ -97,6 +97,8 @@ class BrokerApp(ProcessApp):
         self.more_handlers: dict[int, Handler] = {}
         self.extensions: Extensions | None = None
         """Those that the settings name, from the start on."""
+        self._console: Console | None = None
+        """Of HTTP, once it was asked for anything."""
         self._spans: BrokerSpans | None = None
         """With openTelemetryEnable."""
 
@@ -180,21 +182,27 @@ class BrokerApp(ProcessApp):
         except OSError as error:
             raise cannot_listen("HTTP", host, port, error) from None
         self._ends.always(http.stop)
+        self._ends.always(self._stop_console)
         self.http_url = http.url
         return http
 
     def _build_api(self) -> object:
         from mqspark_server.console.apidocs import docs_router
         from mqspark_server.console.doors import BrokerDoor
-        from mqspark_server.console.pages import console_router
+        from mqspark_server.console.pages import Console
         from mqspark_server.web.api import create_api
 
         door = BrokerDoor(lambda: self.settings.auth.authentication_enabled)
-        console = console_router(self._cluster_to_show, door, self.clock)
-        return create_api(self, [console, docs_router])
+        self._console = Console(self._cluster_to_show, door, self.clock)
+        return create_api(self, [self._console.router, docs_router])
+
+    async def _stop_console(self) -> None:
+        if self._console is not None:
+            await self._console.stop()
 
     def _cluster_to_show(self) -> ClusterAt:
         """Where the console asks: the name servers of this broker, in the name of who is logged in."""
+        from mqspark.client.remoting.credentials import Credentials
         from mqspark.client.remoting.identity import ClientOptions
         from mqspark_server.console.apidocs import BROKER_LINKS
         from mqspark_server.console.pages import ClusterAt
@@ -204,6 +212,7 @@ class BrokerApp(ProcessApp):
         problem = None if namesrv else "this broker has no name server: set namesrvAddr"
         client_tls = self.settings.server.client_tls
         options = ClientOptions(tls=False if client_tls is None else client_context(client_tls))
+        keys = self.settings.auth.inner_credentials
         return ClusterAt(
             namesrv,
             options,
@@ -211,6 +220,7 @@ class BrokerApp(ProcessApp):
             lambda: store_report(self),
             BROKER_LINKS,
             self.settings.server.job_server,
+            None if keys is None else Credentials(*keys),
         )
 
     async def _recover(self, flush_worker: Worker, worker: Worker) -> MessageStore:

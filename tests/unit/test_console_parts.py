@@ -1,4 +1,4 @@
-"""Parts of the console that need no cluster: figures over time, forms, and progress that anybody may have written."""
+"""Parts of the console that need no cluster: forms, and progress that anybody may have written."""
 
 from __future__ import annotations
 
@@ -10,38 +10,9 @@ from typing import Any
 import pytest
 
 from mqspark.message import MessageExt
-from mqspark_server.console import samples, sparkpages, visitors
-from mqspark_server.console.rendering import chart
-from mqspark_server.console.samples import MAX_SAMPLES, MAX_SERIES, History
+from mqspark_server.console import sparkpages, visitors
 from mqspark_server.console.sparkpages import latest_of, parsed
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
-
-# --- figures over time ---
-
-
-def test_samples_are_bounded_and_the_series_of_nobody_goes_first() -> None:
-    history = History()
-    for number in range(MAX_SAMPLES + 10):
-        history.note("a", number * 5_000, number)
-    times, values = history.columns("a")
-    assert (len(times), values[-1]) == (MAX_SAMPLES, MAX_SAMPLES + 9)
-    for number in range(MAX_SERIES):
-        history.note(f"s{number}", 0, 1)
-    assert history.columns("a") == []
-    assert len(history.columns(f"s{MAX_SERIES - 1}")) == 2
-
-
-def test_samples_have_a_distance_and_a_shape() -> None:
-    history = History()
-    history.note("a", 0, 1, None)
-    history.note("a", samples.MIN_DISTANCE_MS - 1, 2, 3)
-    history.note("a", samples.MIN_DISTANCE_MS, 4, 5)
-    assert history.columns("a") == [[0, 2], [1, 4], [None, 5]]
-    history.note("a", 10_000, 7)
-    assert history.columns("a") == [[10], [7]]
-    assert chart("t", ["x"], history.columns("a"))["words"] == "x: 7 now, at most 7"
-    assert chart("t", ["x"], [])["count"] == 0
-
 
 # --- forms ---
 

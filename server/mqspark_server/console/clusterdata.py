@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ __all__ = [
     "one_broker",
     "overview_of",
     "producers_of",
+    "totals_of",
     "users_of",
 ]
 
@@ -48,14 +50,14 @@ async def masters_of(admin: AdminClient) -> dict[str, str]:
     }
 
 
-async def brokers_of(admin: AdminClient) -> Row:
+async def brokers_of(admin: AdminClient, most: int = MAX_ROWS) -> Row:
     info = await admin.cluster_info()
     known: list[Row] = [
         {"cluster": each.cluster, "broker": name, "id": number, "address": address}
         for name, each in sorted(info.broker_addr_table.items())
         for number, address in sorted(each.broker_addrs.items())
     ]
-    brokers = known[:MAX_ROWS]
+    brokers = known[:most]
 
     async def fill(row: Row) -> None:
         await _add_figures(admin, row)
@@ -76,16 +78,22 @@ async def overview_of(admin: AdminClient) -> Row:
             )
 
     await each_of([row for row in brokers if row["id"] == 0 and not row["error"]], add_replicas)
-    disks = [each["disk"] for each in brokers if each.get("disk") is not None]
     return {
         **values,
-        "answering": sum(not each["error"] for each in brokers),
-        "in_tps": _total(each.get("in_tps") for each in brokers if each["id"] == 0),
-        "out_tps": _total(each.get("out_tps") for each in brokers),
-        "disk": max(disks, default=None),
+        **totals_of(brokers),
         "replicas": len(replicas),
         "in_sync": sum(replicas),
-        "stored_today": _total(each.get("stored_today") for each in brokers if each["id"] == 0),
+        "stored_today": _total(each["stored_today"] for each in brokers if each["id"] == 0),
+    }
+
+
+def totals_of(brokers: Sequence[Row]) -> Row:
+    """How many of ``brokers_of`` answer, their rates together, and the fullest disk."""
+    return {
+        "answering": sum(not each["error"] for each in brokers),
+        "in_tps": _total(each["in_tps"] for each in brokers if each["id"] == 0),
+        "out_tps": _total(each["out_tps"] for each in brokers),
+        "disk": max((each["disk"] for each in brokers if each["disk"] is not None), default=None),
     }
 
 

@@ -30,16 +30,32 @@ from mqspark_server.console.clusterdata import (
     users_of,
 )
 from mqspark_server.console.data import ConsoleData
+from mqspark_server.console.history.sampler import ALL_LAGS, CLUSTER, broker_series, note_brokers
+from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import ROOT, chart
-from mqspark_server.console.samples import History
 from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
 from mqspark_server.console.visitors import Form
 
-__all__ = ["add_cluster_pages"]
+__all__ = ["add_cluster_pages", "wanted_span"]
 
 MAX_WANTED = 255
 MAX_VALUE = 4_096
 _ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+
+
+def wanted_span(request: Request) -> str:
+    """How much of the past the charts show."""
+    span = request.query_params.get("span", "")
+    return span if span in SPANS else "hour"
+
+
+def _charts(columns: list[list[float | None]], disk: str) -> list[dict[str, Any]]:
+    """Of a series of CLUSTER or of a broker."""
+    used = [None if each is None else each * 100 for each in columns[3]] if columns else []
+    return [
+        chart("Messages per second", ["in", "out"], columns[:3]),
+        chart(disk, ["disk"], [columns[0], used] if columns else []),
+    ]
 
 
 def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
@@ -48,9 +64,13 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
     async def overview(request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             values = await overview_of(asked.admin)
-            history.note("cluster", now_ms(), values["in_tps"], values["out_tps"])
-            rates = chart("Messages per second", ["in", "out"], history.columns("cluster"))
-            return {**values, "chart": rates}
+            span = wanted_span(request)
+            charts: list[dict[str, Any]] = []
+            if values["answering"]:  # no visitor sees the past of what they may not see now
+                note_brokers(history, values["brokers"], values, now_ms())
+                charts = _charts(history.columns(CLUSTER, span), "Fullest disk, %")
+                charts.append(chart("Lag, messages", ["lag"], history.columns(ALL_LAGS, span)))
+            return {**values, "charts": charts, "span": span}
 
         return await site.show(request, "overview.html", "Overview", work)
 
@@ -76,7 +96,17 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
             values = await one_broker(asked.admin, name)
             report = asked.report()
             is_this = report is not None and report["broker"] == name
-            return {"tab": "Store", **values, "report": report if is_this else None}
+            span = wanted_span(request)
+            charts: list[dict[str, Any]] = []
+            if any(each["id"] == 0 and not each["error"] for each in values["rows"]):
+                charts = _charts(history.columns(broker_series(name), span), "Disk, %")
+            return {
+                "tab": "Store",
+                **values,
+                "report": report if is_this else None,
+                "charts": charts,
+                "span": span,
+            }
 
         return await site.show(request, "broker.html", "Brokers", work)
 

@@ -45,6 +45,7 @@ __all__ = [
     "Row",
     "MESSAGES",
     "each_of",
+    "is_built_in",
     "number_of",
     "paged",
     "time_ms",
@@ -290,13 +291,13 @@ class ConsoleData:
                 "enabled": config.consume_enable,
             }
             for name, config in (await self._admin.groups()).items()
-            if wanted.lower() in name.lower() and (every or not _is_built_in(name))
+            if wanted.lower() in name.lower() and (every or not is_built_in(name))
         ]
         return await paged(rows, wanted, number, self._add_progress)
 
     async def largest_lags(self) -> Row:
         """Of the first LAGS_ASKED groups those that are furthest behind."""
-        names = [name for name in await self._admin.groups() if not _is_built_in(name)]
+        names = [name for name in await self._admin.groups() if not is_built_in(name)]
         rows: list[Row] = [{"group": name} for name in names[:LAGS_ASKED]]
 
         async def fill(row: Row) -> None:
@@ -487,7 +488,7 @@ _BUILT_IN = frozenset(
 )
 
 
-def _is_built_in(name: str) -> bool:
+def is_built_in(name: str) -> bool:
     return name in _BUILT_IN or name.startswith((SYSTEM_GROUP_PREFIX, "CID_ONS"))
 
 

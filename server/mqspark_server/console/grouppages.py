@@ -12,9 +12,11 @@ from mqspark.errors import BrokerError, InvalidMessage
 from mqspark.message import MessageQueue, check_group, check_topic
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
+from mqspark_server.console.clusterpages import wanted_span
 from mqspark_server.console.data import ConsoleData, Page, time_ms
+from mqspark_server.console.history.sampler import group_series
+from mqspark_server.console.history.samples import History
 from mqspark_server.console.rendering import ROOT, chart
-from mqspark_server.console.samples import History
 from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
 from mqspark_server.console.topicpages import number_in, wanted_page
 from mqspark_server.console.visitors import Form
@@ -75,9 +77,10 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
         async def work(asked: Asking) -> dict[str, Any]:
             check_group(name)
             values = await ConsoleData(asked.admin).group(name)
-            history.note(f"group {name}", now_ms(), values["lag"])
-            lag = chart("Lag, messages", ["lag"], history.columns(f"group {name}"))
-            return {"tab": "Members and lag", "chart": lag, **values}
+            history.note(group_series(name), now_ms(), values["lag"])
+            span = wanted_span(request)
+            lag = chart("Lag, messages", ["lag"], history.columns(group_series(name), span))
+            return {"tab": "Members and lag", "chart": lag, "span": span, **values}
 
         return await site.show(request, "group.html", _SECTION, work)
 

@@ -11,24 +11,41 @@ from fastapi.responses import RedirectResponse
 from mqspark.clock import Clock
 from mqspark_server.console.clusterpages import add_cluster_pages
 from mqspark_server.console.grouppages import add_group_pages
+from mqspark_server.console.history.sampler import Sampler
+from mqspark_server.console.history.samples import History
 from mqspark_server.console.jobpages import add_job_pages
 from mqspark_server.console.letterpages import add_letter_pages
 from mqspark_server.console.rendering import HEADERS, ROOT, static_file
-from mqspark_server.console.samples import History
 from mqspark_server.console.site import ClusterAt, Site
 from mqspark_server.console.sparkpages import add_spark_pages
 from mqspark_server.console.topicpages import add_topic_pages
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
 from mqspark_server.web.problems import Problem
 
-__all__ = ["ClusterAt", "console_router"]
+__all__ = ["ClusterAt", "Console"]
 
 
-def console_router(cluster: Callable[[], ClusterAt], door: Door, clock: Clock) -> APIRouter:
-    """``cluster`` is asked for each page; ``door`` says who may log in."""
+class Console:
+    """The pages of one process, and the samples of their charts, which are taken from ``begin`` or the first page on.
+
+    ``cluster`` is asked for each page; ``door`` says who may log in.
+    """
+
+    def __init__(self, cluster: Callable[[], ClusterAt], door: Door, clock: Clock) -> None:
+        history = History()
+        self._sampler = Sampler(cluster, history, clock)
+        site = Site(cluster, Visitors(door, clock.monotonic_ms), self._sampler.begin)
+        self.router = _router(site, history, clock)
+
+    def begin(self) -> None:
+        self._sampler.begin()
+
+    async def stop(self) -> None:
+        await self._sampler.stop()
+
+
+def _router(site: Site, history: History, clock: Clock) -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    visitors = Visitors(door, clock.monotonic_ms)
-    site, history = Site(cluster, visitors), History()
     _add_login(router, site)
     add_cluster_pages(router, site, history, clock.now_ms)
     add_letter_pages(router, site)

@@ -24,7 +24,7 @@ from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, rea
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.web.problems import Problem
 
-__all__ = ["Asking", "ClusterAt", "Done", "Confirmation", "Site", "Trouble"]
+__all__ = ["Asking", "ClusterAt", "Done", "Confirmation", "Site", "Trouble", "admin_of"]
 
 AT_ONCE = 4
 """Pages that are made at the same time; others wait."""
@@ -46,6 +46,8 @@ class ClusterAt:
     links: Sequence[tuple[str, str]] = ()
     """What else this process has for a browser: name and path."""
     job_server: WebServer | None = None
+    own_credentials: Credentials | None = None
+    """Of this process, for samples alone: pages ask in the name of who looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,13 @@ Do = Callable[[Asking, Form], Awaitable[Done]]
 
 
 class Site:
-    """``cluster`` is asked for each page."""
+    """``cluster`` is asked for each page. ``is_used``: called when a page is asked for."""
 
-    def __init__(self, cluster: Callable[[], ClusterAt], visitors: Visitors) -> None:
+    def __init__(
+        self, cluster: Callable[[], ClusterAt], visitors: Visitors, is_used: Callable[[], None]
+    ) -> None:
         self._cluster = cluster
+        self._is_used = is_used
         self.visitors = visitors
         self._gate = asyncio.Semaphore(AT_ONCE)
 
@@ -108,6 +113,7 @@ class Site:
             visitor = await self.visitors.of(request)
             if visitor.has_users and not visitor.is_in:
                 return self._to_login(request)
+            self._is_used()
             async with asyncio.timeout(PAGE_S), self._gate:
                 async with self.connected(visitor) as asked:
                     values = await work(asked)
@@ -190,20 +196,8 @@ class Site:
 
 class _Connected:
     def __init__(self, at: ClusterAt, visitor: Visitor) -> None:
-        if at.problem is not None:
-            raise Trouble(503, "The console cannot show this cluster", at.problem)
-        options = at.options
-        if visitor.credentials is not None:
-            options = dataclasses.replace(options, credentials=visitor.credentials)
-        elif options.credentials is not None or _has_own_keys():
-            raise Trouble(
-                503,
-                "The console has keys of its own",
-                "Its pages would have their rights: start it without MQSPARK_ACCESS_KEY and MQSPARK_CREDENTIALS_FILE"
-                " in its environment, and log in here.",
-            )
-        admin = AdminClient(at.namesrv, timeout_ms=TIMEOUT_MS, options=options)
-        self._asked = Asking(admin, at.namesrv, options, visitor, at.report, at.job_server)
+        admin = admin_of(at, visitor.credentials, TIMEOUT_MS)
+        self._asked = Asking(admin, at.namesrv, admin.options, visitor, at.report, at.job_server)
 
     async def __aenter__(self) -> Asking:
         await self._asked.admin.start()
@@ -211,6 +205,23 @@ class _Connected:
 
     async def __aexit__(self, *error: object) -> None:
         await self._asked.admin.stop()
+
+
+def admin_of(at: ClusterAt, credentials: Credentials | None, timeout_ms: int) -> AdminClient:
+    """A client that asks in the name of these keys, or in nobody's. Raises Trouble."""
+    if at.problem is not None:
+        raise Trouble(503, "The console cannot show this cluster", at.problem)
+    options = at.options
+    if credentials is not None:
+        options = dataclasses.replace(options, credentials=credentials)
+    elif options.credentials is not None or _has_own_keys():
+        raise Trouble(
+            503,
+            "The console has keys of its own",
+            "Its pages would have their rights: start it without MQSPARK_ACCESS_KEY and MQSPARK_CREDENTIALS_FILE"
+            " in its environment, and log in here.",
+        )
+    return AdminClient(at.namesrv, timeout_ms=timeout_ms, options=options)
 
 
 def _inside(where: str) -> str:

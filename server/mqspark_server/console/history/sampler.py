@@ -1,0 +1,147 @@
+"""Takes samples of a cluster in the background: rates and disks of its brokers, and the lag of its groups.
+
+What it costs is bounded, whatever the size of the cluster: so many requests a round, and pauses that are longer than
+the rounds by PAUSE_FACTOR. A cluster that does not answer is asked again after a minute, then ever more rarely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from mqspark.client.admin import AdminClient
+from mqspark.clock import Clock
+from mqspark.errors import MQError
+from mqspark_server.console.clusterdata import brokers_of, totals_of
+from mqspark_server.console.data import Row, each_of, is_built_in
+from mqspark_server.console.history.samples import History
+from mqspark_server.console.site import ClusterAt, Trouble, admin_of
+
+__all__ = ["ALL_LAGS", "CLUSTER", "Sampler", "broker_series", "group_series", "note_brokers"]
+
+PERIOD_S = 10.0
+PAUSE_FACTOR = 10
+"""A round that takes longer than usual, as with a broker that does not answer, is followed by a longer pause."""
+ROUND_S = 20.0
+TIMEOUT_MS = 2_000
+MAX_BROKERS = 64
+MAX_GROUPS = 64
+REQUESTS_FOR_GROUPS = 64
+"""Of one round; each group is asked of every master."""
+NAMES_S = 300.0
+NAMES_FACTOR_S = 0.5
+"""For each group that the cluster has: the names of all groups come in one answer for each master, which is large where
+there are many."""
+CLUSTER = "cluster"
+"""The series of all masters: messages per second in and out, and the part of the fullest disk that is in use."""
+ALL_LAGS = "lag"
+"""The series of the lag of all groups together, or of the first MAX_GROUPS."""
+AWAY_S = 60.0
+LONGEST_AWAY_S = 600.0
+
+log = logging.getLogger("mqspark.console")
+
+
+def broker_series(name: str) -> str:
+    """Of a broker's master: messages per second in and out, and the part of the disk in use."""
+    return f"broker {name}"
+
+
+def group_series(name: str) -> str:
+    """The lag of a group in messages."""
+    return f"group {name}"
+
+
+class Sampler:
+    """``cluster`` is asked where the cluster is. ``pause``: how to wait for so many seconds."""
+
+    def __init__(
+        self,
+        cluster: Callable[[], ClusterAt],
+        history: History,
+        clock: Clock,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._clock = clock
+        self._pause = pause
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._groups: list[str] = []
+        self._next_group = 0
+        self._names_at_ms = 0
+        self._lags: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Take samples until ``stop``. Called again, it does nothing."""
+        if self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="mqspark-samples")
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        away_s = AWAY_S
+        while True:
+            try:
+                at = self._cluster()
+                if at.problem is None:
+                    async with admin_of(at, at.own_credentials, TIMEOUT_MS) as admin:
+                        while True:
+                            began_ms = self._clock.monotonic_ms()
+                            async with asyncio.timeout(ROUND_S):
+                                await self.take(admin)
+                            away_s = AWAY_S
+                            took_s = (self._clock.monotonic_ms() - began_ms) / 1000
+                            await self._pause(max(PERIOD_S - took_s, took_s * PAUSE_FACTOR))
+            except (MQError, OSError, TimeoutError, Trouble) as error:
+                why = str(error) or f"no answer within {ROUND_S:g} s"
+                log.warning("no samples for the charts: %s; the next try is in %d s", why[:300], away_s)
+            await self._pause(away_s)
+            away_s = min(away_s * 2, LONGEST_AWAY_S)
+
+    async def take(self, admin: AdminClient) -> None:
+        """One round. Raises MQError, Trouble when no broker answers."""
+        values = await brokers_of(admin, MAX_BROKERS)
+        brokers: list[Row] = values["brokers"]
+        totals = totals_of(brokers)
+        if brokers and not totals["answering"]:
+            raise Trouble(502, "No broker answers", brokers[0]["error"])
+        note_brokers(self._history, brokers, totals, self._clock.now_ms())
+        masters = sum(each["id"] == 0 for each in brokers)
+        await self._take_lags(admin, max(1, REQUESTS_FOR_GROUPS // max(1, masters)))
+
+    async def _take_lags(self, admin: AdminClient, most: int) -> None:
+        """The next groups in turn, and the sum of all that are known."""
+        mono_ms = self._clock.monotonic_ms()
+        if mono_ms >= self._names_at_ms:
+            names = [name for name in await admin.groups() if not is_built_in(name)]
+            self._groups = names[:MAX_GROUPS]
+            self._lags = {name: lag for name, lag in self._lags.items() if name in self._groups}
+            self._names_at_ms = mono_ms + int(1000 * max(NAMES_S, NAMES_FACTOR_S * len(names)))
+        groups, count = self._groups, min(most, len(self._groups))
+        chosen = [groups[(self._next_group + number) % len(groups)] for number in range(count)]
+        self._next_group += count
+
+        async def ask(group: str) -> None:
+            with contextlib.suppress(MQError):  # it has committed nothing, or its broker is away
+                lag = self._lags[group] = await admin.group_lag(group)
+                self._history.note(group_series(group), self._clock.now_ms(), lag)
+
+        await each_of(chosen, ask)
+        if self._lags and self._next_group >= len(groups):
+            self._history.note(ALL_LAGS, self._clock.now_ms(), sum(self._lags.values()))
+
+
+def note_brokers(history: History, brokers: Sequence[Row], totals: Row, now_ms: int) -> None:
+    """``brokers`` and ``totals``: as ``brokers_of`` and ``totals_of`` return them."""
+    history.note(CLUSTER, now_ms, totals["in_tps"], totals["out_tps"], totals["disk"])
+    for each in [row for row in brokers if row["id"] == 0 and not row["error"]][:MAX_BROKERS]:
+        name = broker_series(each["broker"])
+        history.note(name, now_ms, each["in_tps"], each["out_tps"], each["disk"])

@@ -1,0 +1,143 @@
+"""Figures over time: rings of samples in memory, bounded in bytes.
+
+Each series has two rings: one of an hour in steps of ten seconds, and one of a day in steps of a minute. A step has one
+sample: in the hour the newest, in the day the largest, so that a peak stays visible.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["SPANS", "History"]
+
+MAX_BYTES = 8 << 20
+"""Of all series, if each had all its samples."""
+MAX_NAME = 300
+NUMBER_BYTES = 8
+SERIES_BYTES = 2_000
+"""Of a series without its samples."""
+GAP_STEPS = 6
+"""A line has a gap where no sample was taken for longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSpan:
+    step_ms: int
+    steps: int
+    keeps_largest: bool
+
+
+SPANS = {
+    "hour": SampleSpan(10_000, 360, keeps_largest=False),
+    "day": SampleSpan(60_000, 1_440, keeps_largest=True),
+}
+
+
+class _Ring:
+    """Rows of a time and ``width - 1`` figures; NaN: not known. The oldest leaves for a new one."""
+
+    def __init__(self, span: SampleSpan, width: int) -> None:
+        self._span = span
+        self._width = width
+        self._numbers = array("d")
+        self._first = self._count = 0
+
+    def add(self, now_ms: int, figures: Sequence[float]) -> None:
+        step = now_ms // self._span.step_ms
+        while self._count and self._step(self._count - 1) > step:
+            self._count -= 1  # the clock was set back
+        if self._count and self._step(self._count - 1) == step:
+            place = self._place(self._count - 1)
+            if self._span.keeps_largest:
+                figures = [
+                    _larger(*pair) for pair in zip(self._row(self._count - 1)[1:], figures, strict=True)
+                ]
+        else:
+            if self._count == self._span.steps:
+                self._first = (self._first + 1) % self._span.steps
+            else:
+                self._count += 1
+            place = self._place(self._count - 1)
+        row = array("d", (now_ms, *figures))
+        if place == len(self._numbers):
+            self._numbers.extend(row)
+        else:
+            self._numbers[place : place + self._width] = row
+
+    def columns(self) -> list[list[float | None]]:
+        """Times in seconds since the epoch, and the values of each figure. A row without values makes a gap."""
+        longest_ms = GAP_STEPS * self._span.step_ms
+        rows: list[Sequence[float]] = []
+        for number in range(self._count):
+            row = self._row(number)
+            if rows and row[0] - rows[-1][0] > longest_ms:
+                rows.append((rows[-1][0] + self._span.step_ms, *[math.nan] * (self._width - 1)))
+            rows.append(row)
+        times: list[float | None] = [row[0] / 1000 for row in rows]
+        return [times, *([_known(row[place]) for row in rows] for place in range(1, self._width))]
+
+    def _row(self, number: int) -> Sequence[float]:
+        place = self._place(number)
+        return self._numbers[place : place + self._width]
+
+    def _step(self, number: int) -> int:
+        return int(self._numbers[self._place(number)]) // self._span.step_ms
+
+    def _place(self, number: int) -> int:
+        return (self._first + number) % self._span.steps * self._width
+
+
+class _Series:
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.rings = {name: _Ring(span, width) for name, span in SPANS.items()}
+        self.bytes = SERIES_BYTES + sum(span.steps for span in SPANS.values()) * width * NUMBER_BYTES
+
+
+class History:
+    """Each series has samples of the same number of figures. The least recently used one makes room for a new one."""
+
+    def __init__(self) -> None:
+        self._series: OrderedDict[str, _Series] = OrderedDict()
+        self.bytes = 0
+
+    def note(self, name: str, now_ms: int, *figures: float | None) -> None:
+        if len(name) > MAX_NAME:
+            return  # no name of a broker or a group is as long
+        series = self._series.get(name)
+        if series is not None and series.width != 1 + len(figures):
+            self._drop(name)
+            series = None
+        if series is None:
+            series = _Series(1 + len(figures))
+            while self._series and self.bytes + series.bytes > MAX_BYTES:
+                self._drop(next(iter(self._series)))
+            self._series[name] = series
+            self.bytes += series.bytes
+        self._series.move_to_end(name)
+        known = [math.nan if each is None else each for each in figures]
+        for ring in series.rings.values():
+            ring.add(now_ms, known)
+
+    def columns(self, name: str, span: str) -> list[list[float | None]]:
+        """The times in seconds since the epoch, and each figure's values; empty without samples. ``span``: of SPANS."""
+        series = self._series.get(name)
+        if series is None:
+            return []
+        self._series.move_to_end(name)
+        return series.rings[span].columns()
+
+    def _drop(self, name: str) -> None:
+        self.bytes -= self._series.pop(name).bytes
+
+
+def _larger(one: float, other: float) -> float:
+    return other if math.isnan(one) or other > one else one
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
