@@ -277,6 +277,10 @@ class BrokerConfig:
     """How many lite topics with news may wait for one client, unless its group has a limit of its own."""
     lite_event_full_dispatch_delay_time: int = 10_000
     """ms after which a client that had too many gets news of all its lite topics."""
+    lite_lag_count_metrics_enable: bool = False
+    """Whether metrics say how many messages of lite topics groups have not consumed, by their parent topic."""
+    lite_lag_latency_metrics_enable: bool = False
+    """Whether they say how old the oldest one is."""
     max_lite_table_bytes: int = 128 << 20
     """Limit of the table of subscriptions to lite topics. Not in RocketMQ."""
 
@@ -533,6 +537,8 @@ UPDATABLE_KEYS = frozenset(
         "maxLiteSubscriptionCount",
         "maxClientEventCount",
         "liteEventFullDispatchDelayTime",
+        "liteLagCountMetricsEnable",
+        "liteLagLatencyMetricsEnable",
         "maxLiteTableBytes",
         "storeReplyMessageEnable",
         "rejectTransactionMessage",

@@ -11,6 +11,8 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicC
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record import decode_records
+from mqspark_server.web.families import Families
+from mqspark_server.web.trafficmetrics import consumers
 from tests.unit.broker_kit import Bench, Peer, send_ext
 
 PARENT, GROUP = "Parent", "LG"
@@ -343,3 +345,30 @@ def test_a_kill_keeps_lite_topics_and_offsets(bench: Bench) -> None:
         offsets = [bench.store.max_offset(f"%LMQ%${PARENT}${name}", 0) for name in "ab"]
         assert offsets == [4, 1]
     assert bench.broker.state.topics.get(PARENT) is not None
+
+
+def test_lags_of_lite_topics_are_those_of_their_parent_for_metrics_that_are_asked_for(bench: Bench) -> None:
+    peer = bench.peer()
+    subscribe(peer, "COMPLETE_ADD", "a", "b")
+    for name in "aab":
+        send(peer, name)
+    pop(bench, peer)
+    bench.broker.state.offsets.commit(GROUP, f"%LMQ%${PARENT}$a", 0, 1)
+    bench.broker.state.offsets.commit(GROUP, f"%LMQ%${PARENT}$b", 0, 0)
+    bench.clock.advance(2_000)
+
+    def shown(family: str) -> dict[tuple[str, str], float]:
+        found: dict[tuple[str, str], float] = {}
+        for metric in consumers(bench.broker.state, Families(("C", "broker", "b-a")), bench.clock.now_ms()):
+            if metric is not None and metric.name == f"rocketmq_consumer_{family}":
+                for each in metric.samples:
+                    found[each.labels["topic"], each.labels["consumer_group"]] = each.value
+        return found
+
+    families = ("lag_messages", "ready_messages", "lag_latency_milliseconds", "inflight_messages")
+    assert all(shown(family) == {} for family in families)
+    bench.config.lite_lag_count_metrics_enable = True
+    pair = PARENT, GROUP
+    assert [shown(family) for family in families] == [{pair: 2.0}, {pair: 2.0}, {}, {}]
+    bench.config.lite_lag_latency_metrics_enable = True
+    assert [shown(family) for family in families] == [{pair: 2.0}, {pair: 2.0}, {pair: 2_000.0}, {}]

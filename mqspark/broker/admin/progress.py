@@ -1,10 +1,15 @@
-"""How far consumer groups are, for metrics (ConsumerLagCalculator)."""
+"""How far consumer groups are, for metrics (ConsumerLagCalculator, LiteConsumerLagCalculator).
+
+Lite topics count for their parent topic, if they are wanted at all: there may be very many.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mqspark.broker.lite.litenames import parent_and_lite
 from mqspark.broker.state.state import BrokerState
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
 __all__ = ["Progress", "all_progress"]
 
@@ -15,9 +20,11 @@ QUEUES_AT_ONCE = 64
 class Progress:
     """Of one group in one topic, over its queues."""
 
-    __slots__ = ("_oldest_ms", "_waiting_ms", "group", "in_flight", "lag", "ready", "topic")
+    __slots__ = ("_oldest_ms", "_waiting_ms", "group", "in_flight", "is_lite", "lag", "ready", "topic")
 
-    def __init__(self, topic: str, group: str) -> None:
+    def __init__(self, topic: str, group: str, *, is_lite: bool = False) -> None:
+        self.is_lite = is_lite
+        """Over the lite topics of ``topic``. What clients have of these is not known."""
         self.topic = topic
         self.group = group
         self.lag = 0
@@ -47,6 +54,17 @@ class Progress:
             self.in_flight += max(0, pulled - committed)
             self._waiting_ms = _earlier(self._waiting_ms, self._stored_ms(state, queue_id, pulled, end))
 
+    def add_lite(self, state: BrokerState, queue: str, *, is_timed: bool) -> None:
+        """The lite topic of this queue. ``is_timed``: look for its oldest message, too."""
+        committed = state.offsets.query(self.group, queue, LMQ_QUEUE_ID)
+        behind = state.store.max_offset(queue, LMQ_QUEUE_ID) - committed
+        if committed >= 0 and behind > 0:
+            self.lag += behind
+            self.ready += behind
+            if is_timed:
+                oldest_ms = max(0, state.store.store_timestamp_at(queue, LMQ_QUEUE_ID, committed))
+                self._oldest_ms = _earlier(self._oldest_ms, oldest_ms)
+
     def _stored_ms(self, state: BrokerState, queue_id: int, offset: int, end: int) -> int:
         """0: there is no such message."""
         return max(0, state.store.store_timestamp_at(self.topic, queue_id, offset)) if offset < end else 0
@@ -62,8 +80,19 @@ def all_progress(state: BrokerState) -> Iterator[Progress | None]:
         pairs.update(
             dict.fromkeys((topic, group.name) for topic in group.subscriptions if topic in state.topics)
         )
+    config = state.config
+    is_counted, is_timed = config.lite_lag_count_metrics_enable, config.lite_lag_latency_metrics_enable
+    lite: dict[tuple[str, str], Progress] = {}
     done = 0
-    for topic, name in pairs:
+    for number, (topic, name) in enumerate(pairs, 1):
+        if (parts := parent_and_lite(topic)) is not None:
+            if is_counted or is_timed:
+                parent = parts[0]
+                whole = lite.setdefault((parent, name), Progress(parent, name, is_lite=True))
+                whole.add_lite(state, topic, is_timed=is_timed)
+            if number % QUEUES_AT_ONCE == 0:
+                yield None
+            continue
         progress = Progress(topic, name)
         read = traffic.get((topic, name))
         popped = 0 if read is None else read.popped
@@ -76,6 +105,7 @@ def all_progress(state: BrokerState) -> Iterator[Progress | None]:
             progress.in_flight = state.stats.in_flight(topic, name, popped)
             progress.lag += progress.in_flight
         yield progress
+    yield from lite.values()
 
 
 def _earlier(one_ms: int, other_ms: int) -> int:

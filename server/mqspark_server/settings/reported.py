@@ -63,8 +63,8 @@ _OF_BROKERS = """
     indexFileReadEnable=true indexFileWriteEnable=true indexRocksDBEnable=false initPopOffsetByCheckMsgInMem=true
     isBrokerContainer=false isInBrokerContainer=false isScanAvailableNameSrv=true isolateLogEnable=false
     iteratorWhenUseRocksdbConsumeQueue=true
-    liteEventFullDispatchDelayTimeForWildcardGroup=10000 liteLagCountMetricsEnable=false
-    liteLagLatencyCollectEnable=false liteLagLatencyMetricsEnable=false liteLagLatencyTopK=50
+    liteEventFullDispatchDelayTimeForWildcardGroup=10000
+    liteLagLatencyCollectEnable=false liteLagLatencyTopK=50
     litePullMessageThreadPoolNums=1 litePullThreadPoolQueueCapacity=100000
         loadBalancePollNameServerInterval=30000
     loadBalanceProcessorThreadPoolNums=1 loadBalanceThreadPoolQueueCapacity=100000 lockInStrictMode=false

@@ -18,7 +18,8 @@ __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
 _HONOURED = """
     forwardTimeout
-    enableLmqQuota liteEventCheckInterval liteEventFullDispatchDelayTime liteSubscriptionCheckInterval
+    enableLmqQuota liteLagCountMetricsEnable liteLagLatencyMetricsEnable
+    liteEventCheckInterval liteEventFullDispatchDelayTime liteSubscriptionCheckInterval
     liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxClientEventCount maxLiteSubscriptionCount
     maxLmqConsumeQueueNum minLiteTTl
     consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly
@@ -119,7 +120,7 @@ _WITHOUT_EFFECT = {
     """,
     "how lite topics are served inside": """
         enableLiteEventMode enableLitePopLog enableLmqStats liteEventFullDispatchDelayTimeForWildcardGroup
-        liteLagCountMetricsEnable liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK
+        liteLagLatencyCollectEnable liteLagLatencyTopK
     """,
     "thread pools and their queues: one event loop serves all requests": """
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums

@@ -198,11 +198,15 @@ def consumers(state: BrokerState, families: Families, now_ms: int) -> Iterator[M
         if found is not None:
             system = _is_system(state, found.topic, found.group)
             given = (*node, found.topic, found.group, _is_retry(found.topic), system)
-            lag.add_metric(given, found.lag)
-            lag_ms.add_metric(given, found.lag_ms(now_ms))
+            config = state.config
+            if config.lite_lag_count_metrics_enable or not found.is_lite:
+                lag.add_metric(given, found.lag)
+                ready.add_metric(given, found.ready)
+            if config.lite_lag_latency_metrics_enable or not found.is_lite:
+                lag_ms.add_metric(given, found.lag_ms(now_ms))
+        if found is not None and not found.is_lite:
             in_flight.add_metric(given, found.in_flight)
             queueing_ms.add_metric(given, found.queueing_ms(now_ms))
-            ready.add_metric(given, found.ready)
         if found is None or number % AT_ONCE == 0:
             yield None
     yield from (lag, lag_ms, in_flight, queueing_ms, ready)
