@@ -2,6 +2,9 @@
 
 import os
 import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -9,15 +12,18 @@ import pytest
 
 from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.errors import MQError
+from mqspark.protocol.receipts import Receipt, parse_message_offsets, parse_start_offsets
+from mqspark.record import decode_records
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
-from tests.interop.topics import create_topic
+from tests.interop.topics import create_group, create_topic
 from tests.support import acting
-from tests.support.clusters import brokers_known_to, mqspark_broker, mqspark_namesrv
+from tests.support.clusters import Cluster, brokers_known_to, mqspark_broker, mqspark_namesrv
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 
 GET_ALL_TOPIC_CONFIG, GET_ROUTE, NAME, TOPIC = 21, 105, "pair", "Read"
+POP_MESSAGE, ACK_MESSAGE, INVISIBLE_MS, POP_GROUP = 200050, 200051, 25_000, "PopG"
 
 
 def is_acknowledged(producer: Producer, body: bytes) -> bool:
@@ -118,3 +124,110 @@ def test_a_rocketmq_slave_acts_for_our_master(jars: Jars, tmp_path: Path) -> Non
             create_topic,
             15.0,
         )
+
+
+def popped(broker: Cluster, topic: str, group: str) -> dict[bytes, dict[str, object]]:
+    """Body → the header of its acknowledgement."""
+    reply = ask(
+        broker.broker, POP_MESSAGE, consumerGroup=group, topic=topic, queueId=-1, maxMsgNums=32,
+        invisibleTime=INVISIBLE_MS, pollTime=0, bornTime=int(time.time() * 1000), initMode=0, expType="TAG",
+        exp="*", order=False,
+    )  # fmt: skip
+    if reply.code != 0:
+        return {}
+    ext, found = reply.ext, {}
+    starts = parse_start_offsets(ext["startOffsetInfo"])
+    places = [
+        (retry, queue_id, offset)
+        for (retry, queue_id), offsets in parse_message_offsets(ext["msgOffsetInfo"]).items()
+        for offset in offsets
+    ]
+    for message, (retry, queue_id, offset) in zip(decode_records(reply.body), places, strict=True):
+        receipt = Receipt(
+            starts[retry, queue_id],
+            int(ext["popTime"]),
+            int(ext["invisibleTime"]),
+            int(ext["reviveQid"]),
+            retry,
+            NAME,
+            queue_id,
+            offset,
+        )
+        found[message.body] = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": queue_id,
+            "offset": offset,
+            "extraInfo": receipt.encode(),
+        }
+    return found
+
+
+def pop_and_lose(
+    namesrv: str,
+    start_master: Callable[[], AbstractContextManager[Cluster]],
+    slave: Cluster,
+    other: Cluster,
+) -> None:
+    """What an acting slave hands out, and nobody acknowledges, comes again through the broker that has its check
+    points; what is acknowledged does not."""
+    bodies = {b"%d" % number for number in range(8)}
+    with start_master() as master:
+        eventually(lambda: brokers_known_to(namesrv).get(NAME) == {"0": master.broker, "1": slave.broker})
+        for broker in (master, other):
+            create_topic(broker, acting.TOPIC)
+            create_group(broker, POP_GROUP)
+        eventually(
+            lambda: acting.TOPIC.encode() in bytes(ask(slave.broker, GET_ALL_TOPIC_CONFIG).body),
+            "the topic at the slave",
+            120,
+        )
+        for body in sorted(bodies):
+            acting.put(master, body, int(body) % 4)
+        eventually(lambda: acting.log_end(slave) == acting.log_end(master), "the slave has everything")
+        os.kill(master.broker_pid, signal.SIGKILL)
+    eventually(lambda: acting.is_master(namesrv, slave), "the slave in the master's place")
+    out: dict[bytes, dict[str, object]] = {}
+
+    def has_all() -> bool:
+        out.update(popped(slave, acting.TOPIC, POP_GROUP))
+        return out.keys() == bodies
+
+    eventually(has_all, lambda: f"popped: {sorted(out)}")
+    done = {b"1", b"2", b"5"}
+    for body in done:
+        assert ask(slave.broker, ACK_MESSAGE, **out[body]).code == 0
+    again: set[bytes] = set()
+
+    def is_revived() -> bool:
+        again.update(popped(other, acting.TOPIC, POP_GROUP))
+        return again >= bodies - done
+
+    eventually(is_revived, lambda: f"revived: {sorted(again)}", 150)
+    end_s = time.monotonic() + 5
+    while time.monotonic() < end_s:
+        is_revived()
+        time.sleep(0.5)
+    assert again == bodies - done
+
+
+@pytest.mark.slow("a Java broker starts; tests/unit/test_acting_pops.py is the fast twin")
+def test_a_rocketmq_broker_revives_what_our_acting_slave_handed_out(jars: Jars, tmp_path: Path) -> None:
+    with (
+        mqspark_namesrv(tmp_path / "namesrv", NAMESRV) as namesrv,
+        mqspark_broker(tmp_path / "1", namesrv, acting.SLAVE) as slave,
+        rocketmq_broker(jars, tmp_path / "other", namesrv, settings=acting.OTHER) as other,
+    ):
+        pop_and_lose(namesrv, lambda: mqspark_broker(tmp_path / "0", namesrv, acting.MASTER), slave, other)
+
+
+@pytest.mark.slow("a Java broker starts; tests/unit/test_acting_pops.py is the fast twin")
+def test_our_broker_revives_what_a_rocketmq_acting_slave_handed_out(jars: Jars, tmp_path: Path) -> None:
+    with (
+        mqspark_namesrv(tmp_path / "namesrv", NAMESRV) as namesrv,
+        mqspark_broker(
+            tmp_path / "other", namesrv, {**acting.OTHER, "enableSlaveActingMaster": True}
+        ) as other,
+        rocketmq_broker(jars, tmp_path / "1", namesrv, settings=THEIR_SLAVE, registered=False) as slave,
+    ):
+        pop_and_lose(namesrv, lambda: mqspark_broker(tmp_path / "0", namesrv, acting.MASTER), slave, other)
