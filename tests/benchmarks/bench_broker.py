@@ -79,13 +79,18 @@ def broker(parent: Path, *settings: str, tree: Path | None = None) -> Iterator[D
         shutil.rmtree(store)
 
 
-def load(what: str, process: DevProcess, **options: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.benchmarks.raw_load", what, "--port", str(process.port)]
+def raw_load(what: str, port: int, **options: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.benchmarks.raw_load", what, "--port", str(port)]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
-    before = process.cpu_s()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def load(what: str, process: DevProcess, **options: int) -> dict[str, Any]:
+    before = process.cpu_s()
+    result = raw_load(what, process.port, **options)
     result["broker_cpu_us"] = (process.cpu_s() - before) * 1e6 / result["messages"]
     return result
 

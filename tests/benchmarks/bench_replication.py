@@ -1,13 +1,13 @@
 """Replication: what a second copy costs, how fast a new slave catches up, how long sends stand still without a master.
 
-    python -m tests.benchmarks replication [--parts rate,catchup,failover] [--rounds R] [--count N]
+    python -m tests.benchmarks replication [--parts rate,catchup,failover] [--rounds R] [--count N] [--rocketmq]
 
 rate        1 KB sends (raw_load.py): a single broker with SYNC_FLUSH, and a SYNC_MASTER with ASYNC_FLUSH and one slave,
-            in turn
+            in turn; with --rocketmq also RocketMQ's SYNC_MASTER and its slave
 catchup     a slave without a log copies one of N messages of 1 KB
 failover    three replicas and a controller (mqspark dev), minInSyncReplicas=2: from SIGKILL, or SIGSTOP, of the master
             to the first SEND_OK of a producer that sends one message after the other; all that was acknowledged is read
-            at the end
+            at the end. With --rocketmq also three of RocketMQ's brokers under its controller
 """
 
 from __future__ import annotations
@@ -26,24 +26,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.errors import MQError
 from mqspark.protocol.codes import RequestCode
-from tests.benchmarks.bench_broker import DevProcess, broker, load
-from tests.benchmarks.report import figure, ratio, spelled
+from tests.benchmarks.bench_broker import DevProcess, broker, load, raw_load
+from tests.benchmarks.report import OURS, Figure, figure, peer, ratio, ratio_line, spelled
+from tests.benchmarks.rocketmq_replicas import HEAP_MIB, rocketmq_pair, rocketmq_replicas
+from tests.interop import jars as jar_cache
+from tests.interop.jars import Jars
+from tests.support.maven import ToolMissing
 from tests.support.remoting import ask
 
 PARTS = ("rate", "catchup", "failover")
 WAIT_S = 120.0
 TOPIC = "Failover"
+ROCKETMQ = "RocketMQ 5.5.0"
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
     end = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > end:
-            raise RuntimeError(f"not within {WAIT_S:.0f} s: {what}")
+            raise RuntimeError(f"not within {WAIT_S:.0f} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.02)
 
 
@@ -78,8 +84,8 @@ def slave(parent: Path, master: DevProcess) -> Iterator[str]:
         shutil.rmtree(store)
 
 
-def rate(count: int, rounds: int, parent: Path) -> None:
-    single, pair = [], []
+def rate(count: int, rounds: int, parent: Path, jars: Jars | None) -> None:
+    single, pair, theirs = [], [], []
     for _ in range(rounds):
         with broker(parent, "flushDiskType=SYNC_FLUSH") as alone:
             single.append(load("send", alone, count=count)["per_second"])
@@ -89,10 +95,23 @@ def rate(count: int, rounds: int, parent: Path) -> None:
             result = load("send", master, count=count)
             until(lambda: log_end(copy) == log_end(master.ready["broker"]), "the slave has everything")
             pair.append(result["per_second"])
+        if jars is not None:
+            with rocketmq_pair(jars, parent) as (their_master, their_slave):
+                port = int(their_master.rpartition(":")[2])
+                raw_load("send", port, count=count)  # its JVMs compile
+                result = raw_load("send", port, count=count)
+                until(
+                    lambda: log_end(their_slave) == log_end(their_master), "RocketMQ's slave has everything"
+                )
+                theirs.append(result["per_second"])
     ours = figure("send, single broker, SYNC_FLUSH", "/s", single)
     both = figure("send, SYNC_MASTER and a slave, ASYNC_FLUSH", "/s", pair)
     print(f"{ours.name:44} {spelled(ours)}")
     print(f"{both.name:44} {spelled(both)}, {ratio(both.median / ours.median)} x the single broker")
+    if theirs:
+        rocketmqs = figure("send, SYNC_MASTER and a slave, ASYNC_FLUSH", "/s", theirs, side=ROCKETMQ)
+        print(f"{'the same, RocketMQ':44} {spelled(rocketmqs)}")
+        print(ratio_line("SYNC_MASTER and a slave, beside RocketMQ's", both, rocketmqs))
 
 
 def _await_slave(master: DevProcess) -> None:
@@ -174,6 +193,9 @@ class ReplicatedDev:
         until(lambda: address in self._pids, f"the process id of {address} is said")
         return self._pids[address]
 
+    def revive(self, address: str) -> None:
+        """A killed broker starts again by itself."""
+
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
@@ -192,6 +214,8 @@ class SteadySender:
         self.acknowledged: list[tuple[float, int]] = []
         """(when the send began, number)."""
         self.failures = 0
+        self.failure = ""
+        """The last one."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -203,8 +227,9 @@ class SteadySender:
             began = time.perf_counter()
             try:
                 result = self._producer.send(Message(TOPIC, b"%d" % number))
-            except MQError:
+            except MQError as error:
                 self.failures += 1
+                self.failure = str(error)
                 time.sleep(0.01)
                 continue
             if result.status is SendStatus.SEND_OK:
@@ -223,31 +248,61 @@ class SteadySender:
         return {number for _, number in self.acknowledged}
 
 
-def failover(rounds: int, parent: Path) -> None:
+class Replicas(Protocol):
+    """Three replicas and their controller."""
+
+    ready: dict[str, str]
+
+    def replicas(self) -> tuple[str, int]: ...
+
+    def pid_of(self, address: str) -> int: ...
+
+    def revive(self, address: str) -> None: ...
+
+
+def failover(rounds: int, parent: Path, jars: Jars | None) -> None:
     store = Path(tempfile.mkdtemp(dir=parent, prefix="bench-failover-"))
-    dev = ReplicatedDev(store)
-    sender = SteadySender(dev.ready["namesrv"])
     try:
-        for name, number in (("killed", signal.SIGKILL), ("silent", signal.SIGSTOP)):
-            times = [_one_failover(dev, sender, number) for _ in range(rounds)]
-            made = figure(f"sends stand still, {name} master", "s", times, less_is_better=True)
-            p99 = sorted(times)[min(len(times) - 1, int(len(times) * 0.99))]
-            print(f"{made.name:44} {spelled(made)}, p99 {p99:.2f} s, {len(times)} rounds", flush=True)
-        acknowledged = sender.stop()
-        found = _read(dev.ready["namesrv"], acknowledged)
-        lost, twice = len(acknowledged - found.keys()), sum(each > 1 for each in found.values())
-        print(
-            f"{len(acknowledged):,} acknowledged, {sender.failures:,} sends failed, {lost} lost, {twice} stored twice"
-        )
-        if lost:
-            raise RuntimeError(f"{lost} acknowledged messages are lost")
+        dev = ReplicatedDev(store)
+        try:
+            ours = _failovers(dev, rounds, OURS)
+        finally:
+            dev.stop()
+        if jars is not None:
+            with rocketmq_replicas(jars, store / "rocketmq", TOPIC) as theirs:
+                for figures in zip(ours, _failovers(theirs, rounds, ROCKETMQ), strict=True):
+                    print(ratio_line(f"{figures[0].name}, beside RocketMQ's", *figures))
     finally:
-        sender.stop()
-        dev.stop()
         shutil.rmtree(store)
 
 
-def _one_failover(dev: ReplicatedDev, sender: SteadySender, number: signal.Signals) -> float:
+def _failovers(system: Replicas, rounds: int, side: str) -> list[Figure]:
+    sender = SteadySender(system.ready["namesrv"])
+    made = []
+    try:
+        for name, number in (("killed", signal.SIGKILL), ("silent", signal.SIGSTOP)):
+            times = [_one_failover(system, sender, number) for _ in range(rounds)]
+            made.append(
+                figure(f"sends stand still, {name} master", "s", times, side=side, less_is_better=True)
+            )
+            p99 = sorted(times)[min(len(times) - 1, int(len(times) * 0.99))]
+            label = f"{made[-1].name}, {side}"
+            print(f"{label:44} {spelled(made[-1])}, p99 {p99:.2f} s, {len(times)} rounds", flush=True)
+        acknowledged = sender.stop()
+        found = _read(system.ready["namesrv"], acknowledged)
+    finally:
+        sender.stop()
+    lost, twice = len(acknowledged - found.keys()), sum(each > 1 for each in found.values())
+    print(
+        f"{side}: {len(acknowledged):,} acknowledged, {sender.failures:,} sends failed, {lost} lost,"
+        f" {twice} stored twice"
+    )
+    if lost and side == OURS:
+        raise RuntimeError(f"{lost} acknowledged messages are lost")
+    return made
+
+
+def _one_failover(dev: Replicas, sender: SteadySender, number: signal.Signals) -> float:
     until(lambda: dev.replicas()[1] == 3, "all three replicas are in sync")
     time.sleep(1)
     master, _ = dev.replicas()
@@ -257,13 +312,15 @@ def _one_failover(dev: ReplicatedDev, sender: SteadySender, number: signal.Signa
     try:
         # The old master may have acknowledged a send that began before the signal.
         until(lambda: dev.replicas()[0] not in ("", master), "another master is elected")
-        until(lambda: sender.first_after(moment) is not None, "a message is acknowledged")
+        until(lambda: sender.first_after(moment) is not None, lambda: f"acknowledged: {sender.failure}")
         first = sender.first_after(moment)
         assert first is not None
         return first - moment
     finally:
         if number is signal.SIGSTOP:
             os.kill(pid, signal.SIGCONT)
+        else:
+            dev.revive(master)
 
 
 def _read(namesrv: str, wanted: set[int]) -> dict[int, int]:
@@ -288,16 +345,24 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=300_000, help="messages of 1 KB a run")
     parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--rocketmq", action="store_true", help="measure RocketMQ 5.5.0, too: needs Java")
     asked = parser.parse_args(arguments)
+    jars = None
+    if asked.rocketmq:
+        try:
+            jars = jar_cache.fetch()
+        except ToolMissing as missing:
+            parser.error(str(missing))
+        peer("RocketMQ 5.5.0", heap=f"{HEAP_MIB} MiB", allAckInSyncStateSet=True, minInSyncReplicas=2)
     parts = asked.parts.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
     if "rate" in parts:
-        rate(asked.count, asked.rounds, asked.store)
+        rate(asked.count, asked.rounds, asked.store, jars)
     if "catchup" in parts:
         catchup(asked.count, asked.rounds, asked.store)
     if "failover" in parts:
-        failover(asked.rounds, asked.store)
+        failover(asked.rounds, asked.store, jars)
 
 
 if __name__ == "__main__":

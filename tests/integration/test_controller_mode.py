@@ -18,13 +18,17 @@ import pytest
 from mqspark import Message, MessageExt, MessageQueue, Producer, SendStatus
 from mqspark.broker.replication.metadata import Metadata, Request
 from mqspark.errors import ConfigError, MQError, ProtocolError
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
+from mqspark_server.controlled_app import broker_app
 from mqspark_server.phases import Phase
+from mqspark_server.settings.settings import Layer, broker_settings
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, request_frame
-from tests.support.waiting import eventually
+from tests.support.scripted import Answer, Scripted
+from tests.support.waiting import eventually, eventually_async
 
 ALL = {0, 1, 2}
 Place = tuple[int, int]
@@ -62,6 +66,8 @@ def test_a_cluster_of_replicas_has_one_master_and_all_are_in_sync(tmp_path: Path
 def test_a_topic_that_no_slave_has_copied_yet_outlives_its_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """RocketMQ's new master does not know it (apache/rocketmq 9804)."""
+
     def none_again(metadata: Metadata) -> Generator[Request, Command, None]:
         raise ProtocolError("the test lets no more tables be copied")
         yield
@@ -85,6 +91,51 @@ def test_a_topic_that_no_slave_has_copied_yet_outlives_its_master(
             eventually(lambda: cluster.master not in (None, first))
         with Clients(cluster.namesrv) as clients:
             assert set(read_all(clients, topic, 3)) == {(number, 0) for number in range(3)}
+
+
+@pytest.mark.anyio
+async def test_a_leader_gets_heartbeats_again_after_its_connection_broke(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that only other controllers know, while a configured one is away: heartbeats go to every address all
+    the time, not to those that answered lately (apache/rocketmq 10812)."""
+
+    def answer(command: Command) -> Answer:
+        fields = {
+            RequestCode.CONTROLLER_GET_METADATA_INFO: {"controllerLeaderAddress": leader.address},
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: {"nextBrokerId": "1"},
+        }
+        return 0, fields.get(RequestCode(command.code), {}), b""
+
+    def beats(controller: Scripted) -> int:
+        return controller.codes().count(RequestCode.BROKER_HEARTBEAT)
+
+    monkeypatch.setattr("mqspark_server.controlled_app.ROLE_WAIT_S", 0.1)
+    leader, follower = Scripted(answer), Scripted(answer)
+    async with leader.serving(), follower.serving():
+        values = {
+            "enableControllerMode": "true",
+            "controllerAddr": f"127.0.0.1:9;{follower.address}",
+            "brokerHeartbeatInterval": "50",
+            "bindAddress": "127.0.0.1",
+            "brokerIP1": "127.0.0.1",
+            "listenPort": "0",
+            "haListenPort": "0",
+            "storePathRootDir": str(tmp_path),
+            "mappedFileSizeCommitLog": str(1 << 22),
+        }
+        app = broker_app(broker_settings({}, Layer("test", values), use_environment=False))
+        starting = asyncio.get_running_loop().create_task(app.start())
+        try:
+            await eventually_async(lambda: beats(leader) > 2 and beats(follower) > 2)
+            for controller in (leader, follower):
+                for writer in controller.writers:
+                    writer.close()
+                controller.asked.clear()
+            await eventually_async(lambda: beats(leader) > 2 and beats(follower) > 2, "heartbeats again")
+        finally:
+            await starting
+            await app.kill()
 
 
 def test_slaves_know_at_once_what_an_operator_changes(

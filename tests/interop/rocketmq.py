@@ -11,9 +11,13 @@ from tests.interop.jars import HERE, Jars
 from tests.support.clusters import Cluster, brokers_known_to, mqspark_cluster, write_conf
 from tests.support.jvm import with_classes_of
 from tests.support.processes import HOST, free_port, listens, process, set_options, wait_for_start
+from tests.support.remoting import ask
+from tests.support.waiting import eventually
 
 NAMESRV = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER = "org.apache.rocketmq.broker.BrokerStartup"
+CONTROLLER = "org.apache.rocketmq.controller.ControllerStartup"
+GET_METADATA = 1005
 EITHER = ["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))]
 """Parameters of a fixture that yields ``either_cluster``."""
 
@@ -143,6 +147,37 @@ def rocketmq_broker(
         yield Cluster(
             "rocketmq", namesrv, f"{HOST}:{port}", name, str(values["brokerClusterName"]), store, child.pid
         )
+
+
+@contextmanager
+def rocketmq_controller(
+    jars: Jars, folder: Path, settings: Mapping[str, object] | None = None
+) -> Iterator[str]:
+    """One controller of RocketMQ, which has its consensus (DLedger) with itself; its address."""
+    address = f"{HOST}:{free_port()}"
+    values = {
+        "controllerDLegerGroup": "group",
+        "controllerDLegerPeers": f"n0-{address}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": folder / "controller",
+        **(settings or {}),
+    }
+    folder.mkdir(parents=True)
+    conf = write_conf(folder / "controller.conf", values)
+    command = java_command(
+        jars,
+        CONTROLLER,
+        folder,
+        "-c",
+        str(conf),
+        heap_mib=256,
+        options=["-XX:TieredStopAtLevel=1"],
+    )
+    log = folder / "controller.out"
+    with process(command, log, env={"ROCKETMQ_HOME": str(folder)}, stop_signal=signal.SIGKILL) as child:
+        wait_for_start(lambda: listens(address), "controller", child, log)
+        eventually(lambda: ask(address, GET_METADATA).ext.get("isLeader") == "true", "a leader")
+        yield address
 
 
 @contextmanager

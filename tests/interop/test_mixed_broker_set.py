@@ -17,13 +17,12 @@ import pytest
 from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.errors import MQError
 from tests.interop.jars import Jars
-from tests.interop.rocketmq import java_command, rocketmq_broker
-from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, mqspark_namesrv, write_conf
-from tests.support.processes import HOST, free_port, listens, process, wait_for_start
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_controller
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 
-ELECT_MASTER, GET_METADATA, GET_SYNC_STATE_DATA = 1002, 1005, 1006
+ELECT_MASTER, GET_SYNC_STATE_DATA = 1002, 1006
 NAME, TOPIC = "mixed", "Mixed"
 THEIRS, OURS = 1, 2
 """Controller ids: RocketMQ's broker starts first."""
@@ -42,37 +41,14 @@ SETTINGS = {
 
 
 @contextmanager
-def rocketmq_controller(jars: Jars, folder: Path) -> Iterator[str]:
-    """One controller of RocketMQ, which has its consensus (DLedger) with itself; its address."""
-    address = f"{HOST}:{free_port()}"
-    values = {
-        "controllerDLegerGroup": "group",
-        "controllerDLegerPeers": f"n0-{address}",
-        "controllerDLegerSelfId": "n0",
-        "controllerStorePath": folder / "controller",
-        "scanNotActiveBrokerInterval": 1_000,
-    }
-    folder.mkdir(parents=True)
-    conf = write_conf(folder / "controller.conf", values)
-    command = java_command(
-        jars,
-        "org.apache.rocketmq.controller.ControllerStartup",
-        folder,
-        "-c",
-        str(conf),
-        heap_mib=256,
-        options=["-XX:TieredStopAtLevel=1"],
-    )
-    log = folder / "controller.out"
-    with process(command, log, env={"ROCKETMQ_HOME": str(folder)}, stop_signal=signal.SIGKILL) as child:
-        wait_for_start(lambda: listens(address), "controller", child, log)
-        eventually(lambda: ask(address, GET_METADATA).ext.get("isLeader") == "true", "a leader")
+def our_controller(jars: Jars, folder: Path) -> Iterator[str]:
+    with mqspark_controller(folder, scanNotActiveBrokerInterval=1_000) as (address, _):
         yield address
 
 
 @contextmanager
-def our_controller(jars: Jars, folder: Path) -> Iterator[str]:
-    with mqspark_controller(folder, scanNotActiveBrokerInterval=1_000) as (address, _):
+def their_controller(jars: Jars, folder: Path) -> Iterator[str]:
+    with rocketmq_controller(jars, folder, {"scanNotActiveBrokerInterval": 1_000}) as address:
         yield address
 
 
@@ -102,7 +78,7 @@ def in_sync(controller: str) -> set[int]:
 
 
 @pytest.mark.slow("Java brokers start; tests/integration/test_replica_set.py has our side of it")
-@pytest.mark.parametrize("start_controller", [our_controller, rocketmq_controller], ids=["ours", "rocketmqs"])
+@pytest.mark.parametrize("start_controller", [our_controller, their_controller], ids=["ours", "rocketmqs"])
 def test_each_is_the_master_of_the_other(
     jars: Jars, tmp_path: Path, start_controller: Callable[[Jars, Path], AbstractContextManager[str]]
 ) -> None:

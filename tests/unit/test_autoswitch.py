@@ -31,6 +31,7 @@ from mqspark.protocol.autoswitch import (
     epoch_data_head,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.record import decode_records
 from tests.unit.broker_kit import PULL, SEND, Bench, ManualClock, pull_ext, send_ext
 from tests.unit.test_slave_metadata import one_round
 
@@ -339,6 +340,25 @@ def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path, benches
     assert saved.read_bytes() == lost
 
 
+def test_a_new_master_gives_no_offset_twice(tmp_path: Path, benches: list[Bench]) -> None:
+    """Nor that of a message above what was confirmed when it took over (apache/rocketmq 7689)."""
+    one, two = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
+    benches += [one, two]
+    send(one, 30)
+    with joined(one, two) as pair:
+        agree_on_set(one, {1, 2})
+        send(one, 20)
+        while out := pair.replica.data(1 << 20):  # without what is confirmed by then
+            pair.follower.received(b"".join(out))
+            two.broker.turn()
+            two.housekeeping()
+    assert replicas_of(two).confirmed < two.store.max_physical_offset
+    change_part(two, 2, 2, 2)
+    send(two, 10)
+    offsets = [record.queue_offset for record in decode_records(log_of(two))]
+    assert offsets == list(range(60))
+
+
 def test_a_start_shows_nothing_before_it_is_known_to_be_confirmed(
     tmp_path: Path, benches: list[Bench]
 ) -> None:
@@ -544,6 +564,7 @@ def test_everybody_who_may_become_the_master_must_have_a_message(
 
 
 def test_a_set_counts_from_when_it_is_asked_for(tmp_path: Path, benches: list[Bench]) -> None:
+    """The answer of a controller that has grown it may be lost with the master (apache/rocketmq 5663)."""
     """The controller may have put the new set in force before its answer arrives, or never answers."""
     master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
     benches += [master, slave]

@@ -243,6 +243,7 @@ def test_the_time_in_which_the_controller_stood_still_is_nobodys_silence(trio: C
 
 
 def test_after_a_restart_the_master_has_time_to_be_heard(trio: ControllerBench) -> None:
+    """And is replaced if it never is: it may have died with the controller (apache/rocketmq 5712)."""
     before = trio.info()
     trio.reopen()
     assert trio.info() == before
@@ -253,6 +254,20 @@ def test_after_a_restart_the_master_has_time_to_be_heard(trio: ControllerBench) 
     assert trio.info() == before
     trio.advance(NOT_ALIVE_MS, 2)
     assert trio.info() == (2, 2, {2}, 3)
+
+
+def test_a_broker_that_registers_is_given_no_dead_master(trio: ControllerBench) -> None:
+    """It is elected itself, if it belongs to the set (apache/rocketmq 5631)."""
+    assert trio.alter(1, 1, {1, 2}, 2).code == 0
+    for number in (3, 2, 1):
+        trio.die(number)
+    for number, code in ((3, Code.CONTROLLER_ELECT_MASTER_FAILED), (2, Code.SUCCESS)):
+        trio.brokers[number] = trio.connect()
+        assert "masterBrokerId" not in trio.register(number).ext
+        trio.heartbeat(number)
+        assert trio.elect(number).code == code
+    assert trio.info()[0] == 2
+    assert trio.register(3).ext["masterAddress"] == address(2)
 
 
 def test_one_connection_of_a_broker_ends_while_another_lives(trio: ControllerBench) -> None:
@@ -656,6 +671,7 @@ def test_a_controller_of_several_answers_while_its_lease_holds() -> None:
 
 
 def test_a_controller_knows_who_is_alive_before_it_leads() -> None:
+    """A master that died with the leader is replaced by the next one (apache/rocketmq 5712)."""
     clock = ManualClock()
     core = ElectedController(ControllerConfig(**ETCD), clock, "me:1")
     replicas = {str(number): {"address": f"h{number}:1", "checkCode": "x"} for number in (1, 2)}
