@@ -7,7 +7,7 @@ FETCHED := $(VENV)/.fetched
 # More than cores: many tests wait.
 WORKERS ?= 4
 
-.PHONY: demo notebooks test test-all bench lint fmt setup clean
+.PHONY: demo notebooks test test-all bench lint fmt setup install clean
 
 setup: $(READY) $(FETCHED)
 
@@ -46,6 +46,10 @@ test-all: $(READY) $(FETCHED)
 # Runs the notebooks anew and keeps their outputs.
 notebooks: $(READY)
 	$(BIN)/python notebooks/execute.py
+
+# /opt/mqspark and the files of its services: docs/operations.md.
+install:
+	conf/install.sh --python $(PYTHON)
 
 demo: $(READY)
 	$(BIN)/python notebooks/flights_demo.py
