@@ -147,6 +147,27 @@ def test_while_another_compacts_the_log_stays(tmp_path: Path, monkeypatch: pytes
         assert read_all(broker) == values
 
 
+@pytest.mark.slow("several runs; tests/unit/test_compactor.py shows the same without a broker")
+def test_a_wrong_entry_of_a_queue_costs_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run stops before it, the broker corrects it, the next run takes its record. Until then the log stays: first
+    because compaction is off."""
+    monkeypatch.setattr(compactduty, "BUSY_MS", 100)
+    with Broker(store=tmp_path, settings=SETTINGS | {"enableCompaction": False}) as broker:
+        values = fill(broker)
+        eventually(lambda: duty(broker).runs >= 1, "a run has measured")
+        assert (duty(broker).queues, log_begin(broker)) == (0, 0)
+        with next((broker.store_path / "consumequeue" / TOPIC / "0").iterdir()).open("r+b") as file:
+            file.seek(OLD // 2 * 20)
+            file.write(b"\x00\x00\x00\x00\x00\x00\x7f\x01")
+        with AdminClient(broker.namesrv) as admin:
+            admin.update_broker_config(broker.address, {"enableCompaction": "true"})
+        expired(broker)
+        assert read_all(broker) == values
+        store = broker.apps[0].store
+        assert store is not None
+        assert [found["kind"] for found in store.damages.as_dicts(9)] == ["queue.differs"]
+
+
 SLOW_CHILD = """
 import time
 from mqspark_server.compacting import compactchild

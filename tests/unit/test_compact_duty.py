@@ -146,3 +146,41 @@ def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
     assert cleaned() > 2 * 4096
     assert store.compact_duty.held_segments == 0
     store.close()
+
+
+def test_at_the_hard_mark_messages_are_refused_and_the_reason_names_what_is_held(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store = opened(
+        tmp_path, clock, files, disk_space_clean_forcibly_ratio=85, disk_space_warning_level_ratio=90
+    )
+    store.compact_duty.topics = lambda: ["C"]
+    for _ in range(100):
+        put(store, "C", 0, b"x" * 300, b"KEYS\x01k\x02")
+        flush(store)
+    files.used_percent = 95.0
+
+    def cleaned() -> int:
+        for _ in range(3):
+            clock.now += 10_000
+            checkpoint(store)
+        return store.min_physical_offset
+
+    assert cleaned() == 0
+    assert "segments wait for their compaction (deleteCompactedOnly)" in (store.disk_full or "")
+    end = store.compact_duty.due()
+    assert end is not None
+    store.compact_duty.finished(end, end, 1, 1, None)
+    assert cleaned() > 0
+    assert "deleteCompactedOnly" not in (store.disk_full or "")
+    store.config.delete_compacted_only = False  # the way out, without a restart
+    store.compact_duty.topics = lambda: ["C", "New"]
+    begin = store.min_physical_offset
+    for _ in range(30):
+        files.used_percent = 10.0
+        store.cleaner.full = None
+        put(store, "New", 0, b"x" * 300, b"KEYS\x01k\x02")
+        flush(store)
+    files.used_percent = 95.0
+    assert cleaned() > begin
+    store.close()

@@ -75,6 +75,8 @@ _MAX_CHECKED = 4096
 _LOOK_MS = 1000
 """How long the content of ``current`` is cached."""
 _WRITE_BYTES = 1 << 20
+_SYNC_BYTES = 64 << 20
+"""A generation is synced in steps: the syncs of a broker on the same disk wait for what one sync has to write."""
 _PHYSICAL_OFFSET = struct.Struct(">q")
 _PHYSICAL_OFFSET_AT = 28
 """Offset in a record."""
@@ -452,7 +454,7 @@ class GenerationWriter:
 class _Growing:
     """A file that is written sequentially, a MiB at a time."""
 
-    __slots__ = ("__weakref__", "_buffer", "_fd", "_files", "_length", "close")
+    __slots__ = ("__weakref__", "_buffer", "_fd", "_files", "_length", "_synced", "close")
 
     def __init__(self, files: FileLayer, path: Path) -> None:
         self._files = files
@@ -460,7 +462,7 @@ class _Growing:
         self.close = weakref.finalize(self, files.close, self._fd)
         files.set_length(self._fd, 0)  # left from an earlier attempt
         self._buffer = bytearray()
-        self._length = 0
+        self._length = self._synced = 0
 
     def write(self, data: bytes | memoryview) -> None:
         self._buffer += data
@@ -471,6 +473,9 @@ class _Growing:
         self._files.write(self._fd, self._buffer, self._length)
         self._length += len(self._buffer)
         self._buffer = bytearray()
+        if self._length - self._synced >= _SYNC_BYTES:
+            self._files.sync(self._fd)
+            self._synced = self._length
 
     def finish(self) -> None:
         self._write()

@@ -6,6 +6,7 @@ report as the last line. It ends with its standard input: when the broker is gon
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -25,7 +26,8 @@ _ALIVE_S = 1.0
 
 
 def main() -> None:
-    os.nice(_NICE)
+    with contextlib.suppress(OSError):  # where that is forbidden, the process is as important as its broker
+        os.nice(_NICE)
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=CompactTask)
     threading.Thread(target=_end_with_the_broker, daemon=True).start()
     said_s = time.monotonic()
