@@ -16,17 +16,22 @@ from tests.support.schedule import Scheduling, group_of, is_late, seconds_of
 # `make test-all` draws many new ones (--hypothesis-profile=thorough). No deadlines and no check of the time that draws
 # take: beside a JVM on few cores any example may wait. Tests take their number of examples from `tests.support.draws`.
 settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", settings.get_profile("thorough"), derandomize=True, max_examples=25)
+settings.register_profile("same", settings.get_profile("thorough"), derandomize=True, max_examples=20)
 settings.load_profile("same")
+
+GC_THRESHOLDS = (20_000, 10, 50)
+"""Large: what a test makes dies young, and a full collection takes a fifth of a second beside thousands of tests."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collecting makes only what stays: a sixth of its time would be garbage collections that find nothing."""
+    """Collects the tests without garbage collections and freezes them: they live until the end."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
 
 

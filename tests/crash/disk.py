@@ -582,8 +582,8 @@ class Power:
         return bytes(content)
 
     def choices(self, limit: int, chance: random.Random) -> Iterator[Choice]:
-        """All of them when they are no more than ``limit``. Else: everything there; nothing there; each thing alone
-        missing; each thing alone there; then by chance, up to the limit."""
+        """All of them when they are no more than ``limit``. Else ``limit`` of them: everything there; nothing there;
+        some things alone missing or alone there; then by chance."""
         keys, counts = list(self.unsettled), list(self.unsettled.values())
         total = 1
         for count in counts:
@@ -594,24 +594,27 @@ class Power:
             for versions in itertools.product(*map(range, counts)):
                 yield dict(zip(keys, versions, strict=True))
             return
+        yield from itertools.islice(self._some_choices(keys, counts, limit, chance), limit)
+
+    def _some_choices(
+        self, keys: list[Any], counts: list[int], limit: int, chance: random.Random
+    ) -> Iterator[Choice]:
         yield {}
         nothing = dict.fromkeys(keys, 0)
         yield nothing
-        done = 2
         singles = list(range(len(keys)))
         chance.shuffle(singles)
-        for index in singles[: max((limit - done) // 3, 1)]:
-            yield {keys[index]: chance.randrange(counts[index] - 1)}
-            yield {**nothing, keys[index]: 1 + chance.randrange(counts[index] - 1)}
-            done += 2
-        while done < limit:
+        for index in singles[: max((limit - 2) // 3, 1)]:
+            missing = {keys[index]: chance.randrange(counts[index] - 1)}
+            there = {**nothing, keys[index]: 1 + chance.randrange(counts[index] - 1)}
+            yield from chance.sample([missing, there], 2)
+        while True:
             # Mostly there, mostly missing, or half and half.
-            there = chance.choice((0.1, 0.5, 0.9))
+            share = chance.choice((0.1, 0.5, 0.9))
             yield {
-                key: count - 1 if chance.random() < there else chance.randrange(count - 1)
+                key: count - 1 if chance.random() < share else chance.randrange(count - 1)
                 for key, count in zip(keys, counts, strict=True)
             }
-            done += 1
 
 
 def _apply(

@@ -145,9 +145,10 @@ class Run:
         acked: set[int] = set()
         now_ms = START_MS
         seen = set()
+        chance = random.Random(1)
         for event in [*self.files.events, None]:
             is_sync = event is None or isinstance(event, Synced | DirectorySynced)
-            for choice in power.choices(limit, random.Random(1)) if is_sync else ():
+            for choice in power.choices(limit, chance) if is_sync else ():
                 tree = power.image(choice)
                 name = (digest(tree), len(acked))
                 if name not in seen:
@@ -175,13 +176,13 @@ SEEDS = [0, 1, *(pytest.param(seed, marks=MORE) for seed in range(2, 6))]
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_acknowledged_is_delivered_after_a_power_cut(seed: int) -> None:
-    check_images(Run(seed, 22, stops=bool(seed % 2)))
+    check_images(Run(seed, 16, stops=bool(seed % 2)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nor_is_anything_lost_when_the_clock_goes_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqspark.broker.timer.timers.BATCH_MESSAGES", 1)  # it finds slots half delivered
-    check_images(Run(seed, 22, stops=bool(seed % 2), is_steady=False))
+    check_images(Run(seed, 16, stops=bool(seed % 2), is_steady=False))
 
 
 def check_images(run: Run) -> None:
@@ -195,7 +196,8 @@ def check_images(run: Run) -> None:
             assert stored_ms >= run.due_ms[number], f"image {count}: {number} came early"
         crash(machine.store)
         count += 1
-    assert count > 150, count
+    print(f"{count} images")
+    assert count > 100, count
 
 
 @pytest.mark.parametrize("batch", [1, 512])

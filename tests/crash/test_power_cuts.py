@@ -40,11 +40,11 @@ MORE = pytest.mark.slow("more images; the same with fewer is the fast twin")
 
 
 @pytest.mark.parametrize(
-    ("seed", "limit", "at_least"),
-    [(1, 3, 150), *(pytest.param(seed, 16, 480, marks=MORE) for seed in (1, 2, 3))],
+    ("seed", "rounds", "limit", "at_least"),
+    [(1, 12, 3, 220), *(pytest.param(seed, 16, 16, 480, marks=MORE) for seed in (1, 2, 3))],
 )
-def test_a_power_cut_at_any_sync(seed: int, limit: int, at_least: int) -> None:
-    assert_images(everyday(True, seed, 16), limit, at_least=at_least)
+def test_a_power_cut_at_any_sync(seed: int, rounds: int, limit: int, at_least: int) -> None:
+    assert_images(everyday(True, seed, rounds), limit, at_least=at_least)
 
 
 VARIANTS = {
@@ -55,17 +55,21 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize(("limit", "at_least"), [(2, 60), pytest.param(12, 300, marks=MORE)])
-def test_a_power_cut_with_other_files(name: str, limit: int, at_least: int) -> None:
-    assert_images(everyday(True, 6, 10, **VARIANTS[name]), limit, at_least=at_least)
+@pytest.mark.parametrize(
+    ("rounds", "limit", "at_least"), [(6, 3, 110), pytest.param(10, 12, 300, marks=MORE)]
+)
+def test_a_power_cut_with_other_files(name: str, rounds: int, limit: int, at_least: int) -> None:
+    assert_images(everyday(True, 6, rounds, **VARIANTS[name]), limit, at_least=at_least)
 
 
-@pytest.mark.parametrize(("limit", "at_least"), [(3, 180), pytest.param(16, 520, marks=MORE)])
-def test_a_power_cut_while_old_segments_are_deleted(limit: int, at_least: int) -> None:
-    assert_images(retention(True, 1, 16), limit, at_least=at_least)
+@pytest.mark.parametrize(
+    ("rounds", "limit", "at_least"), [(12, 3, 260), pytest.param(16, 16, 520, marks=MORE)]
+)
+def test_a_power_cut_while_old_segments_are_deleted(rounds: int, limit: int, at_least: int) -> None:
+    assert_images(retention(True, 1, rounds), limit, at_least=at_least)
 
 
-@pytest.mark.parametrize(("sample", "at_least"), [(3, 40), pytest.param(20, 300, marks=MORE)])
+@pytest.mark.parametrize(("sample", "at_least"), [(3, 60), pytest.param(20, 300, marks=MORE)])
 def test_a_second_power_cut_in_the_recovery(sample: int, at_least: int) -> None:
     script = everyday(True, 4, 12)
     chance = random.Random(4)

@@ -36,6 +36,15 @@ def collecting() -> Iterator[tuple[Collector, asyncio.AbstractEventLoop]]:
         loop.close()
 
 
+@pytest.fixture(autouse=True)
+def _thresholds_of_a_broker() -> Iterator[None]:
+    """Python's own: the tests have larger ones, see tests/conftest.py."""
+    usual = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*usual)
+
+
 def visited() -> int:
     """How many objects the next full collection visits."""
     return len(gc.get_objects())
