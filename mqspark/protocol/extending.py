@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, ParamSpec, TypeVar
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.clock import Clock
+from mqspark.config import INT32_MAX
 from mqspark.extensions import (
     AuthenticationProvider,
     ConsumeHook,
@@ -40,6 +41,8 @@ SLOW_MS = 100
 MAX_AWAITED_BYTES = 64 << 20
 """Of requests whose answers extensions wait for."""
 _PREFIX = struct.Struct(">iI")
+
+_log = sparing(__name__)
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -78,8 +81,7 @@ class Loaded(Generic[R]):
             return function(*args, **kwargs)
         except RefusedByExtension as refusal:
             counts.refusals += 1
-            code = int(refusal.code) or ResponseCode.NO_PERMISSION  # 0 would be a success
-            raise Refusal(code, printable(str(refusal.remark))) from None
+            raise Refusal(_code_of(refusal), printable(str(refusal.remark))) from None
         except Exception:
             counts.errors += 1
             self._log.exception("extension %s failed in %s", counts.name, _name(function))
@@ -112,6 +114,13 @@ class Loaded(Generic[R]):
             return self.ask(function, *args, **kwargs)
         except Exception:
             return None  # counted and logged
+
+
+def _code_of(refusal: RefusedByExtension) -> int:
+    """Whatever an extension gives as a code, it is no success."""
+    code = refusal.code
+    is_code = isinstance(code, int) and 0 < code <= INT32_MAX
+    return int(code) if is_code else ResponseCode.NO_PERMISSION
 
 
 def _name(function: Callable[..., object]) -> str:
@@ -192,9 +201,12 @@ class TappedSession(Session):
         return waiting
 
     def _look(self, buffers: Iterable[bytes | memoryview]) -> None:
-        for answer in _answers(buffers):
-            for each in self._take(answer.command.opaque):
-                each.answered(answer)
+        try:
+            for answer in _answers(buffers):
+                for each in self._take(answer.command.opaque):
+                    each.answered(answer)
+        except Exception:  # whoever sends has to go on, for example with the answers to others
+            _log.exception("extensions are not told of an answer to %s", self.peer)
 
 
 def _answers(buffers: Iterable[bytes | memoryview]) -> Iterator[Answer]:

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -300,13 +301,23 @@ def test_an_error_of_the_authentication_provider_lets_nobody_in(tmp_path: Path) 
     bench.close()
 
 
-def test_a_refusal_is_never_a_success() -> None:
-    class Zero(RpcHook):
+@pytest.mark.parametrize("code", [0, -1, 1 << 40, None, "13"])
+def test_a_refusal_is_never_a_success(code: Any) -> None:
+    class Odd(RpcHook):
         def before_request(self, request: RpcRequest, body: bytes | memoryview) -> None:
-            raise RefusedByExtension("no", 0)
+            raise RefusedByExtension("no", code)
 
-    _, _, peer = namesrv_peer(extensions=having(Zero()))
+    _, _, peer = namesrv_peer(extensions=having(Odd()))
     assert peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO).code == ResponseCode.NO_PERMISSION
+
+
+def test_what_cannot_be_read_of_an_answer_is_sent_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    forget()
+    session = TappedSession(1, "127.0.0.1", 1, [])
+    session.expect(1, lambda answer: None, 10, Extensions(ManualClock()).ledger)
+    session.send(b"no frame")
+    assert session.take() == [b"no frame"]
+    assert "extensions are not told of an answer" in caplog.text
 
 
 def test_a_slow_extension_is_named(caplog: pytest.LogCaptureFixture) -> None:
