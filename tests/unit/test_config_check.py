@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from mqspark.errors import ConfigError
 from mqspark_server.commands.administration.config_cli import config
+from tests.support.extension_examples import install_examples
 
 
 def check(*arguments: str) -> tuple[dict[str, tuple[str, str]], str]:
@@ -61,3 +62,15 @@ def test_a_wrong_file_is_refused_with_its_name(tmp_path: Path, line: str) -> Non
     file.write_text(line)
     with pytest.raises(ConfigError, match=r"mine\.conf"):
         check(str(file), "--set", "allowAnonymous=true")
+
+
+@pytest.mark.parametrize("key", ["extensions", "messageStorePlugIn"])
+def test_an_extension_that_is_not_installed_is_named_and_none_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    install_examples(tmp_path, "unasked = no_such_module:Unasked\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    given = ("conf/broker.toml", "--set", "allowAnonymous=true", "--set")
+    assert check(*given, f"{key}=unasked")[0][key] == ("unasked", "")
+    with pytest.raises(ConfigError, match=f"{key}=mispelt: no installed package"):
+        check(*given, f"{key}=mispelt")

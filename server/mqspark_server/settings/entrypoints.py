@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError
@@ -17,7 +17,7 @@ from mqspark.extensions import AuthenticationProvider, StoreObserver
 from mqspark.logs import printable
 from mqspark.protocol.extending import EVERY_ROLE, Extensions
 
-__all__ = ["GROUP", "load_extensions"]
+__all__ = ["GROUP", "find_extensions", "load_extensions"]
 
 GROUP = "mqspark.extensions"
 MAX_NAME = 100
@@ -61,6 +61,15 @@ def load_extensions(
     return found if loaded else None
 
 
+def find_extensions(names: str, *, observers: str = "", provider: str = "") -> None:
+    """Raises ConfigError unless there is an entry point of each name; runs none of them. The parameters are those of
+    ``load_extensions``."""
+    given = {"extensions": names, "messageStorePlugIn": observers, "authenticationProvider": provider}
+    for key, text in given.items():
+        for name in _names(text, key):
+            _find(name, key)
+
+
 def _names(text: str, key: str) -> list[str]:
     names = [word.strip() for word in text.split(",") if word.strip()]
     for name in names:
@@ -69,7 +78,7 @@ def _names(text: str, key: str) -> list[str]:
     return names
 
 
-def _load(name: str, key: str) -> object:
+def _find(name: str, key: str) -> EntryPoint:
     """Raises ConfigError."""
     if len(name) > MAX_NAME or _NAME.fullmatch(name) is None:
         raise ConfigError(f"{key}={printable(name, MAX_NAME)}: this is no name of an entry point", key=key)
@@ -82,11 +91,17 @@ def _load(name: str, key: str) -> object:
     if len({point.value for point in found}) > 1:
         values = ", ".join(sorted(point.value for point in found))
         raise ConfigError(f"{key}={name}: several packages have it: {values}", key=key)
+    return found[0]
+
+
+def _load(name: str, key: str) -> object:
+    """Raises ConfigError."""
+    point = _find(name, key)
     try:
-        extension: object = found[0].load()()
+        extension: object = point.load()()
     except Exception as error:
         raise ConfigError(
-            f"{key}={name}: {found[0].value} cannot be loaded: {type(error).__name__}: {printable(str(error))}",
+            f"{key}={name}: {point.value} cannot be loaded: {type(error).__name__}: {printable(str(error))}",
             key=key,
         ) from error
     for attribute in dir(type(extension)):

@@ -143,6 +143,7 @@ def _parts_of(kind: str, layers: Sequence[Layer]) -> tuple[Any, list[Any]]:
 @click.option("-o", "--output", type=click.Choice(FORMATS), help="How to print.  [default: table]")
 def config_check(file: str, kind: str | None, assigned: tuple[str, ...], output: str | None) -> None:
     """Whether a server would start with a settings file, and what it changes. Asks no server."""
+    from mqspark_server.settings.entrypoints import find_extensions
     from mqspark_server.settings.settings import consent_to_anonymous, file_layer, override_layer
 
     path = Path(file)
@@ -150,6 +151,11 @@ def config_check(file: str, kind: str | None, assigned: tuple[str, ...], output:
         kind = path.stem if path.stem in ("namesrv", "controller") else "broker"
     layers = [file_layer(path), override_layer(assigned)]
     settings, parts = _parts_of(kind, layers)
+    find_extensions(
+        settings.server.extensions,
+        observers=settings.broker.message_store_plug_in if kind == "broker" else "",
+        provider=settings.auth.authentication_provider,
+    )
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
     defaults = _properties(*_parts_of(kind, [])[1])
     rows = [
