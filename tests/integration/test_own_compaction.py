@@ -12,12 +12,13 @@ import pytest
 
 from mqspark import AdminClient, LitePullConsumer, Message, Producer
 from mqspark.message import MessageQueue
+from mqspark.record import decode_records
 from mqspark.store.compaction.compacted import COMPACT_LOCK
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.compactor import CompactTask
 from mqspark.store.upkeep import compactduty
 from mqspark.store.upkeep.compactduty import CompactDuty
-from mqspark.testing import Broker
+from mqspark.testing import Broker, Cluster
 from mqspark_server.compacting import compactrunner
 from tests.support import web
 from tests.support.processes import start, stop
@@ -34,7 +35,7 @@ OLD = 20
 """Keys with one value, at the begin of the log."""
 
 
-def fill(broker: Broker, count: int = 300) -> dict[str, bytes]:
+def fill(broker: Cluster, count: int = 300) -> dict[str, bytes]:
     """The last value of each key."""
     with AdminClient(broker.namesrv) as admin:
         admin.create_topic(TOPIC, queues=1, attributes={"cleanup.policy": "COMPACTION"})
@@ -47,8 +48,8 @@ def fill(broker: Broker, count: int = 300) -> dict[str, bytes]:
     return values
 
 
-def log_begin(broker: Broker) -> int:
-    store = broker.apps[0].store
+def log_begin(broker: Cluster, number: int = 0) -> int:
+    store = broker.apps[number].store
     assert store is not None
     return broker.call(lambda: store.log_bounds(TOPIC, 0)[0])
 
@@ -166,6 +167,27 @@ def test_a_wrong_entry_of_a_queue_costs_no_value(tmp_path: Path, monkeypatch: py
         store = broker.apps[0].store
         assert store is not None
         assert [found["kind"] for found in store.damages.as_dicts(9)] == ["queue.differs"]
+
+
+@pytest.mark.slow(
+    "two brokers compact; a slave differs from a master in nothing but where its log comes from"
+)
+def test_a_slave_compacts_its_own_copy(tmp_path: Path) -> None:
+    with Cluster(slaves=1, store=tmp_path, settings=SETTINGS) as cluster:
+        values = fill(cluster)
+        eventually(lambda: log_begin(cluster, 1) > 2 * OLD, "the slave's log expired")
+        store = cluster.apps[1].store
+        assert store is not None
+        eventually(
+            lambda: cluster.call(lambda: store.max_offset(TOPIC, 0)) == 300, "the slave to have everything"
+        )
+        found, offset = {}, 0
+        while offset < 300:
+            got = cluster.call(lambda at=offset: store.get(TOPIC, 0, at, 32, 1 << 20))
+            for message in (each for buffer in got.buffers for each in decode_records(bytes(buffer))):
+                found[message.keys or ""] = message.body
+            offset = got.next_offset
+        assert found == values
 
 
 SLOW_CHILD = """
