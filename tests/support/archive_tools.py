@@ -18,12 +18,12 @@ PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 def archive_log(store: Path, url: str, broker: str = "dev", *, low: int = 0, end: int | None = None) -> int:
     """Archive the log from ``low`` on; ``end``: a position at which a record begins. Returns where the archive ends."""
     log = find_log(str(store / "commitlog"))
-    adds, high = [], low
+    adds, manifests, high = [], [], low
     for unit in plan_units(log, low, end, cut_at=[]):
         done = archive_unit(UnitTask(unit, broker, None, url))
         if done.manifest.high <= done.manifest.low:
             continue
-        done.manifest.save(url)
+        manifests.append(done.manifest)
         high = done.manifest.high
         adds += [
             {
@@ -50,4 +50,6 @@ def archive_log(store: Path, url: str, broker: str = "dev", *, low: int = 0, end
         version += 1
     actions = [PROTOCOL, *adds] if not version else adds
     write_bytes(name, "\n".join(map(json.dumps, actions)).encode() + b"\n")
+    for manifest in manifests:  # last, as the job does: a broker may look at the archive meanwhile
+        manifest.save(url)
     return high
