@@ -56,7 +56,7 @@ SECONDS = {
     "tests/security/test_unread.py": 40,
     "tests/security/test_scrub.py": 40,
     "tests/crash/test_sigkill.py": 15,
-    "tests/security/test_fuzz.py": 35,
+    "tests/security/test_fuzz.py": 10,
     "tests/integration/test_controller_mode.py": 40,
     "tests/integration/test_cli.py": 25,
     "tests/integration/test_auth.py": 20,

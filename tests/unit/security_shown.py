@@ -282,11 +282,11 @@ SHOWN: dict[str, list[Shown]] = {
             ),
         ),
         Shown(
-            "fuzzing, ten minutes a target, also guided by atheris, with a kept corpus",
+            "fuzzing, ten minutes in all targets, also guided by atheris, with a kept corpus",
             (
-                f"{FUZZ}::ten_minutes_of_a_target",
+                f"{FUZZ}::its_part_of_ten_minutes",
                 f"{FUZZ}::guided_by_what_code_is_reached",
-                f"{FUZZ}::what_was_found_before",
+                f"{FUZZ}::what_was_found_before_and_a_moment_more",
             ),
         ),
         Shown(

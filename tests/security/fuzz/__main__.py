@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.security.fuzz.cases import Chance
 from tests.security.fuzz.kinds import Target
@@ -17,12 +18,19 @@ from tests.security.fuzz.targets import TARGETS
 MAX_FINDINGS = 20
 
 
-def fuzz(target: Target, seed: int, seconds: float, findings: Path | None = None) -> list[str]:
-    """Run a target for a time; what it did wrong. Files of the cases go to ``findings``."""
+def fuzz(
+    target: Target,
+    seed: int,
+    seconds: float,
+    findings: Path | None = None,
+    known: Mapping[str, bytes] = MappingProxyType({}),
+) -> list[str]:
+    """Run the ``known`` cases, which have names, and then new ones for a time; what the target did wrong. Files of new
+    cases go to ``findings``."""
     chance = Chance(seed)
-    stories: list[str] = []
     count = 0
     with target.open():
+        stories = [f"{name}: {story}" for name, case in known.items() if (story := target.run(case))]
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and len(stories) < MAX_FINDINGS:
             case = target.make(chance)
@@ -43,15 +51,6 @@ def fuzz(target: Target, seed: int, seconds: float, findings: Path | None = None
             f"{target.measures()}",
             flush=True,
         )
-    return stories
-
-
-def replay(target: Target, cases: Mapping[str, bytes]) -> list[str]:
-    """Cases by name, one after the other in one process, which costs the most; what they did wrong."""
-    with target.open():
-        stories = [f"{name}: {story}" for name, case in cases.items() if (story := target.run(case))]
-        if story := target.verdict():
-            stories.append(story)
     return stories
 
 

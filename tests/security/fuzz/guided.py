@@ -1,16 +1,16 @@
 """The decoders under atheris, which changes bytes until they reach new code:
 
-    python -m tests.security.fuzz.guided TARGET [--seconds 600] [--findings DIR]
+    python -m tests.security.fuzz.guided TARGET [--seconds 600] [--findings DIR] [--corpus DIR]
 
 It begins with the cases in ``corpus``. Exit code 0: nothing was found. A finding is a file in DIR; as
-``corpus/TARGET-NAME.case`` it is replayed by every run of the tests. Needs the package atheris.
+``corpus/TARGET-NAME.case`` it is replayed by every run of the tests. The corpus of the package never grows by itself:
+what reaches new code is kept in a working copy. Needs the package atheris.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -29,9 +29,11 @@ def main() -> None:
     parser.add_argument("target", choices=decoders)
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--findings", type=Path, default=Path("findings"))
+    parser.add_argument("--corpus", type=Path, default=Path("working-corpus"), help="grows while it runs")
     arguments = parser.parse_args()
     arguments.findings.mkdir(parents=True, exist_ok=True)
-    corpus = Path(tempfile.mkdtemp())  # libFuzzer ends the process, so nothing is left to remove it
+    corpus = arguments.corpus  # libFuzzer ends the process, so the caller removes it
+    corpus.mkdir(parents=True, exist_ok=True)
     for path in CORPUS.glob(f"{arguments.target}-*.case"):
         (corpus / path.name).write_bytes(path.read_bytes())
     target = decoders[arguments.target](corpus)

@@ -48,16 +48,18 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.record import decode_records
 from mqspark.testing import Broker, FakeClock
+from mqspark_server import diskwork
+from mqspark_server.web.api import store_report
 from tests.security.fuzz import cases
 from tests.security.fuzz.cases import Chance
 from tests.security.fuzz.decoders import DECODERS
 from tests.security.fuzz.kinds import Decoding, Finding, Target
 from tests.security.fuzz.victims import GROWTH_BYTES, Probe, Victim, http_get, running
-from tests.support import protocol_classes, web
+from tests.support import protocol_classes
 from tests.support.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.store_tools import copy_store
 
-__all__ = ["TARGETS"]
+__all__ = ["TARGETS", "Served"]
 
 HEADERS = [*protocol_classes.HEADERS.values()]
 BODIES = [*protocol_classes.BODIES.values()]
@@ -142,14 +144,15 @@ class Bodies(Decoding):
 # --- servers ------------------------------------------------------------------------------------------------
 
 
-class _Served(Target):
+class Served(Target):
     """Cases go to a server beside an honest peer."""
 
     kind = "broker"
-    settings: tuple[str, ...] = ()
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.lent: Victim | None = None
+        """A server that others use as well; None: it starts one of its own."""
         self.victim: Victim | None = None
         self.probe: Probe | None = None
         self._cases = 0
@@ -158,15 +161,14 @@ class _Served(Target):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        with running(self.kind, self.folder / self.name, *self.settings) as victim:
+        with contextlib.ExitStack() as stack:
+            victim = self.lent or stack.enter_context(running(self.kind, self.folder / self.name))
             self.victim = victim
             self.prepare()
             self.probe = Probe(victim, self.kind)
             self.probe.start()
-            try:
-                yield
-            finally:
-                self.probe.stop()
+            stack.callback(self.probe.stop)
+            yield
 
     def prepare(self) -> None:
         """Before the first case."""
@@ -210,7 +212,7 @@ class _Served(Target):
         )
 
 
-class Requests(_Served):
+class Requests(Served):
     """Every request code with hostile fields and bodies to a broker."""
 
     name = "requests"
@@ -250,7 +252,7 @@ PATHS = [
 ]  # fmt: skip
 
 
-class Http(_Served):
+class Http(Served):
     """Requests over HTTP, well-formed and not."""
 
     name = "http"
@@ -337,6 +339,9 @@ FOUND, RETRY_IMMEDIATELY, OFFSET_MOVED = 0, 20, 21
 CASE_CPU_S = 10
 CASE_MEMORY_BYTES = 512 << 20
 SCRUB_S = 30.0
+SCRUB_STEP_MS = 10_000
+HOUSEKEEPING_S = 0.01
+"""In a child, of whose second most would be spent on waiting for it."""
 
 
 class Stores(Target):
@@ -366,9 +371,7 @@ class Stores(Target):
             yield
 
     def _make_template(self, kind: str) -> None:
-        with Broker(store=self._root / "live", settings=SETTINGS, http=True) as broker:
-            # The children get what a first request imports, which costs more than the rest of a case.
-            assert web.get(f"{broker.http_urls[0]}/health/ready").status_code == 200
+        with Broker(store=self._root / "live", settings=SETTINGS) as broker:
             with RawConnection(broker.address, 60) as connection:
                 for topic in ("Orders", "Other"):
                     _create(connection, topic)
@@ -424,6 +427,7 @@ class Stores(Target):
         resource.setrlimit(resource.RLIMIT_CPU, (CASE_CPU_S, CASE_CPU_S))
         here = int(re.findall(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024
         resource.setrlimit(resource.RLIMIT_AS, (here + CASE_MEMORY_BYTES, here + CASE_MEMORY_BYTES))
+        diskwork.HOUSEKEEPING_S = HOUSEKEEPING_S
         noise = _Noise()
         logging.getLogger().addHandler(noise)
         try:
@@ -440,15 +444,14 @@ class Stores(Target):
             clock = FakeClock(
                 time.time_ns() // 1_000_000
             )  # so that what is done once a second takes no second
-            broker = Broker(store=store, settings=SETTINGS, http=True, clock=clock).start()
+            broker = Broker(store=store, settings=SETTINGS, clock=clock).start()
         except (MQError, OSError) as error:
             return f"refused\n{type(error).__name__}: {error}"
-        url = f"{broker.http_urls[0]}/health/ready"
         deadline = time.monotonic() + SCRUB_S
-        while not _is_scrubbed(health := web.get(url).json()):
+        while not _is_scrubbed(health := broker.call(lambda: _health(broker))):
             if time.monotonic() > deadline:
                 return f"not scrubbed\nafter {SCRUB_S} s: {json.dumps(health['store'])[:3_000]}"
-            clock.advance(40_000)
+            clock.advance(SCRUB_STEP_MS)
         wrong, missing = [], []
         with RawConnection(broker.address, 60) as connection:
             for (topic, queue), expected in self._bodies.items():
@@ -459,7 +462,7 @@ class Stores(Target):
                     if body != b"later" and expected[offset : offset + 1] != [body]:
                         wrong.append((topic, queue, offset, body[:40]))
                 missing += [(topic, queue, offset) for offset in range(len(expected)) if offset not in served]
-        health = web.get(url).json()
+        health = broker.call(lambda: _health(broker))
         broker.stop()
         if wrong:
             return f"wrong content\n{wrong[:5]}"
@@ -481,6 +484,16 @@ class _Noise(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:
             self.stories.append(logging.Formatter().format(record)[:8_000])
+
+
+def _health(broker: Broker) -> dict[str, Any]:
+    """What /health/ready says of a store. A process that serves HTTP takes longer to begin than the rest of a case."""
+    (app,) = broker.apps
+    report: dict[str, Any] = {**app.lifecycle.describe(), **store_report(app)}
+    if app.parts is not None:
+        report["delayProblem"] = app.parts.core.delay_problem
+        report["housekeepingError"] = app.parts.housekeeper.error
+    return report
 
 
 def _is_scrubbed(health: Any) -> bool:
