@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import traceback
 from datetime import UTC, datetime
 
-__all__ = ["JsonLines", "OneLine", "Sparing", "forget", "printable", "sparing"]
+__all__ = ["JsonLines", "OneLine", "Sparing", "forget", "printable", "sparing", "without_secrets"]
 
 PERIOD_S = 60.0
 MAX_KINDS = 1_000
@@ -22,6 +23,10 @@ MAX_FRAMES = 20
 MAX_CAUSES = 3
 MAX_LINE = 2_000
 
+_USER_OF_URL = re.compile(r"(?<=://)[^/\s@]+@")
+_SECRET_VALUE = re.compile(
+    r"([\w.-]*(?:secret|passw|token|signature|credential|accesskey|access_key|sig)[\w.-]*=)[^&\s;,'\"]+", re.I
+)
 _filters: list[Sparing] = []
 
 
@@ -32,6 +37,12 @@ def printable(text: str, limit: int = MAX_TEXT) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def without_secrets(text: str) -> str:
+    """``text`` with the users of its URLs, and the values of what is named like a secret, replaced: for errors of
+    libraries, which say where they could not get to."""
+    return _SECRET_VALUE.sub(r"\1***", _USER_OF_URL.sub("***@", text))
 
 
 class Sparing(logging.Filter):

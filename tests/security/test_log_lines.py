@@ -11,12 +11,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from mqspark.logs import PERIOD_S, OneLine, Sparing, printable, sparing
+from mqspark.logs import PERIOD_S, OneLine, Sparing, printable, sparing, without_secrets
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.session import Session
 from mqspark_server import dev_cluster
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.tiered.archivetier import told_to_clients
 
 
 class NoCore:
@@ -150,3 +151,24 @@ def test_whatever_peers_and_disks_can_reach_is_sparing(name: str) -> None:
     assert any(isinstance(each, Sparing) for each in logging.getLogger(name).filters)
     assert sparing(name) is logging.getLogger(name)
     assert len([each for each in logging.getLogger(name).filters if isinstance(each, Sparing)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot read s3://AKIA:p%40ss@bucket/t: 403", "cannot read s3://***@bucket/t: 403"),
+        ("https://x.blob/t?sv=1&sig=abc%2F&se=2", "https://x.blob/t?sv=1&sig=***&se=2"),
+        ("aws_secret_access_key=abc, region=eu", "aws_secret_access_key=***, region=eu"),
+        ("user a@b.example has 3 errors", "user a@b.example has 3 errors"),
+    ],
+)
+def test_errors_of_libraries_lose_their_secrets(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+
+
+def test_a_consumer_is_not_told_where_the_archive_is() -> None:
+    url = "s3://key:secret@bucket/orders"
+    told = told_to_clients(f"GET {url}/_delta_log/0.json failed: 403", url)
+    assert "bucket" not in told
+    assert "secret" not in told
+    assert told_to_clients("connection refused", url) == "the archive cannot be read: connection refused"

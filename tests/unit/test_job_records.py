@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mqspark_server.scheduler.jobprocess import finished
 from mqspark_server.scheduler.jobrecords import JobDirectory, JobState, RunRecord
+from mqspark_server.scheduler.jobsfile import ScheduledJob
 
 
 @pytest.fixture
@@ -69,3 +71,12 @@ def test_the_last_word_of_a_job(directory: JobDirectory) -> None:
     assert directory.last_error("a") == ""
     directory.errors("a").write_bytes(b"x" * 5_000 + b"\nit failed\n\n")
     assert directory.last_error("a") == "it failed"
+
+
+def test_secrets_in_what_a_job_says_are_not_kept(directory: JobDirectory) -> None:
+    job = ScheduledJob(name="a", run="archive")
+    said = b'{"ok": false, "error": "s3://key:secret@bucket is away", "to": "s3://key:secret@bucket"}\n'
+    directory.output("a").write_bytes(said)
+    found = finished(job, JobState(attempt=1), directory, 1_000, 1)
+    assert "secret" not in str(found)
+    assert found.error == "s3://***@bucket is away"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from mqspark.broker.lite.liteadmin import LiteAdminProcessor
 from mqspark.broker.lite.liteclients import LiteClients
 from mqspark.broker.lite.litelife import LiteLife
-from mqspark.broker.lite.litenames import LITE_PREFIX, lite_queue
+from mqspark.broker.lite.litenames import LITE_PREFIX, checked_lite_queue
 from mqspark.broker.lite.litepop import LitePops
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.start_offsets import PopOffsets
@@ -20,7 +20,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
-from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.disk.saved import SavedTable
 
 __all__ = ["LiteService"]
@@ -134,8 +133,8 @@ class LiteService:
 
     @staticmethod
     def _queue(topic: str, name: str) -> str:
-        queue = lite_queue(topic, name)
-        if not name or not is_storable_topic(queue):
+        queue = checked_lite_queue(topic, name)
+        if queue is None:
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, f"{name[:80]!r} is not a name of a lite topic")
         return queue
 

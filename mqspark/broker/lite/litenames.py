@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
+from mqspark.store.disk.layout import is_storable_topic
 
 __all__ = [
     "LITE_PREFIX",
     "bound_topic",
+    "checked_lite_queue",
     "expiry_minutes",
     "is_exclusive",
     "is_lite_type",
@@ -26,6 +28,12 @@ _SEPARATOR = "$"
 
 def lite_queue(parent: str, lite_topic: str) -> str:
     return f"{LITE_PREFIX}{parent}{_SEPARATOR}{lite_topic}"
+
+
+def checked_lite_queue(parent: str, lite_topic: str) -> str | None:
+    """The same; None if ``lite_topic`` is no name. A comma would name a queue of somebody else as well."""
+    queue = lite_queue(parent, lite_topic)
+    return queue if is_storable_topic(queue) and parent_and_lite(queue) == (parent, lite_topic) else None
 
 
 def parent_and_lite(queue: str) -> tuple[str, str] | None:

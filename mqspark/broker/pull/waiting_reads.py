@@ -32,6 +32,8 @@ WAITING_CODES = frozenset(
 """Reads that can be repeated from their beginning. Others are refused with the advice to try again."""
 _ENTRY_BYTES = 1_000
 SERVED_AT_ONCE = 4
+MAX_SHARED = 1_024
+"""Requests of which one user has a share. Few fetches are under way at a time, and other users need some."""
 
 
 class _WaitingRead:
@@ -51,6 +53,7 @@ class WaitingReads:
         self, clock: Clock, long_work: LongWork, max_bytes: Callable[[], int], timeout_ms: Callable[[], int]
     ) -> None:
         self.ledger = Ledger("waitingReads", max_bytes, "WaitingReads._waiting", setting="maxParkedBytes")
+        self.ledger.shares.limit_entries(lambda: MAX_SHARED)
         self._clock = clock
         self._long_work = long_work
         self._timeout_ms = timeout_ms

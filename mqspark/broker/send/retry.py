@@ -18,6 +18,7 @@ from mqspark.message import (
     BORN_HOST_V6,
     DELAY,
     DLQ_PREFIX,
+    MULTI_DISPATCH,
     ORIGIN_MESSAGE_ID,
     PERM_WRITE,
     RETRY_TOPIC,
@@ -150,6 +151,8 @@ class SendBackProcessor:
         limit = retry_limit(group, version, header.max_reconsume_times)
         if record.reconsume_times >= limit or header.delay_level < 0:
             topic, queue_id, level = dead_letter_topic(state, header.group).name, 0, 0
+            # Its consumers may only read the light queues that it has been in.
+            properties.pop(MULTI_DISPATCH, None)
         else:
             topic = retry_topic(header.group)
             queue_id = state.random.randrange(queues)

@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from mqspark.batchitems import split_batch
-from mqspark.broker.lite.litenames import lite_queue
+from mqspark.broker.lite.litenames import checked_lite_queue
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.state import BrokerState
@@ -442,7 +442,12 @@ class SendProcessor:
         """Let a message that names a lite topic enter its queue. Raises Refusal."""
         lite_topic = properties.get(LITE_TOPIC)
         if lite_topic:
-            properties[MULTI_DISPATCH] = lite_queue(topic.name, lite_topic)
+            queue = checked_lite_queue(topic.name, lite_topic)
+            if queue is None:
+                raise self._refusal(
+                    ResponseCode.MESSAGE_ILLEGAL, f"{lite_topic[:80]!r} is not a name of a lite topic"
+                )
+            properties[MULTI_DISPATCH] = queue
         config, store = self._state.store_config, self._state.store
         if not config.enable_lmq_quota or store.light_queue_count < config.max_lmq_consume_queue_num:
             return

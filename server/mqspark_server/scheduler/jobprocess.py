@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from mqspark.clock import Clock
-from mqspark.logs import printable
+from mqspark.logs import printable, without_secrets
 from mqspark_server.scheduler.jobrecords import (
     MAX_ERROR,
     MAX_SUMMARY_BYTES,
@@ -208,13 +208,14 @@ def _why(job: ScheduledJob, directory: JobDirectory, summary: dict[str, object],
     if outcome == "timeout":
         return f"it ran for longer than timeoutSeconds={job.timeout_seconds}"
     said = summary.get("error")
-    return printable(said if isinstance(said, str) else directory.last_error(job.name), MAX_ERROR)
+    found = said if isinstance(said, str) else directory.last_error(job.name)
+    return printable(without_secrets(found), MAX_ERROR)
 
 
 def _figures(summary: dict[str, object]) -> dict[str, object]:
     """Numbers and short texts, in a bounded number."""
     found: dict[str, object] = {
-        name[:80]: value
+        name[:80]: without_secrets(value) if isinstance(value, str) else value
         for name, value in list(summary.items())[:_MAX_FIGURES]
         if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_ERROR)
     }

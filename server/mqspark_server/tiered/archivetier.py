@@ -24,7 +24,7 @@ import msgspec
 
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError, StoreCorrupt, StoreUnreadable
-from mqspark.logs import sparing
+from mqspark.logs import printable, sparing, without_secrets
 from mqspark.message import is_system_topic
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.older import NotAtHand
@@ -33,7 +33,7 @@ from mqspark.store.store import GetResult, GetStatus, MessageStore
 from mqspark_server.diskwork import Worker
 from mqspark_server.tiered.archivechunks import ArchiveChunk
 
-__all__ = ["ArchivedMessages", "TierSettings"]
+__all__ = ["ArchivedMessages", "TierSettings", "told_to_clients"]
 
 log = sparing("mqspark.archive", lines=5)
 
@@ -281,7 +281,7 @@ class ArchivedMessages:
         try:
             self._send(_UnderWay(CATALOG, request, now_ms))
         except OSError as error:
-            self._note_failure(CATALOG, f"the archive cannot be read: {error}")
+            self._note_failure(CATALOG, str(error))
 
     def _want(self, key: Hashable, topic: str, queue_id: int, request: dict[str, Any]) -> None:
         """Fetch unless it is under way. Raises NotAtHand, or StoreUnreadable with the reason of the last failure."""
@@ -294,7 +294,7 @@ class ArchivedMessages:
                 floor = self._floors.get(topic, 0)
                 self._send(_UnderWay(key, request, self._clock.monotonic_ms(), floor))
             except OSError as error:
-                self._note_failure(key, f"the archive cannot be read: {error}")
+                self._note_failure(key, str(error))
                 self._raise_failure(key)
         raise self._not_at_hand(key, topic, queue_id)
 
@@ -311,12 +311,17 @@ class ArchivedMessages:
         if failed is not None and self._clock.monotonic_ms() < failed[1]:
             raise _unreadable(failed[0])
 
-    def _note_failure(self, key: Hashable, text: str) -> None:
+    def _note_failure(self, key: Hashable, error: str) -> None:
+        url = without_secrets(self._settings.url)
+        text = f"the archive {url} cannot be read: {without_secrets(error)}"
         if key == CATALOG:
             self.problem = text
         self.failures += 1
         log.warning("%s", text)
-        self._failed[key] = (text, self._clock.monotonic_ms() + FAILED_MS)
+        self._failed[key] = (
+            told_to_clients(error, self._settings.url),
+            self._clock.monotonic_ms() + FAILED_MS,
+        )
         self._failed.move_to_end(key)
         while len(self._failed) > MAX_FAILED:
             self._failed.popitem(last=False)
@@ -357,7 +362,7 @@ class ArchivedMessages:
         }
         _write(process, json.dumps(hello) + "\n")
         self._process = process
-        log.info("process %s reads the archive %s", self.process_id, settings.url)
+        log.info("process %s reads the archive %s", self.process_id, without_secrets(settings.url))
         threading.Thread(target=self._read, args=(process,), name="mqspark-archive", daemon=True).start()
         return process
 
@@ -398,7 +403,7 @@ class ArchivedMessages:
             except (OSError, StoreCorrupt, msgspec.MsgspecError, ValueError) as problem:
                 error = str(problem)
         if error is not None:
-            self._note_failure(under_way.key, f"the archive {self._settings.url} cannot be read: {error}")
+            self._note_failure(under_way.key, error)
         self._fetched(under_way.key, sorted(under_way.queues))
 
     def _take(self, under_way: _UnderWay, answer: Mapping[str, Any]) -> None:
@@ -495,6 +500,14 @@ def _load_floors(file: ConfigFile) -> dict[str, int]:
         return msgspec.json.decode(data, type=dict[str, int])
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{file.path} cannot be read: {error}; restore it", key="archiveUrl") from None
+
+
+def told_to_clients(error: str, url: str) -> str:
+    """Why a read of the archive failed, without where the archive is: any consumer may hear it."""
+    place = url.partition("://")[2].strip("/") or url
+    if place and place in error:
+        return "the archive cannot be read; the log of the broker says why"
+    return f"the archive cannot be read: {printable(without_secrets(error))}"
 
 
 def _unreadable(text: str) -> StoreUnreadable:
