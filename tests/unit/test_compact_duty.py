@@ -110,10 +110,14 @@ def test_who_gives_the_guard_up_has_none() -> None:
 def test_what_is_held_at_a_full_disk_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(enable_compaction=False)
     with caplog.at_level(logging.INFO):
-        bench.duty.hold(2, is_full=True)
+        bench.duty.hold(2, is_full=False)
+        bench.duty.hold(2, is_full=False)
         bench.duty.hold(3, is_full=True)
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("2 segments of the log stay")
+        bench.duty.hold(3, is_full=True)
+    first, line = [record.getMessage() for record in caplog.records]
+    assert first.startswith("2 segments of the log stay")
+    assert "full" not in first
+    assert line.startswith("3 segments of the log stay")
     assert "the disk is full" in line
     assert "run the job compact" in line
 

@@ -54,6 +54,8 @@ _KEYS = b"KEYS"
 _LARGE_BYTES = 1 << 20
 _MAX_DAMAGED = 64
 """Damaged entries that one report names of a queue."""
+_MAX_DAMAGED_QUEUES = 100
+"""Such queues in one report. The others are for the next one."""
 _MAX_PROBLEMS = 20
 _STEP = 4096
 """Records between two signs of life."""
@@ -71,7 +73,7 @@ class CompactTask(msgspec.Struct, frozen=True):
     root: str
     """storePathRootDir."""
     commit_log: str | None
-    """storePathCommitLog."""
+    """All directories of the log, separated by commas; None: below the root."""
     end: int
     """A position of the log: what lies before it is visible, final and in the queues."""
     topics: list[TopicToCompact]
@@ -191,7 +193,8 @@ class Compactor:
                 if not goes_on:
                     return self._needed_from(self._open(topic, queue_id))
         except _Damaged as damage:
-            self._report.damaged.append(DamagedEntries(topic.name, queue_id, damage.offsets))
+            if len(self._report.damaged) < _MAX_DAMAGED_QUEUES:
+                self._report.damaged.append(DamagedEntries(topic.name, queue_id, damage.offsets))
         except (OSError, MQError, MemoryError) as error:
             self._report.failed += 1
             if len(self._report.problems) < _MAX_PROBLEMS:

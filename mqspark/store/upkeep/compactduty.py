@@ -20,7 +20,7 @@ from mqspark.store.config import StoreConfig
 
 __all__ = ["CompactDuty"]
 
-_log = sparing(__name__)
+_log = sparing(__name__, lines=5)
 
 RETRY_MS = 60_000
 """Between a run that failed and one that retention asks for."""
@@ -52,6 +52,7 @@ class CompactDuty:
         self.is_running = False
         self.held_segments = 0
         """Segments that retention would delete if they were compacted."""
+        self._said_full = False
         self.runs = self.failures = self.queues = self.bytes_written = 0
         self.last_success_ms = 0
         self.problem: str | None = None
@@ -79,7 +80,7 @@ class CompactDuty:
 
     def hold(self, segments: int, *, is_full: bool) -> None:
         """Retention has left so many segments. ``is_full``: it wanted to delete them whatever their age."""
-        if segments and not self.held_segments:
+        if segments and (not self.held_segments or (is_full and not self._said_full)):
             _log.log(
                 logging.WARNING if is_full or self._position or self.measures_only else logging.INFO,
                 "%d segments of the log stay until their compaction topics are compacted (deleteCompactedOnly)%s%s",
@@ -90,6 +91,7 @@ class CompactDuty:
                 "; enableCompaction=false: run the job compact" if self.measures_only else "",
             )
         self.held_segments = segments
+        self._said_full = is_full and segments > 0
 
     def due(self) -> int | None:
         """The end of the run that is due, or None."""

@@ -10,6 +10,7 @@ import contextlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from subprocess import PIPE, Popen
 
 import msgspec
@@ -25,6 +26,7 @@ __all__ = ["CompactRunner"]
 log = sparing("mqspark.compaction", lines=20)
 
 LOOK_S = 1.0
+EXAMINE_S = 0.01
 HANGS_S = 600
 """A process that gives no sign of life for so long is ended: its disk hangs."""
 
@@ -37,6 +39,7 @@ class CompactRunner:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._examination: asyncio.TimerHandle | None = None
         self._process: Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._end = 0
@@ -48,8 +51,9 @@ class CompactRunner:
         self._timer = self._loop.call_later(LOOK_S, self._tick)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._examination):
+            if timer is not None:
+                timer.cancel()
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -64,6 +68,8 @@ class CompactRunner:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._tick)
+        if self._examination is not None:
+            return
         if self._process is not None:
             if time.monotonic() - self._heard_s > HANGS_S:
                 self._process.kill()
@@ -80,7 +86,7 @@ class CompactRunner:
         self._examined = {name: found for name in topics if (found := self._examined.get(name))}
         task = CompactTask(
             root=config.store_path_root_dir,
-            commit_log=config.store_path_commit_log,
+            commit_log=",".join(map(str, store.paths.commit_logs.all)),
             end=end,
             topics=[
                 TopicToCompact(name, deleted.get(name, 0), self._examined.get(name, {})) for name in topics
@@ -143,8 +149,8 @@ class CompactRunner:
             problem = f"{report.failed} queues were left: {'; '.join(report.problems)}"
         duty.finished(self._end, report.compacted_to, report.queues, report.bytes_written, problem)
         self._say(report)
-        if self._examine(report.damaged):
-            duty.go_on()
+        if report.damaged:
+            self._examine(report.damaged)
 
     def _say(self, report: CompactReport) -> None:
         log.info(
@@ -161,10 +167,9 @@ class CompactRunner:
             f"; left to another process: {report.busy}" if report.busy else "",
         )
 
-    def _examine(self, damaged: list[DamagedEntries]) -> bool:
-        """Read what a run could not read, as a consumer does: a wrong entry of a queue is corrected by that. Returns
-        whether the next run may go further."""
-        further = False
+    def _examine(self, damaged: list[DamagedEntries]) -> None:
+        """Read what a run could not read, as a consumer does: a wrong entry of a queue is corrected by that. Each read
+        may search some megabytes of the log, so others are served in between."""
         for each in damaged:
             log.warning(
                 "compaction of queue %s/%d stopped before offset %d, whose entry does not lead to its record",
@@ -172,11 +177,20 @@ class CompactRunner:
                 each.queue_id,
                 each.offsets[0],
             )
-            try:
-                for offset in each.offsets:
-                    self._store.get(each.topic, each.queue_id, offset, 1, 1)
-            except StoreUnreadable:
-                continue
-            self._examined.setdefault(each.topic, {})[each.queue_id] = each.offsets[-1] + 1
-            further = True
-        return further
+        reads = iter([(each, offset) for each in damaged for offset in each.offsets])
+        self._examination = self._loop.call_later(EXAMINE_S, self._examine_next, reads)
+
+    def _examine_next(self, reads: Iterator[tuple[DamagedEntries, int]]) -> None:
+        self._examination = None
+        read = next(reads, None)
+        if read is None:
+            self._store.compact_duty.go_on()
+            return
+        each, offset = read
+        try:
+            self._store.get(each.topic, each.queue_id, offset, 1, 1)
+        except StoreUnreadable as error:
+            log.warning("what compaction could not read cannot be read now: %s", error)
+            return  # the next run tries again
+        self._examined.setdefault(each.topic, {})[each.queue_id] = offset + 1
+        self._examination = self._loop.call_later(EXAMINE_S, self._examine_next, reads)
