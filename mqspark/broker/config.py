@@ -277,6 +277,8 @@ class BrokerConfig:
     """How many lite topics with news may wait for one client, unless its group has a limit of its own."""
     lite_event_full_dispatch_delay_time: int = 10_000
     """ms after which a client that had too many gets news of all its lite topics."""
+    lite_event_full_dispatch_delay_time_for_wildcard_group: int = 10_000
+    """The same for clients of groups that read all lite topics, when none of them took news of one."""
     lite_lag_count_metrics_enable: bool = False
     """Whether metrics say how many messages of lite topics groups have not consumed, by their parent topic."""
     lite_lag_latency_metrics_enable: bool = False
@@ -422,6 +424,7 @@ class BrokerConfig:
             "lite_subscription_check_timeout_mills",
             "max_client_event_count",
             "lite_event_full_dispatch_delay_time",
+            "lite_event_full_dispatch_delay_time_for_wildcard_group",
             "max_lite_table_bytes",
             "channel_expired_timeout",
             "rebalance_lock_max_live_time",
@@ -537,6 +540,7 @@ UPDATABLE_KEYS = frozenset(
         "maxLiteSubscriptionCount",
         "maxClientEventCount",
         "liteEventFullDispatchDelayTime",
+        "liteEventFullDispatchDelayTimeForWildcardGroup",
         "liteLagCountMetricsEnable",
         "liteLagLatencyMetricsEnable",
         "maxLiteTableBytes",

@@ -197,6 +197,26 @@ def test_a_wildcard_group_reads_every_lite_topic(bench: Bench) -> None:
     assert sorted(bodies(pop(bench, peer, of="ALL"))) == [b"x0", b"y0"]
 
 
+@pytest.mark.parametrize("wildcard", [False, True])
+def test_news_beyond_the_limit_of_a_client_come_after_a_delay(bench: Bench, wildcard: bool) -> None:
+    more = {"lite_sub_wildcard": "true"} if wildcard else {}
+    group(bench, "FEW", lite_sub_client_max_event_cnt="1", **more)
+    bench.config.lite_event_full_dispatch_delay_time_for_wildcard_group = 3_000
+    peer = bench.peer()
+    subscribe(peer, "COMPLETE_ADD", *([] if wildcard else ["x", "y"]), of="FEW")
+    bench.run_for(6_000)  # a subscription has a full dispatch of its own
+    send(peer, "x", b"x0")
+    send(peer, "y", b"y0")
+    popped = pop(bench, peer, of="FEW")
+    assert bodies(popped) == [b"x0"]
+    ack(bench, peer, popped, "x", 0, of="FEW")
+    bench.run_for(3_500)
+    early = bodies(pop(bench, peer, of="FEW"))
+    bench.run_for(8_000)
+    late = bodies(pop(bench, peer, of="FEW"))
+    assert (early, late) == (([b"y0"], []) if wildcard else ([], [b"y0"]))
+
+
 def test_where_a_subscription_begins(bench: Bench) -> None:
     peer = bench.peer()
     for number in range(3):

@@ -349,13 +349,18 @@ class LiteClients:
             if queue in client.events:
                 self._wake(client.client_id)
                 return True
-        most = most_events(self._state, self._state.subscriptions.configured(clients[0].group))
+        settings = self._state.config
+        group = self._state.subscriptions.configured(clients[0].group)
+        most = most_events(self._state, group)
+        delay_ms = settings.lite_event_full_dispatch_delay_time
+        if group is not None and is_wildcard(group):
+            delay_ms = settings.lite_event_full_dispatch_delay_time_for_wildcard_group
         for client in ordered:
             if len(client.events) < most:
                 client.events[queue] = None
                 self._wake(client.client_id)
                 return True
-            self.schedule_full(client, self._state.config.lite_event_full_dispatch_delay_time)
+            self.schedule_full(client, delay_ms)
         return False
 
     def events_of(self, client_id: str, group: str, topic: str) -> Iterator[str]:

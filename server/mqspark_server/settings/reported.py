@@ -63,7 +63,6 @@ _OF_BROKERS = """
     indexFileReadEnable=true indexFileWriteEnable=true indexRocksDBEnable=false initPopOffsetByCheckMsgInMem=true
     isBrokerContainer=false isInBrokerContainer=false isScanAvailableNameSrv=true isolateLogEnable=false
     iteratorWhenUseRocksdbConsumeQueue=true
-    liteEventFullDispatchDelayTimeForWildcardGroup=10000
     liteLagLatencyCollectEnable=false liteLagLatencyTopK=50
     litePullMessageThreadPoolNums=1 litePullThreadPoolQueueCapacity=100000
         loadBalancePollNameServerInterval=30000

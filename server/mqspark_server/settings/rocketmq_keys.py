@@ -19,7 +19,8 @@ __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 _HONOURED = """
     forwardTimeout
     enableLmqQuota liteLagCountMetricsEnable liteLagLatencyMetricsEnable
-    liteEventCheckInterval liteEventFullDispatchDelayTime liteSubscriptionCheckInterval
+    liteEventFullDispatchDelayTimeForWildcardGroup liteEventCheckInterval liteEventFullDispatchDelayTime
+    liteSubscriptionCheckInterval
     liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxClientEventCount maxLiteSubscriptionCount
     maxLmqConsumeQueueNum minLiteTTl
     consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly
@@ -119,8 +120,7 @@ _WITHOUT_EFFECT = {
         storePathDLedgerCommitLog storePathEpochFile totalReplicas
     """,
     "how lite topics are served inside": """
-        enableLiteEventMode enableLitePopLog enableLmqStats liteEventFullDispatchDelayTimeForWildcardGroup
-        liteLagLatencyCollectEnable liteLagLatencyTopK
+        enableLiteEventMode enableLitePopLog enableLmqStats liteLagLatencyCollectEnable liteLagLatencyTopK
     """,
     "thread pools and their queues: one event loop serves all requests": """
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums
