@@ -31,12 +31,19 @@ class Lite(NamedTuple):
         }  # fmt: skip
         return who.ask(R.LITE_SUBSCRIPTION_CTL, {}, json.dumps({"subscriptionSet": [entry]}).encode())
 
-    def pop(self, who: SignedPeer, group: str, topic: str) -> Command:
-        ext = {
-            "clientId": "alices", "consumerGroup": group, "topic": topic, "maxMsgNum": "32", "pollTime": "0",
+    def pop_ext(self, group: str, topic: str, poll_ms: int = 0) -> dict[str, str]:
+        return {
+            "clientId": "alices", "consumerGroup": group, "topic": topic, "maxMsgNum": "32", "pollTime": str(poll_ms),
             "invisibleTime": "30000", "bornTime": str(self.bench.clock.now_ms()),
         }  # fmt: skip
-        return who.ask(R.POP_LITE_MESSAGE, ext)
+
+    def pop(self, who: SignedPeer, group: str, topic: str) -> Command:
+        return who.ask(R.POP_LITE_MESSAGE, self.pop_ext(group, topic))
+
+    def park(self, who: SignedPeer, group: str, topic: str) -> None:
+        who.peer.give(R.POP_LITE_MESSAGE, who.signer.signed(self.pop_ext(group, topic, 15_000), b""))
+        who.peer.core.turn()
+        assert who.peer.heard() == []
 
     def send(self, topic: str) -> None:
         ext = send_ext(topic, properties="__LITE_TOPIC\x01l\x02WAIT\x01true\x02")
@@ -127,3 +134,14 @@ def test_a_reader_writes_no_light_queue_by_sending_back(lite: Lite) -> None:
     assert SignedPeer(lite.bench.peer(), "reader").ask(R.CONSUMER_SEND_MSG_BACK, ext).code == 0
     assert lite.bench.store.max_offset("%DLQ%GA", 0) == 1
     assert lite.bench.store.max_offset("%LMQ%$PA$l", 0) == 1
+
+
+def test_a_pop_that_was_parked_under_an_id_before_its_client_came_is_in_nobodys_way(lite: Lite) -> None:
+    lite.park(lite.mallory, "GM", "PM")
+    assert lite.entry(lite.alice, "PARTIAL_ADD", "GA", "PA", "l").code == 0
+    lite.park(lite.alice, "GA", "PA")
+    lite.send("PA")
+    while lite.bench.broker.work():
+        pass
+    assert [answer.code for answer in lite.alice.peer.heard() if answer.is_response] == [0]
+    assert lite.mallory.peer.heard() == []

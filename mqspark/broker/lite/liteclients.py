@@ -363,6 +363,10 @@ class LiteClients:
             self.schedule_full(client, delay_ms)
         return False
 
+    def subscribes(self, client_id: str, group: str, topic: str) -> bool:
+        client = self._clients.get(client_id)
+        return client is not None and (client.group, client.topic) == (group, topic)
+
     def events_of(self, client_id: str, group: str, topic: str) -> Iterator[str]:
         """Take the events of a client that asks for this group and topic, oldest first, as long as it takes them."""
         client = self._clients.get(client_id)

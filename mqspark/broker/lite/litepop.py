@@ -257,7 +257,7 @@ class LitePops:
                 continue
             try:
                 if self._serve(pop):
-                    self._parked[client_id].popleft()
+                    self._parked[client_id].remove(pop)
                     self._left(pop)
             except Exception:
                 _log.exception("a parked pop of lite topics could not be served")
@@ -267,13 +267,19 @@ class LitePops:
         self._is_serving = False
 
     def _first_parked(self, client_id: str) -> LitePop | None:
-        """The oldest parked pop of the client whose connection is open."""
+        """The oldest parked pop of the client whose connection is open. One that came for another group, when nobody
+        had the client id yet, is in nobody's way."""
         waiting = self._parked.get(client_id)
-        while waiting:
-            if waiting[0].session.open:
-                return waiting[0]
+        while waiting and not waiting[0].session.open:
             self._left(waiting.popleft())
-        return None
+        return next(
+            (
+                pop
+                for pop in waiting or ()
+                if pop.session.open and self._clients.subscribes(client_id, pop.group, pop.topic)
+            ),
+            None,
+        )
 
     def _park(self, pop: LitePop) -> None:
         pop.was_parked = True
