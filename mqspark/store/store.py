@@ -464,6 +464,7 @@ class MessageStore:
 
     def _release(self) -> None:
         self._pipeline.abandon()
+        self.checkpoints.close()
         self.log.close()
         self._note.close()
         self.table.maps.clear()

@@ -24,6 +24,10 @@ EVERYTHING = frozenset({"*"})
 BESIDE_THE_FILE_LAYER = {
     "disk/files.py": (EVERYTHING, "is the file layer"),
     "disk/kernelsync.py": (EVERYTHING, "syncs the file layer's descriptors in the kernel; owns an eventfd"),
+    "disk/filesystemsync.py": (
+        EVERYTHING,
+        "syncs the file system of the file layer's files; owns a descriptor",
+    ),
     "disk/cuts.py": (
         EVERYTHING,
         "maps files for readers in other processes, which a broker may cut meanwhile",

@@ -16,6 +16,7 @@ from mqspark.errors import DiskFull, is_shortage
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.filesystemsync import FilesystemSync, filesystem_sync
 from mqspark.store.disk.flush import CheckpointJob
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.queue.batchqueue import BatchTable
@@ -34,6 +35,7 @@ class Checkpoints:
         "_clock",
         "_config",
         "_files",
+        "_filesystem",
         "_job",
         "_next_ms",
         "_paths",
@@ -69,6 +71,7 @@ class Checkpoints:
         self._poison = poison
         self._job: CheckpointJob | None = None
         self._before = Checkpoint()
+        self._filesystem: FilesystemSync | None = None
         self._next_ms = 0
         self._started_ms = 0
         self.current = self._before
@@ -84,7 +87,12 @@ class Checkpoints:
     def load(self) -> Checkpoint:
         self.current = Checkpoint.load(self._paths.checkpoint, self._paths.mark, self._files)
         self.settled = -1
+        self._filesystem = filesystem_sync(self._files, self._paths.root)
         return self.current
+
+    def close(self) -> None:
+        """The store is closed. A job that runs ends as it began."""
+        self._filesystem = None
 
     def distrust(self) -> None:
         """Invalidate the checkpoint before queues are rebuilt. If the rebuild is interrupted, the next start
@@ -151,7 +159,14 @@ class Checkpoints:
             queue_count=sum(table.used_queues for table in self._tables),
         )
         self._job = CheckpointJob(
-            self._files, self._paths, self.current, queue_files, directories, self._done, block.write
+            self._files,
+            self._paths,
+            self.current,
+            queue_files,
+            directories,
+            self._done,
+            block.write,
+            self._filesystem,
         )
         return self._job
 
