@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import functools
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -41,12 +42,16 @@ INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
 T = TypeVar("T")
 
+MAX_NAMES = 4_096
+"""Names whose spelling is remembered: all of them are those of settings, of which there are some hundreds."""
+
 ForeignKeys = Callable[[Mapping[str, str]], Collection[str]]
 """Called with settings that a core does not have. Returns the keys that belong to its process, which are
 fixed while it runs; the others are RocketMQ's and have no effect here. Raises ConfigError for unknown keys
 and for values that cannot be honoured."""
 
 
+@functools.lru_cache(MAX_NAMES)
 def camel_case(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(part[:1].upper() + part[1:] for part in rest)

@@ -45,11 +45,11 @@ class SimulatedFiles(MemoryFiles):
     def durable(self, file: File) -> bytes:
         return self._durable.get(file, b"")
 
-    def file(self, path: StrPath) -> File | None:
-        try:
-            node = self._find(path)[2]
-        except FileNotFoundError:
-            return None
+    def at(self, *names: str) -> File | None:
+        """The file that these names lead to, from the root on."""
+        *parents, name = names
+        directory = self.directories.get("/".join((self.root, *parents)))
+        node = None if directory is None else directory.entries.get(name)
         return node if isinstance(node, File) else None
 
     def _check(self) -> None:
@@ -62,8 +62,8 @@ class SimulatedFiles(MemoryFiles):
         super().allocate(fd, offset, length)
 
     def age(self, path: StrPath) -> OldSegment:
-        file = self.file(path)
-        if file is None:
+        file = self._find(path)[2]
+        if not isinstance(file, File):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return OldSegment(self._written_ms.get(file, self._began_ms), file.length)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
-import struct
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ import msgspec
 from mqspark.controller.statefile import StateFile
 from mqspark.message import MessageExt, decode_offset_id
 from mqspark.protocol.connection import Connection
-from tests.crash.disk import File, Tree
+from tests.crash.disk import Tree
 from tests.simulation.machines import QUEUES, BrokerMachine, ControllerMachine, Machine
 from tests.simulation.network import Transport
 from tests.simulation.scheduler import World
@@ -37,6 +37,10 @@ ORDERS, LATER, DECIDED = "Orders", "Later", "Decided"
 CLIENTS = "10.0.1."
 SEGMENT_BYTES = 64 << 10
 
+BEFORE_S, AFTER_S = 0.4, 1.2
+"""How long it matters that something happens."""
+FEW_BYTES = 1024
+"""Most records are shorter."""
 LAST_BYTES = 100
 """As many bytes of the end of a log tell whether it is the right one."""
 
@@ -109,6 +113,10 @@ class History:
     """When a name server was asked last who the master is, and what it said."""
     lost: frozenset[int] = frozenset()
     """The broker ids of a machine that lost its disk. It comes back as another broker."""
+    fault_times_s: list[float] = field(default_factory=list)
+    """When each fault begins and ends."""
+    stirred_s: float = 0.0
+    """When the controller has decided something last."""
     broken: list[str] = field(default_factory=list)
     """What was found in the middle of an answer or a client."""
     _last: dict[tuple[str, str, int], int] = field(default_factory=dict)
@@ -164,6 +172,13 @@ class History:
         self.gap_s = max(self.gap_s, now_s - max(self.last_acks_s.values(), default=now_s))
         self.last_acks_s[program] = now_s
 
+    @property
+    def is_stirred(self) -> bool:
+        """Whether something has just happened, or is about to."""
+        now_s, times_s = self.world.now_s, self.fault_times_s
+        at = bisect.bisect_right(times_s, now_s - AFTER_S)
+        return now_s < self.stirred_s + AFTER_S or (at < len(times_s) and times_s[at] < now_s + BEFORE_S)
+
     def was_committed(self, address: str, queue_id: int, offset: int) -> None:
         (machine,) = (each for each in self.brokers if address.startswith(f"{each.host}:"))
         if (led := leads(machine)) is not None:
@@ -189,8 +204,9 @@ class History:
 
     def _acknowledged(self, machine: BrokerMachine, position: int) -> None:
         """A broker acknowledges the record at this position: every replica that may become the master has it."""
-        (size,) = struct.unpack(">i", log_of(machine, position, 4) or b"\0\0\0\0")
-        record = log_of(machine, position, size)
+        head = log_of(machine, position, FEW_BYTES)
+        size = int.from_bytes(head[:4], "big", signed=True)
+        record = head[:size] if size <= FEW_BYTES else log_of(machine, position, size)
         if size <= 0 or len(record) != size:
             raise Broken(f"{machine.name} acknowledges {position}, where it has no record")
         members, by_id = self.members()
@@ -212,7 +228,7 @@ class History:
         data = content_of(self.controller, ("controller.state",), durable=True)
         if data is None:
             return frozenset(), {}
-        if data == self._saved[0]:
+        if data is self._saved[0] or data == self._saved[0]:
             return self._saved[1:]
         saved = msgspec.json.decode(StateFile(self.controller.root)._checked(data))
         if "orders" not in saved:
@@ -223,6 +239,7 @@ class History:
             for number, replica in saved["orders"]["replicas"].items()
         }
         self._saved = data, frozenset(saved["orders"]["inSync"]), by_id
+        self.stirred_s = self.world.now_s
         return self._saved[1:]
 
     # --- lost disks ---
@@ -426,11 +443,13 @@ def core_of(machine: Machine) -> Any:
 
 def content_of(machine: Machine, names: tuple[str, ...], *, durable: bool) -> bytes | None:
     """A file of a machine, whether its process runs or not."""
-    if machine.process is not None:
-        file = machine.files.file("/".join((machine.files.root, *names)))
+    process = machine.process
+    if process is not None:
+        file = process.files.at(*names)
         if file is None:
             return None
-        return machine.files.durable(file) if durable else file.content()
+        content: bytes = process.files.durable(file) if durable else file.content()
+        return content
     tree: Tree | bytes | None = machine._tree
     for name in names:
         tree = tree.get(name) if isinstance(tree, dict) else None
@@ -454,7 +473,7 @@ def log_of(machine: Machine, position: int, size: int, *, durable: bool = False)
 def content_of_segment(machine: Machine, start: int, *, durable: bool, begin: int, size: int) -> bytes:
     name = f"{start:020d}"
     if machine.process is not None and not durable:
-        file: File | None = machine.files.file(f"{machine.files.root}/commitlog/{name}")
+        file = machine.files.at("commitlog", name)
         if file is None:
             return b""
         return bytes(file.data[begin : min(begin + size, file.length)])

@@ -78,10 +78,11 @@ class Network:
         return (source, target) not in self._cut
 
     def delay_s(self, chance: random.Random, source: str, target: str) -> float:
-        delay_s = chance.uniform(0.0001, 0.002)
+        delay_s = 0.0001 + 0.0019 * chance.random()
         if chance.random() < 0.01:
             delay_s += chance.uniform(0.01, 0.1)
-        return delay_s + self.slow.get(source, 0.0) + self.slow.get(target, 0.0)
+        slow = self.slow
+        return delay_s + slow.get(source, 0.0) + slow.get(target, 0.0) if slow else delay_s
 
     # --- listening ---
 
@@ -315,9 +316,9 @@ class Transport(asyncio.Transport):
             if self.peer_host not in self.network.without_power and not self.closed:
                 self._reset_soon()
             return
-        other.process.loop.call_soon(other._take, data)
         if self._writing_paused and not self.closed and self.get_write_buffer_size() <= self._high // 4:
             self.process.loop.call_soon(self._resume_writing)
+        other.process.loop.run_now(other._take, data)
 
     def _resume_writing(self) -> None:
         if self._writing_paused and not self._is_lost:

@@ -42,6 +42,7 @@ class World:
         self._timers: list[tuple[float, int, Process | None, Any]] = []
         self._sequence = 0
         self._trace = hashlib.blake2b(digest_size=8)
+        self._loop: ProcessLoop | None = None
 
     def note(self, *what: object) -> None:
         """Make this part of what two runs of the same seed have to have in common."""
@@ -63,38 +64,47 @@ class World:
         self.later(at_s, None, act)
 
     def run_until(self, end_s: float) -> None:
-        ready, timers = self._ready, self._timers
-        while True:
-            at_once = 0
-            while ready:
-                process, handle = ready.popleft()
-                self._run(process, handle)
-                at_once += 1
-                if at_once > MOST_AT_ONCE:
-                    raise Stuck(
-                        f"{process and process.name} turns in a circle at {self.now_s:.3f} s: {handle}"
-                    )
-            if not timers or timers[0][0] > end_s:
-                self.now_s = end_s
-                return
-            at_s, _, process, handle = heapq.heappop(timers)
-            if at_s > self.now_s:
-                self.now_s = at_s
-            self._run(process, handle)
+        ready, timers, run = self._ready, self._timers, self.run
+        try:
+            while True:
+                at_once = 0
+                while ready:
+                    process, handle = ready.popleft()
+                    run(process, handle)
+                    at_once += 1
+                    if at_once > MOST_AT_ONCE:
+                        raise Stuck(
+                            f"{process and process.name} turns in a circle at {self.now_s:.3f} s: {handle}"
+                        )
+                if not timers or timers[0][0] > end_s:
+                    self.now_s = end_s
+                    return
+                at_s, _, process, handle = heapq.heappop(timers)
+                if at_s > self.now_s:
+                    self.now_s = at_s
+                run(process, handle)
+        finally:
+            self._enter(None)
 
-    def _run(self, process: Process | None, handle: Any) -> None:
+    def run(self, process: Process | None, handle: Any) -> None:
+        """One step, now."""
         self.steps += 1
         if process is None:
+            self._enter(None)
             handle()
         elif process.alive:
             if process.paused:
                 process.held.append(handle)
             elif not handle._cancelled:
-                asyncio._set_running_loop(process.loop)
-                try:
-                    handle._run()
-                finally:
-                    asyncio._set_running_loop(None)
+                if self._loop is not process.loop:
+                    self._enter(process.loop)
+                handle._run()
+
+    def _enter(self, loop: ProcessLoop | None) -> None:
+        """From now on this loop is the running one. To set it costs more than to see that it is."""
+        if self._loop is not loop:
+            self._loop = loop
+            asyncio._set_running_loop(loop)
 
 
 class Process:
@@ -137,14 +147,44 @@ EPOCH_MS = 1_700_000_000_000
 class ProcessClock:
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._world, self._born_s = process.world, process.born_s
 
     def now_ms(self) -> int:
-        process = self._process
-        return EPOCH_MS + int(process.world.now_s * 1000) + process.wall_step_ms
+        return EPOCH_MS + int(self._world.now_s * 1000) + self._process.wall_step_ms
 
     def monotonic_ms(self) -> int:
-        process = self._process
-        return int((process.born_s + process.world.now_s) * 1000)
+        return int((self._born_s + self._world.now_s) * 1000)
+
+
+class _Handle(asyncio.TimerHandle):
+    """asyncio's, without what only its debug mode and its own loops need: most of a run is made of them."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context | None,
+        when: float,
+    ) -> None:
+        self._callback, self._args, self._loop = callback, args, loop
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled, self._when = False, when
+        self._repr = self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+    def _run(self) -> None:
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._loop.call_exception_handler({"message": f"in {self._callback}", "exception": error})
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
@@ -164,11 +204,15 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context, 0.0)
         self._world._ready.append((self.process, handle))
         return handle
 
     call_soon_threadsafe = call_soon
+
+    def run_now(self, callback: Callable[..., object], *args: Any) -> None:
+        """From the world, where nothing else is ready: as ``call_soon``, and less."""
+        self._world.run(self.process, _Handle(callback, args, self, None, 0.0))
 
     def call_later(
         self,
@@ -177,7 +221,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        return self.call_at(self.process.born_s + self._world.now_s + delay, callback, *args, context=context)
 
     def call_at(
         self,
@@ -186,12 +230,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = _Handle(callback, args, self, context, when)
         self._world.later(when - self.process.born_s, self.process, handle)
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when it is due."""
 
     # --- tasks ---
 

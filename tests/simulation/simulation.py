@@ -37,7 +37,7 @@ KNOWN_S = 8.0
 WARM_S = 3.2
 LENGTHS_S = (3.0, 5.0, 8.0, 14.0)
 """How long there are faults in a run."""
-CALM_S = 3.0
+CALM_S = 1.5
 SETTLE_S = 30.0
 LOOK_S = 0.5
 CONTROLLER, NAMESRV = "10.0.0.9", "10.0.0.8"
@@ -113,6 +113,9 @@ class Simulation:
             KNOWN_S + shape.tables_s,
             power_cuts=shape.flush == "SYNC_FLUSH",
             replicas=shape.min_in_sync,
+            fault_times_s=sorted(
+                time_s for each in self.faults for time_s in (each.at_s, each.at_s + each.for_s)
+            ),
             right_time=all(fault.kind != "clock" for fault in self.faults),
             topics=(
                 ORDERS,

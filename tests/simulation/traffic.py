@@ -28,6 +28,9 @@ __all__ = ["Client", "Consumer", "Producer", "RouteWatcher"]
 
 TIMEOUT_S = 2.0
 _PAUSES_S = (0.004, 0.06, 0.3)
+QUIET_FACTOR = 3
+"""How much longer they are while nothing happens: what breaks promises is what is under way at a fault, an election, or
+a change of the SyncStateSet."""
 _FAILURES = (OSError, ValueError, MQError, TimeoutError)
 
 
@@ -71,8 +74,10 @@ class Producer(Client):
             address = self._addresses[place % len(self._addresses)]
             count = self.chance.randint(1, self.window)
             sends = [self._send(address, number) for number in itertools.islice(numbers, count)]
-            if any(await asyncio.gather(*sends)):
-                await asyncio.sleep(self.chance.choice(_PAUSES_S))
+            acked = await sends[0] if count == 1 else any(await asyncio.gather(*sends))
+            if acked:
+                pause_s = self.chance.choice(_PAUSES_S)
+                await asyncio.sleep(pause_s if self.history.is_stirred else pause_s * QUIET_FACTOR)
             else:
                 place += 1
                 await asyncio.sleep(0.1 if place % len(self._addresses) else 0.3)

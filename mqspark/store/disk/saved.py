@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -15,10 +16,10 @@ from mqspark.store.disk.flush import Job
 __all__ = ["ChangedSettings", "SavedTable", "SteppedJob"]
 
 
-@runtime_checkable
-class SteppedJob(Job, Protocol):
+class SteppedJob(Job):
     """A job whose work on the loop's thread is long. It runs in steps, between which other requests are served."""
 
+    @abstractmethod
     def steps(self, error: BaseException | None = None) -> Iterator[None]:
         """Called instead of ``done``. May be abandoned before its end; another job then starts it again."""
 

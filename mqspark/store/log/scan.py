@@ -192,6 +192,8 @@ class _Records(NamedTuple):
 
 def _any_run(view: memoryview, low: int, limit: int, base: int, min_records: int) -> _Records | None:
     """The records of a run of mixed sizes. None when there are fewer than ``min_records``."""
+    if not _has_records(view, low, limit, min_records):
+        return None
     starts, position = chain(view, low, limit)
     if len(starts) < min_records:
         return None
@@ -322,6 +324,19 @@ def chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int]:
         starts.append(position)
         position += size
     return np.array(starts, np.int64), position
+
+
+def _has_records(view: memoryview, low: int, limit: int, count: int) -> bool:
+    """Whether so many sizes follow one another. For few records, as a slave gets them, this is cheaper than columns."""
+    last_head = limit - MIN_RECORD_BYTES
+    for _ in range(count):
+        if low > last_head:
+            return False
+        (size,) = _I32.unpack_from(view, low)
+        low += size
+        if size < MIN_RECORD_BYTES or low > limit:
+            return False
+    return True
 
 
 def _even_chain(view: memoryview, low: int, limit: int, size: int) -> tuple[Int64s, int] | None:

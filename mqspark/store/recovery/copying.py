@@ -226,9 +226,7 @@ class LogCopier(Recovery):
         is_new = not queue.next_offset and not queue.file_starts and not queue.entries
         if is_new and offsets[0]:
             queue.set_end(offsets[0])  # this log begins in the middle of the queue
-        expected = queue.next_offset
-        dense = np.arange(expected, expected + len(offsets))
-        if not np.array_equal(np.frombuffer(offsets, np.int64), dense):
+        if not _is_dense(offsets, queue.next_offset):
             entries = self._filled(queue, offsets, entries)
         queue.reserve(len(entries) // ENTRY_BYTES)
         return queue, entries
@@ -307,3 +305,11 @@ class LogCopier(Recovery):
         table.batch_topics.add(topic)
         for key, entries in moved.items():
             self._settle_batches(key, entries)
+
+
+def _is_dense(offsets: array[int], first: int) -> bool:
+    """Whether they are ``first`` and what follows it. A slave mostly gets one record."""
+    if len(offsets) == 1:
+        return offsets[0] == first
+    dense = np.arange(first, first + len(offsets))
+    return bool(np.array_equal(np.frombuffer(offsets, np.int64), dense))

@@ -34,6 +34,7 @@ from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.disk.layout import is_storable_topic
+from mqspark.store.disk.saved import SteppedJob
 
 __all__ = ["Deletions", "load_deletions"]
 
@@ -226,7 +227,7 @@ class Deletions:
         self.on_removed()
 
 
-class _SaveDeletionsJob:
+class _SaveDeletionsJob(SteppedJob):
     """Saves the list, then removes the files of its topics."""
 
     __slots__ = ("_deletions", "_generation", "_positions")

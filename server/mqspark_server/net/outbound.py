@@ -83,18 +83,23 @@ class Outbound(asyncio.Protocol):
             raise ConnectionLost(self.address)
         self._opaque += 1
         opaque = self._opaque
-        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Command] = loop.create_future()
         self._pending[opaque] = answer
+        timer = loop.call_later(timeout_s, self._expire, answer, timeout_s)
         try:
             fields = self._signed(header, body)
             # A broker speaks to a name server as RocketMQ's broker does.
             transport.write(encode_request(code, opaque, fields, body, language=Language.JAVA))
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            raise RequestTimeout(self.address, int(timeout_s * 1000)) from None
+            return await answer
         finally:
+            timer.cancel()
             self._pending.pop(opaque, None)
+
+    def _expire(self, answer: asyncio.Future[Command], timeout_s: float) -> None:
+        """Cheaper than ``asyncio.timeout``, which ends the wait by cancelling the task."""
+        if not answer.done():
+            answer.set_exception(RequestTimeout(self.address, int(timeout_s * 1000)))
 
     def tell(self, code: int, header: Header | None, body: bytes) -> None:
         """Send a one-way request. Raises ConnectionLost."""

@@ -21,6 +21,7 @@ import socket
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -492,6 +493,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@cache
 def foreign_keys(*own: type[Any]) -> ForeignKeys:
     """Keys without an effect in a process whose core has the settings of the classes ``own``, as in a file."""
     fixed = known_keys(ServerConfig) | known_keys(AuthConfig)
