@@ -439,6 +439,23 @@ def test_a_part_whose_logic_offset_is_not_decided_is_not_read_yet() -> None:
     assert list(queues.pieces(QueueRange(QUEUE, 7, 10_000))) == [QueueRange(physical(0, "a"), 7, 9)]
 
 
+def test_brokers_are_asked_again_when_the_route_changes_or_a_queue_is_moving() -> None:
+    client = Scripted({physical(0, "a"): (0, 7)}, {"a": [item(0, "a", 0)]})
+    queues, same = LogicQueues(client), route("a")
+    for _ in range(3):
+        assert queues.adopt("T", same, []) == {QUEUE: "a:1"}
+    assert len(client.asked) == 1
+    client.mappings["a"] = [item(0, "a", 0), item(1, "a", -1)]
+    moving = route("a")
+    for count in (2, 3, 4):
+        assert queues.adopt("T", moving, []) == {QUEUE: "a:1"}
+        assert len(client.asked) == count
+    client.mappings["a"] = [item(0, "a", 0), item(1, "a", 10_000)]
+    for _ in range(3):
+        queues.adopt("T", moving, [])
+    assert len(client.asked) == 5
+
+
 def test_an_old_route_leads_to_the_leader() -> None:
     items = [item(0, "a", 0), item(1, "b", 10_000)]
     client = Scripted({physical(1, "b"): (0, 3)}, {"a": items, "b": items})

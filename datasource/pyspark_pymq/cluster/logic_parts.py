@@ -11,6 +11,7 @@ Runs on the driver. Facts: docs/rocketmq/statictopics.md.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -30,6 +31,8 @@ _MAX_MOVES = 4
 """Limit of the brokers that are asked in turn who leads a queue, while the name server's answer is old."""
 _MAX_OFFSET = 1 << 61
 """Limit of what a mapping may claim, so that sums stay within 64 bits."""
+_PARTS_LIFE_S = 30.0
+"""How long the parts of a topic are believed while its route, which has the epoch of the mapping, stays the same."""
 T = TypeVar("T")
 
 
@@ -68,6 +71,13 @@ def parts_of(topic: str, number: int, items: Sequence[LogicQueueMappingItem]) ->
     return tuple(parts)
 
 
+class _Adopted(NamedTuple):
+    route: TopicRoute
+    found: dict[MessageQueue, str]
+    until: float
+    """By the monotonic clock; in the past while a queue is being moved or its broker is away."""
+
+
 class LogicQueues:
     """The parts of all logic queues of a query, by logic queue. ``adopt`` keeps them up to date."""
 
@@ -78,6 +88,8 @@ class LogicQueues:
         """Physical queue to logic queue and part."""
         self._addresses: dict[tuple[str, str], str] = {}
         """Topic and broker to its last known address."""
+        self._adopted: dict[str, _Adopted] = {}
+        """The last answer of ``adopt`` for each topic."""
         self._ends: dict[MessageQueue, int] = {}
         """The physical ends of parts that have a next one: they are final."""
 
@@ -86,6 +98,9 @@ class LogicQueues:
     def adopt(self, topic: str, route: TopicRoute, begun: Iterable[MessageQueue]) -> dict[MessageQueue, str]:
         """The readable logic queues of the topic, to the address of their last part. Raises NoRoute for a queue that
         cannot be read now, unless it was read before (``begun``): then it is left out. Raises BadRoute."""
+        adopted = self._adopted.get(topic)
+        if adopted is not None and adopted.route is route and time.monotonic() < adopted.until:
+            return adopted.found
         known = set(begun)
         for name in route.brokers:
             address = route.address(name)
@@ -93,6 +108,7 @@ class LogicQueues:
                 self._addresses[topic, name] = address
         mappings: dict[str, TopicQueueMappingDetail | None] = {}
         found: dict[MessageQueue, str] = {}
+        is_settled = True
         for queue in route.subscribe_queues:
             try:
                 items = self._items(queue, route, mappings)
@@ -104,9 +120,12 @@ class LogicQueues:
                 if queue not in known:
                     raise
                 log.info("%s; its queue is read when it is back", error)
+                is_settled = False
                 continue
+            is_settled = is_settled and items[-1].logic_offset >= 0
             self._parts[queue] = parts
         self._index(topic)
+        self._adopted[topic] = _Adopted(route, found, time.monotonic() + (_PARTS_LIFE_S if is_settled else 0))
         return found
 
     def _index(self, topic: str) -> None:
