@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -159,6 +160,13 @@ def test_a_super_user_may_do_everything(http: httpx.Client) -> None:
     for path in PROTECTED:
         assert http.get(path, auth=ROOT).status_code in (200, 404)
     assert http.post(ORDERS, json={"body": "x"}, auth=ROOT).status_code == 201
+
+
+def test_metrics_say_of_what_users_were_refused_more(http: httpx.Client) -> None:
+    text = http.get("/metrics", auth=ROOT).text
+    kinds = set(re.findall(r'mqspark_user_share_refused_total\{[^}]*kind="(\w+)"', text))
+    assert {"topics", "groups", "offsets", "clients", "parkedPulls", "parkedPops", "halfMessages"} <= kinds
+    assert {"delayedMessages", "checkPoints", "liteSubscriptions", "queueLocks"} <= kinds
 
 
 def test_a_user_may_do_what_policies_say_from_where_they_say(http: httpx.Client) -> None:

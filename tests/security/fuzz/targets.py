@@ -37,11 +37,13 @@ from mqspark.protocol.bodies.client_bodies import (
     SetMessageRequestModeRequestBody,
     UnlockBatchRequestBody,
 )
+from mqspark.protocol.bodies.lite_bodies import LiteSubscriptionCtlRequestBody
 from mqspark.protocol.bodies.topic_bodies import (
     CreateTopicListRequestBody,
     RegisterBrokerBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
+    TopicQueueMappingDetail,
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
@@ -75,6 +77,8 @@ REQUEST_BODIES: dict[int, type[msgspec.Struct]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: SetMessageRequestModeRequestBody,
     RequestCode.BATCH_ACK_MESSAGE: BatchAckMessageRequestBody,
     RequestCode.REGISTER_BROKER: RegisterBrokerBody,
+    RequestCode.LITE_SUBSCRIPTION_CTL: LiteSubscriptionCtlRequestBody,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: TopicQueueMappingDetail,
 }
 
 
