@@ -49,6 +49,16 @@ __all__ = ["ControllerRequest", "Appointment", "LogState", "ReplicasManager", "l
 MAX_MEMBERS = 1_000
 """Replicas in one SyncStateSet."""
 
+REFUSED = frozenset(
+    {
+        ResponseCode.CONTROLLER_INVALID_REPLICAS,
+        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+    }
+)
+"""What a leader answers that has looked at a change of the SyncStateSet and not made it. After any other answer the
+change may be in force: a leader that is deposed meanwhile, or whose disk hangs, does not know."""
+
 R = TypeVar("R")
 
 
@@ -258,7 +268,7 @@ class ReplicasManager:
             ResponseCode.CONTROLLER_INVALID_MASTER,
         ):
             term.is_over = True
-        elif is_first:
+        elif is_first and answer.code in REFUSED:
             term.refused()
         raise _refuse(answer, f"accept the SyncStateSet {sorted(wanted)}")
 
