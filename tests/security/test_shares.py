@@ -422,6 +422,27 @@ def test_refusals_are_audited_and_counted_by_kind(greed: Greed) -> None:
     assert gate.decisions["limited"] == 1
 
 
+def test_what_a_start_finds_is_nobodys(greed: Greed) -> None:
+    until_refused(lambda number: make_topic(greed.mallory, f"m{number}"))
+    made_group(greed.mallory, "mg")
+    assert committed(greed.mallory, "mg", "m0").code == 0
+    prepared = half(greed.mallory, "h")
+    assert sent(greed.mallory, DELAY="3").code == 0
+    greed.bench.run_jobs()
+    greed.bench.reopen()
+    mallory, root = SignedPeer(greed.bench.peer(), "mallory"), SignedPeer(greed.bench.peer(), *ROOT)
+    assert [
+        greed.shares(kind).held("mallory") for kind in ("topics", "groups", "offsets", "halfMessages")
+    ] == [(0, 0)] * 4
+    assert committed(mallory, "mg", "m0", 1).code == 0
+    assert end(mallory, prepared, TRANSACTION_COMMIT_TYPE, 0).code == 0
+    assert make_topic(mallory, "later").code == 0
+    for name in ("m0", "m1", "later"):
+        assert delete_topic(root, name).code == 0
+    assert root.ask(R.DELETE_SUBSCRIPTIONGROUP, {"groupName": "mg", "cleanOffset": "true"}).code == 0
+    assert [greed.shares(kind).held("mallory") for kind in ("topics", "groups", "offsets")] == [(0, 0)] * 3
+
+
 def test_without_users_nobody_is_counted(tmp_path: Path) -> None:
     bench = Bench(tmp_path, **{**HARD, "max_topics": 100})
     try:
