@@ -86,7 +86,15 @@ SHOWN: dict[str, list[Shown]] = {
                 f"{AUTH}::a_heartbeat_and_locks_name_no_foreign_group",
             ),
         ),
-        Shown("client ids are bound to users", (f"{AUTH}::a_client_id_is_its_users",)),
+        Shown(
+            "client ids are bound to users, also those of lite topics, whose messages stay below their own topic",
+            (
+                f"{AUTH}::a_client_id_is_its_users",
+                "security/test_lite_clients::messages_of_another_topic_are_not_popped_under_the_id_of_its_client",
+                "security/test_lite_clients::subscriptions_of_another_users_client_stay",
+                "security/test_lite_clients::a_lite_topic_of_ones_own_names_no_queue_of_others",
+            ),
+        ),
         Shown(
             "name server, controller, HA port and HTTP have the same users",
             (
@@ -242,6 +250,7 @@ SHOWN: dict[str, list[Shown]] = {
                     "lite_subscriptions",
                     "all_tables_of_a_user_together",
                     "refusals_are_audited_and_counted_by_kind",
+                    "what_a_start_finds_is_nobodys",
                 )
             ),
         ),
