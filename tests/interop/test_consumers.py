@@ -171,6 +171,15 @@ def test_order_is_kept_while_queues_move_between_our_consumer_and_javas(
             return len(seen) == sum(sent.values())
 
         eventually(all_there, f"everything, {java_share} of it from queues that are Java's now")
+        with AdminClient(cluster.namesrv) as admin:
+            # Until then a pull of Java's may be on its way with what was committed before its last messages.
+            eventually(
+                lambda: all(
+                    admin.query_offset(group, MessageQueue(topic, cluster.broker_name, queue_id)) == count
+                    for queue_id, count in sent.items()
+                ),
+                "all is committed",
+            )
         java.call("push.stop", handle=theirs)
         eventually(lambda: we_own() == set(range(QUEUES)), "we own all four again")
         send(producer, 40)
