@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 __all__ = ["HEAP_MIB", "rocketmq_pair", "rocketmq_replicas"]
 
 HEAP_MIB = 1024
-_COMPILE = ("-XX:TieredStopAtLevel=4",)
+_COMPILE = ("-XX:TieredStopAtLevel=4",)  # although the heap is small
 _SHIPPED = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 300_000 * 20,
@@ -66,9 +66,7 @@ def rocketmq_pair(jars: Jars, parent: Path) -> Iterator[tuple[str, str]]:
         as_slave = {**settings, "brokerRole": "SLAVE", "brokerId": 1}
         master, slave = (
             ends.enter_context(
-                rocketmq_broker(
-                    jars, folder / place, namesrv, heap_mib=HEAP_MIB, settings=values, options=_COMPILE
-                )
+                rocketmq_broker(jars, folder / place, namesrv, heap_mib=HEAP_MIB, settings=values)
             )
             for place, values in (("0", settings), ("1", as_slave))
         )

@@ -18,6 +18,8 @@ NAMESRV = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 CONTROLLER = "org.apache.rocketmq.controller.ControllerStartup"
 GET_METADATA = 1005
+LARGE_HEAP_MIB = 1024
+"""With less, a JVM is taken to live for seconds: compiling well would cost more than it saves. Benchmarks have more."""
 EITHER = ["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow("a real RocketMQ starts first"))]
 """Parameters of a fixture that yields ``either_cluster``."""
 
@@ -39,7 +41,7 @@ def java_command(
         "java",
         f"-Xms{heap_mib}m",
         f"-Xmx{heap_mib}m",
-        "-XX:+UseSerialGC" if heap_mib < 1024 else "-XX:+UseG1GC",
+        "-XX:+UseSerialGC" if heap_mib < LARGE_HEAP_MIB else "-XX:+UseG1GC",
         "-XX:-UsePerfData",
         "-Dtls.server.mode=disabled",
         f"-Duser.home={folder}",
@@ -134,8 +136,7 @@ def rocketmq_broker(
         "-c",
         str(conf),
         heap_mib=heap_mib,
-        # It lives for seconds: compiling well would cost more than it saves.
-        options=["-XX:TieredStopAtLevel=1", *options],
+        options=[*(["-XX:TieredStopAtLevel=1"] if heap_mib < LARGE_HEAP_MIB else []), *options],
     )
     log = folder / "broker.out"
     with process(command, log, env={"ROCKETMQ_HOME": str(folder)}, stop_signal=stop_signal) as child:
