@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -29,6 +30,7 @@ __all__ = [
     "DELTA_VERSION",
     "JOBS",
     "check_arguments",
+    "check_delta_package",
     "delta_settings",
     "main",
     "object_store_settings",
@@ -355,6 +357,8 @@ def _session(options: argparse.Namespace) -> SparkSession:
     if options.master is not None:
         builder = builder.master(options.master)
     builder = builder.config(map=session_settings(options))
+    if hasattr(options, "delta_jars"):
+        check_delta_package()
     try:
         session: SparkSession = builder.getOrCreate()
     except PySparkException as error:
@@ -429,6 +433,14 @@ def _hadoop_version() -> str:
 def _joined(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
     lists = {key: f"{one[key]},{other[key]}" for key in _LISTS if key in one and key in other}
     return one | other | lists
+
+
+def check_delta_package() -> None:
+    """Raises ConfigError. The jars alone are not enough: they come from elsewhere than the package."""
+    if importlib.util.find_spec("delta") is None:
+        raise ConfigError(
+            "Delta's package for Python is missing: pip install 'mqspark[archive]'", key="delta"
+        )
 
 
 def _need_delta(session: SparkSession) -> None:

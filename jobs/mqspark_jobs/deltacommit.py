@@ -1,8 +1,8 @@
 """Adds files written by workers to a Delta table, in one transaction of Delta's JVM library.
 
-Delta's writers take rows; here the files exist already, so the transaction gets the actions themselves
-(``org.apache.spark.sql.delta.OptimisticTransaction``), as JSON of the Delta protocol. Delta handles conflicts,
-checkpoints and versions. Must not know messages.
+Delta's writers, and its API for Python, take rows; here the files exist already, so the transaction gets the actions
+themselves (``org.apache.spark.sql.delta.OptimisticTransaction``), as JSON of the Delta protocol. Delta handles
+conflicts, checkpoints and versions. Must not know messages.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ __all__ = ["commit_files", "make_table"]
 
 def make_table(spark: SparkSession, url: str, columns: str, *, partitions: Sequence[str] = ()) -> None:
     """Create an empty Delta table unless one exists. ``columns``: as DDL."""
+    from delta.tables import DeltaTable
+    from pyspark.sql.types import StructType
+
     if not names(join(url, "_delta_log")):
-        writer = spark.createDataFrame([], columns).write.format("delta").mode("ignore")
-        (writer.partitionBy(*partitions) if partitions else writer).save(url)
+        builder = DeltaTable.createIfNotExists(spark).location(url).addColumns(StructType.fromDDL(columns))
+        builder.partitionedBy(*partitions).execute()
 
 
 def commit_files(

@@ -28,6 +28,7 @@ from pyspark_pymq.files.locations import join, read_bytes, write_bytes
 from pyspark_pymq.work.verdicts import REASONS
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["DELIVER_AT", "TARGET", "DlqOptions", "ParkedOptions", "redrive", "run_parked"]
@@ -88,23 +89,23 @@ def run_parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLi
         progress.show("parking", 0, 1, "topics")
         parked = _park(spark, options)
     delivered = batches = 0
-    table = f"delta.`{options.table}`"
     due = f"batch IS NULL AND deliverAt <= timestamp_millis({now_ms})"
-    waiting = spark.sql(f"SELECT count(*) n, min(deliverAt) next FROM {table} WHERE NOT ({due})").first()  # noqa: S608
+    waiting = _rows(spark, options).where(f"NOT ({due})").count()
     if options.dry_run:
-        rows = spark.sql(f"SELECT targetTopic, count(*) n FROM {table} WHERE {due} GROUP BY ALL").collect()  # noqa: S608
+        rows = _rows(spark, options).where(due).groupBy("targetTopic").count().collect()
         return {
             "job": "redeliver",
             "dry_run": True,
-            "due": {row.targetTopic: row.n for row in rows},
-            "waiting": waiting.n,
+            "due": {row["targetTopic"]: row["count"] for row in rows},
+            "waiting": waiting,
         }
     # Rows claimed by an earlier run come first, then the rows that are due now.
     for claim in (False, True):
-        if claim and spark.sql(f"SELECT 1 FROM {table} WHERE {due} LIMIT 1").collect():  # noqa: S608
-            version = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").first().version
-            spark.sql(f"UPDATE {table} SET batch = {version + 1} WHERE {due}")  # noqa: S608
-        numbers = spark.sql(f"SELECT DISTINCT batch FROM {table} WHERE batch IS NOT NULL").collect()  # noqa: S608
+        if claim and _rows(spark, options).where(due).take(1):
+            table = _table(spark, options)
+            version = table.history(1).collect()[0]["version"]
+            table.update(due, {"batch": str(version + 1)})
+        numbers = _rows(spark, options).where("batch IS NOT NULL").select("batch").distinct().collect()
         for batch in sorted(row.batch for row in numbers):
             delivered += _deliver(spark, options, batch)
             batches += 1
@@ -114,9 +115,21 @@ def run_parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLi
         "parked": parked,
         "delivered": delivered,
         "batches": batches,
-        "waiting": waiting.n,
+        "waiting": waiting,
         "elapsed_s": round(time.monotonic() - started, 3),
     }
+
+
+def _rows(spark: SparkSession, options: ParkedOptions) -> DataFrame:
+    """As they are now."""
+    return spark.read.format("delta").load(options.table)
+
+
+def _table(spark: SparkSession, options: ParkedOptions) -> DeltaTable:
+    from delta.tables import DeltaTable
+
+    table: DeltaTable = DeltaTable.forPath(spark, options.table)
+    return table
 
 
 def _make_table(spark: SparkSession, url: str) -> None:
@@ -155,13 +168,11 @@ def _park(spark: SparkSession, options: ParkedOptions) -> int:
 
 
 def _deliver(spark: SparkSession, options: ParkedOptions, batch: int) -> int:
-    table = f"delta.`{options.table}`"
-    rows = spark.sql(
-        f"SELECT targetTopic topic, key, tags, value, properties FROM {table} WHERE batch = {batch}"  # noqa: S608
-    )
+    rows = _rows(spark, options).where(f"batch = {batch}")
+    rows = rows.selectExpr("targetTopic topic", "key", "tags", "value", "properties")
     count = int(rows.count())
     _send(rows, options.nameserver, f"redeliver:{options.table}", batch)
-    spark.sql(f"DELETE FROM {table} WHERE batch = {batch}")  # noqa: S608
+    _table(spark, options).delete(f"batch = {batch}")
     return count
 
 

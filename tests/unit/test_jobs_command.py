@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,15 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str], job: str) -
 def test_jars_have_to_be_there() -> None:
     with pytest.raises(ConfigError, match=r"--delta-jars: there is no file /none\.jar"):
         delta_settings("/none.jar")
+
+
+def test_a_job_on_delta_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *more: None if name == "delta" else found(name, *more)
+    )
+    with pytest.raises(ConfigError, match=r"pip install 'mqspark\[archive\]'"):
+        command.check_delta_package()
 
 
 def test_an_error_of_a_worker_is_found_in_its_trace() -> None:
