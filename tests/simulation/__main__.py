@@ -1,13 +1,14 @@
 """Search for a seed that breaks a promise, or play one again.
 
-    python -m tests.simulation --seconds 600        random seeds for ten minutes
+    python -m tests.simulation --minutes 60 --workers 2     random seeds for an hour, by two processes
+    python -m tests.simulation --minutes 60 --first 10000   these and the following ones
     python -m tests.simulation --first 0 --runs 500 these seeds
     python -m tests.simulation --seed 59            one again, exactly, with what the servers log
     python -m tests.simulation --seed 59 --keep 2,7 --users push    the same with only these faults and programs
     python -m tests.simulation --bug "needs no lease" --runs 100
 
-Prints every failure, the fewest faults and programs that show it, and the command that plays those. The exit code is 1
-if there was a failure.
+Prints every failure, the fewest faults and programs that show it, and the command that plays those, and goes on. The
+exit code is 1 if there was a failure.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 
-from tests.simulation.bugs import BUGS
 from tests.simulation.scheduler import here
-from tests.simulation.simulation import Bug, Result, Simulation, shrink, simulate
+from tests.simulation.search import attempts, planted
+from tests.simulation.simulation import Bug, Result, Simulation, simulate
 
 
 class _Lines(logging.Handler):
@@ -34,13 +35,6 @@ class _Lines(logging.Handler):
         print(f"{process.world.now_s:9.4f} s  {process.name}: {record.getMessage()}")
 
 
-def _bug(text: str) -> Bug:
-    names = [name for name in BUGS if text in name]
-    if len(names) != 1:
-        raise SystemExit("one of:\n" + "\n".join(BUGS))
-    return BUGS[names[0]]
-
-
 def _seeds(first: int | None, runs: int | None, seconds: float | None) -> Iterator[int]:
     seed = random.SystemRandom().randrange(1 << 32) if first is None else first
     end_s = time.monotonic() + (seconds if seconds is not None else 60.0 if runs is None else 1e9)
@@ -48,21 +42,6 @@ def _seeds(first: int | None, runs: int | None, seconds: float | None) -> Iterat
     while time.monotonic() < end_s and (runs is None or done < runs):
         yield seed + done
         done += 1
-
-
-def _report(result: Result, options: argparse.Namespace, bug: Bug) -> None:
-    print(result)
-    found = shrink(result, bug)
-    kept = [result.faults.index(fault) for fault in found.faults]
-    command = f"python -m tests.simulation --seed {result.seed} --keep {_joined(kept)}"
-    command += f" --users {_joined(found.shape.users)}"
-    if options.bug is not None:
-        command += f" --bug {options.bug!r}"
-    print(f"with less:\n{found}\n  {command}", flush=True)
-
-
-def _joined(parts: object) -> str:
-    return ",".join(sorted(map(str, parts))) or "none"  # type: ignore[call-overload]
 
 
 def _parts(text: str) -> list[str]:
@@ -87,24 +66,28 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="the first of many")
     parser.add_argument("--runs", type=int)
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--workers", type=int, default=1, help="processes; more than one are for many seeds")
     parser.add_argument("--bug", help="part of the name of a bug to plant")
     options = parser.parse_args()
-    bug: Bug = nullcontext if options.bug is None else _bug(options.bug)
+    if options.minutes is not None:
+        options.seconds = 60 * options.minutes
     if options.seed is not None:
-        result = _play(options, bug)
+        result = _play(options, planted(options.bug))
         print(result)
         return int(result.broken is not None)
-    logging.disable(logging.CRITICAL)
+    planted(options.bug)  # or the search ends before it begins
+    seeds = _seeds(options.first, options.runs, options.seconds)
     runs = failures = acked = 0
-    began_s = time.process_time()
-    for seed in _seeds(options.first, options.runs, options.seconds):
-        result = simulate(seed, bug=bug)
+    for count, failure in attempts(seeds, options.bug, options.workers):
         runs += 1
-        acked += result.acked
-        if result.broken is not None:
+        acked += count
+        if failure is not None:
             failures += 1
-            _report(result, options, bug)
-    spent_s = time.process_time() - began_s
+            print(failure, flush=True)
+    spent_s = sum(
+        sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     print(
         f"{runs} runs in {spent_s:.0f} s of processor time, {acked} messages acknowledged, {failures} runs broke a"
         " promise"
@@ -112,4 +95,5 @@ def main() -> int:
     return int(failures > 0)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

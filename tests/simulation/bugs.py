@@ -43,13 +43,14 @@ __all__ = ["BUGS", "shows"]
 
 BUGS: dict[str, Bug] = {}
 _NEEDS: dict[str, str] = {}
-"""Bugs that only runs with this kind of program can show."""
+"""Bugs that only runs with this kind of program, or with this story, are likely to show."""
 
 
 def shows(title: str, seeds: Iterable[int]) -> Result | None:
     """The first of these runs that the bug breaks."""
     for seed in seeds:
-        if title in _NEEDS and _NEEDS[title] not in draw_shape(seed).users:
+        shape = draw_shape(seed)
+        if title in _NEEDS and _NEEDS[title] not in {*shape.users, shape.story}:
             continue
         result = simulate(seed, bug=BUGS[title])
         if result.broken is not None:
@@ -58,7 +59,8 @@ def shows(title: str, seeds: Iterable[int]) -> Result | None:
 
 
 def plant(title: str, owner: Any, name: str, new: Callable[[Any], Any], *, needs: str | None = None) -> None:
-    """``new`` gets the right function, or property, and returns the wrong one. ``needs``: a user of a shape."""
+    """``new`` gets the right function, or property, and returns the wrong one. ``needs``: a user or the story of a
+    shape."""
     if needs is not None:
         _NEEDS[title] = needs
 
@@ -178,12 +180,14 @@ plant(
     Follower,
     "_compare",
     lambda right: _believes,
+    needs="torn copy",
 )
 plant(
     "what a master confirms counts before the ends of logs are compared",
     EpochFollower,
     "confirmed",
     lambda right: property(lambda self: _trusts(self)),
+    needs="torn copy",
 )
 
 
@@ -198,6 +202,7 @@ plant(
     cutback,
     "_entry_before",
     lambda right: _only_the_next,
+    needs="torn copy",
 )
 
 
@@ -277,6 +282,7 @@ plant(
     Liveness,
     "choose",
     lambda right: lambda self, found, preferred, *, unclean: right(self, found, preferred, unclean=True),
+    needs="majority",
 )
 
 
@@ -300,18 +306,21 @@ plant(
     ControlledReplicas,
     "__init__",
     lambda right: lambda self, *args: _knows_no_end(self, args, right),
+    needs="return",
 )
 plant(
     "a slave that was away is counted in with old tables",
     Metadata,
     "is_fresh",
     lambda right: property(lambda self: self.copied_ms is not None),
+    needs="grown",
 )
 plant(
     "a slave is counted in without tables",
     Metadata,
     "is_fresh",
     lambda right: property(lambda self: True),
+    needs="grown lost",
 )
 
 # --- delays ---
@@ -335,7 +344,7 @@ plant(
     Metadata,
     "apply",
     lambda right: lambda self: _at_once(self, right),
-    needs="delays",
+    needs="tables",
 )
 plant(
     "timers begin behind what waits",

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["NODES", "SMALL_STEPS_MS", "STEPS_MS", "Fault", "draw_faults"]
+__all__ = ["NODES", "SMALL_STEPS_MS", "STEPS_MS", "Fault", "draw_faults", "draw_story"]
 
 NODES = ("broker-0", "broker-1", "broker-2", "controller")
 KINDS = (
@@ -38,6 +38,9 @@ class Fault:
     other: str
     for_s: float
     value: int = 0
+    when: str = ""
+    """It waits from ``at_s`` on for this moment: "grown" (somebody is new in the SyncStateSet), or "tables" (a slave
+    has copied them)."""
 
     def __str__(self) -> str:
         text = f"{self.at_s:7.3f} s  {self.kind} {self.node}"
@@ -45,6 +48,7 @@ class Fault:
             text += f" -> {self.other}"
         if self.value:
             text += f" ({self.value})"
+        text += f" when {self.when}" if self.when else ""
         return text + (f" for {self.for_s:.3f} s" if self.for_s else "")
 
 
@@ -97,10 +101,45 @@ def draw_faults(
             found.append(Fault(round(at_s, 3), cut, node, other, round(chance.uniform(0.05, 2.0), 3)))
 
 
-def _tears(chance: random.Random, begin_s: float, end_s: float) -> list[Fault]:
+def draw_story(seed: int, story: str, begin_s: float) -> list[Fault]:
+    """The faults of a run that leads to one moment. Nodes are roles: see ``History.machine_as``."""
+    chance = random.Random(f"story {seed} {story}")
+    at_s = begin_s + chance.uniform(0.1, 1.5)
+    found: list[Fault] = []
+
+    def add(after_s: float, kind: str, node: str, for_s: float, value: int = 0, other: str = "controller",
+            when: str = "") -> None:  # fmt: skip
+        found.append(Fault(round(at_s + after_s, 3), kind, node, other, round(for_s, 3), value, when))
+
+    if story == "majority":  # all who have everything are away, and one is there who has not
+        add(0, "cut", "slave-a", 7.0, 1, other="master")
+        after_s, down = chance.uniform(3.0, 6.0), chance.choice(("kill", "power"))
+        add(after_s, down, "master", chance.uniform(0.5, 4.0))
+        add(after_s, down, "slave-b", chance.uniform(0.5, 4.0))
+    elif story == "return":  # a slave comes back behind, to a master that has just come back in its term
+        away_s = chance.uniform(3.2, 5.0)
+        add(0, "isolate", "slave-a", away_s)
+        add(away_s - chance.uniform(0.1, 0.8), "power", "master", chance.uniform(0.05, 0.4))
+        add(away_s, "stall", "slave-a", 4.0, 500)
+    elif story in ("grown", "grown lost"):  # a slave leads as soon as it may
+        if story == "grown":
+            add(0, "isolate", "slave-a", 13.0)
+        else:
+            add(12.0, "lose", "slave-a", 1.0)
+        add(9.0, "isolate", "slave-b", 9.5)
+        add(12.2, "kill", "master", 3.0, when="grown")
+    elif story == "torn copy":
+        found = _tears(chance, at_s, at_s + 8.0, "slave-a")
+    else:  # tables
+        for number in range(4):
+            add(2.5 * number, "kill", "master", 1.5, when="tables")
+    return sorted(found, key=lambda fault: fault.at_s)
+
+
+def _tears(chance: random.Random, begin_s: float, end_s: float, node: str = "") -> list[Fault]:
     """One broker's power is cut again and again while much of its log is written and not synced."""
     found: list[Fault] = []
-    node, at_s = chance.choice(NODES[:3]), begin_s
+    node, at_s = node or chance.choice(NODES[:3]), begin_s
     while at_s < end_s - 1.0:
         stalled_s = round(chance.uniform(0.3, 0.9), 3)
         found.append(Fault(round(at_s, 3), "stall", node, "controller", stalled_s, 2_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,8 @@ SEGMENT_BYTES = 64 << 10
 
 BEFORE_S, AFTER_S = 0.4, 1.2
 """How long it matters that something happens."""
+TABLES_END = b"commitLogMaxOffset"
+"""In the last answer of a round in which a slave copies tables."""
 FEW_BYTES = 1024
 """Most records are shorter."""
 LAST_BYTES = 100
@@ -111,6 +114,10 @@ class History:
     """The longest time without any."""
     route: tuple[float, str] | None = None
     """When a name server was asked last who the master is, and what it said."""
+    when: Callable[[str], None] = lambda moment: None
+    """Called at moments that faults wait for."""
+    torn: frozenset[str] = frozenset()
+    """Names of machines that lose what they had and may not have synced (ASYNC_FLUSH), and never lead."""
     lost: frozenset[int] = frozenset()
     """The broker ids of a machine that lost its disk. It comes back as another broker."""
     fault_times_s: list[float] = field(default_factory=list)
@@ -122,6 +129,8 @@ class History:
     _last: dict[tuple[str, str, int], int] = field(default_factory=dict)
     _saved: tuple[bytes | None, frozenset[int], dict[int, BrokerMachine]] = (None, frozenset(), {})
     """The controller's state, and what it says."""
+    _led: int | None = None
+    """The master's broker id."""
     _truth: bytearray = field(default_factory=bytearray)
     """The log as far as any broker has shown it."""
     _last_members: frozenset[int] = frozenset()
@@ -191,8 +200,11 @@ class History:
             if transport.peer_host.startswith(CLIENTS):
                 if b"msgId" in data:
                     self._tapped(transport, data)
-            elif transport.host == self.controller.host and self.members()[0] != self._last_members:
-                self._check_members()
+            elif transport.host == self.controller.host:
+                if self.members()[0] != self._last_members:
+                    self._check_members()
+            elif TABLES_END in data:
+                self.when("tables")
         except Broken as error:
             self.broken.append(str(error))
 
@@ -212,7 +224,7 @@ class History:
         members, by_id = self.members()
         having = 0
         for broker_id, each in by_id.items():
-            has_it = broker_id in self.lost  # it did
+            has_it = broker_id in self.lost or each.name in self.torn  # it did
             has_it = has_it or log_of(each, position, size, durable=self.power_cuts) == record
             having += has_it
             if broker_id in members and not has_it:
@@ -238,9 +250,19 @@ class History:
             int(number): hosts[replica["address"].partition(":")[0]]
             for number, replica in saved["orders"]["replicas"].items()
         }
+        self._led = saved["orders"]["master"]
         self._saved = data, frozenset(saved["orders"]["inSync"]), by_id
         self.stirred_s = self.world.now_s
         return self._saved[1:]
+
+    def machine_as(self, role: str) -> BrokerMachine | None:
+        """Who is "master" now, or "slave-a" or "slave-b"."""
+        _, by_id = self.members()
+        master = by_id.get(-1 if self._led is None else self._led)
+        if role == "master":
+            return master
+        slaves = [each for each in self.brokers if each is not master]
+        return slaves[role == "slave-b"]
 
     # --- lost disks ---
 
@@ -294,9 +316,13 @@ class History:
         end = len(self._truth)
         begin = max(0, end - LAST_BYTES)
         members, by_id = self.members()
-        self._last_members = members
+        grown, self._last_members = members - self._last_members, members
+        if grown:
+            self.when("grown")
         for broker_id in members - self.lost:
             machine = by_id[broker_id]
+            if machine.name in self.torn:
+                continue
             if end and log_of(machine, begin, end - begin, durable=self.power_cuts) != self._truth[begin:end]:
                 raise Broken(
                     f"{machine.name}, which is in the SyncStateSet {sorted(members)}, has not all of the {end} bytes"

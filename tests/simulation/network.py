@@ -57,6 +57,12 @@ class Network:
         self._transports: list[Transport] = []
         self._connections = 0
         self.without_power: set[str] = set()
+        self.lag_s = 0.0
+        """How much longer the bytes of some connections take."""
+        self.piece_bytes = 0
+        """What is longer arrives in pieces of this length; 0: at once."""
+        self.lag_port: int | None = None
+        """Those to this port are meant; None: each second one."""
         self.tap: Callable[[Transport, bytes], None] | None = None
         """Called with everything that is written."""
 
@@ -133,6 +139,8 @@ class Network:
         theirs = Transport(self, server, other, process.host, name, number, chance)
         self._transports.append(theirs)
         ours.other, theirs.other = theirs, ours
+        if number % 2 if self.lag_port is None else port == self.lag_port:
+            ours.lag_s = theirs.lag_s = self.lag_s
         server.loop.call_soon(other.connection_made, theirs)
         return ours, protocol
 
@@ -217,6 +225,7 @@ class Transport(asyncio.Transport):
         self._peer = peer
         self._protocol = protocol
         self._chance = random.Random(chance.random())
+        self.lag_s = 0.0
         self.other: Transport | None = None
         self._sent: deque[bytes | None] = deque()
         self._sent_bytes = 0
@@ -248,7 +257,9 @@ class Transport(asyncio.Transport):
         sent = bytes(data)
         if self.network.tap is not None:
             self.network.tap(self, sent)
-        self.send(sent)
+        step = self.network.piece_bytes or len(sent)
+        for at in range(0, len(sent), step):
+            self.send(sent[at : at + step])
         if self.get_write_buffer_size() > self._high and not self._writing_paused:
             self._writing_paused = True
             self._protocol.pause_writing()
@@ -292,7 +303,7 @@ class Transport(asyncio.Transport):
         world, network = self.network.world, self.network
         self._sent.append(data)
         self._sent_bytes += len(data or b"")
-        delay_s = network.delay_s(self._chance, self.host, self.peer_host)
+        delay_s = network.delay_s(self._chance, self.host, self.peer_host) + self.lag_s
         self._arrival_s = max(self._arrival_s + 1e-6, world.now_s + delay_s)
         world.at(self._arrival_s, self._arrive)
 

@@ -24,6 +24,12 @@ USERS = ("producer", "delays", "transactions", "push", "pop")
 """Programs that go by routes."""
 
 
+STORY_SHARE = 0.15
+"""Of all seeds."""
+STORIES = ("majority", "return", "grown", "grown lost", "torn copy", "tables")
+"""Runs whose faults are not drawn one by one: they lead to a moment at which a mistake would show."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     flush: str
@@ -35,6 +41,17 @@ class Shape:
     """Messages that a producer without routes sends at once."""
     tables_s: float
     """How often slaves copy tables."""
+    story: str = ""
+    """Of STORIES."""
+
+    @property
+    def lag_s(self) -> float:
+        """How much longer the bytes of some connections take than those of others between the same hosts."""
+        return {"grown": 0.04, "grown lost": 0.04, "tables": 0.4}.get(self.story, 0.0)
+
+    @property
+    def may_cut_power(self) -> bool:
+        return self.flush == "SYNC_FLUSH" or self.story == "torn copy"
 
     @property
     def has_routes(self) -> bool:
@@ -48,6 +65,8 @@ class Shape:
     @property
     def broker_settings(self) -> dict[str, Any]:
         settings = {"flushDiskType": self.flush, "minInSyncReplicas": self.min_in_sync}
+        if self.story == "torn copy":
+            settings["haTransferBatchSize"] = 1_500
         if self.has_timers:
             settings |= {
                 "timerWheelEnable": True,
@@ -61,7 +80,10 @@ class Shape:
 
     def __str__(self) -> str:
         users = ", ".join(sorted(self.users)) or "no routes"
-        return f"{self.flush}, minInSyncReplicas={self.min_in_sync}, {self.window} sent at once, {users}"
+        story = f", {self.story}" if self.story else ""
+        return (
+            f"{self.flush}, minInSyncReplicas={self.min_in_sync}, {self.window} sent at once, {users}{story}"
+        )
 
 
 def draw_shape(seed: int) -> Shape:
@@ -69,10 +91,22 @@ def draw_shape(seed: int) -> Shape:
     users: frozenset[str] = frozenset()
     if chance.random() < 0.25:
         users = frozenset(user for user in USERS if chance.random() < 0.4) or frozenset({"producer"})
-    return Shape(
+    shape = Shape(
         "ASYNC_FLUSH" if chance.random() < 0.1 else "SYNC_FLUSH",
         1 if chance.random() < 0.15 else 2,
         users,
         chance.choice((1, 1, 8)),
         chance.choice((1.0, 3.0)),
     )
+    return _with_story(seed, shape)
+
+
+def _with_story(seed: int, shape: Shape) -> Shape:
+    chance = random.Random(f"story {seed}")
+    if chance.random() >= STORY_SHARE:
+        return shape
+    story = chance.choice(STORIES)
+    users: frozenset[str] = frozenset({"delays"} if story == "tables" else ())
+    flush = "ASYNC_FLUSH" if story == "torn copy" else "SYNC_FLUSH"
+    tables_s = 3.0 if story in ("grown", "grown lost", "tables") else shape.tables_s
+    return Shape(flush, 2, users, shape.window, tables_s, story)

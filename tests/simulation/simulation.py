@@ -12,9 +12,10 @@ import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from unittest.mock import patch
 
-from tests.simulation.faults import NODES, SMALL_STEPS_MS, STEPS_MS, Fault, draw_faults
+from tests.simulation.faults import NODES, SMALL_STEPS_MS, STEPS_MS, Fault, draw_faults, draw_story
 from tests.simulation.history import CLIENTS, DECIDED, LATER, ORDERS, Broken, History
 from tests.simulation.machines import (
     BrokerMachine,
@@ -40,6 +41,11 @@ LENGTHS_S = (3.0, 5.0, 8.0, 14.0)
 CALM_S = 1.5
 SETTLE_S = 30.0
 LOOK_S = 0.5
+ROUND_REQUESTS = 30
+"""Ways of bytes in a round in which a slave copies tables."""
+HA_PORT = 10_912
+PIECE_BYTES, LOOKS = 2_000, 400
+ROLES = ("master", "slave-a", "slave-b")
 CONTROLLER, NAMESRV = "10.0.0.9", "10.0.0.8"
 Bug = Callable[[], AbstractContextManager[object]]
 
@@ -82,6 +88,14 @@ class Simulation:
         if users is not None:
             shape = replace(shape, users=frozenset(users))
         self.shape = shape
+        network.lag_s = shape.lag_s
+        network.piece_bytes = PIECE_BYTES if shape.story == "torn copy" else 0
+        network.lag_port = HA_PORT if shape.story == "tables" else None
+        if faults is None and shape.story:
+            faults = draw_story(seed, shape.story, WARM_S)
+        if shape.story:
+            last_s = max((each.at_s + each.for_s for each in faults or ()), default=0.0)
+            self.end_s = max(self.end_s, last_s + 0.5)
         if faults is None:
             faults = draw_faults(
                 seed,
@@ -110,7 +124,7 @@ class Simulation:
             self.world,
             self.controller,
             self.brokers,
-            KNOWN_S + shape.tables_s,
+            KNOWN_S + shape.tables_s + ROUND_REQUESTS * network.lag_s,
             power_cuts=shape.flush == "SYNC_FLUSH",
             replicas=shape.min_in_sync,
             fault_times_s=sorted(
@@ -126,6 +140,8 @@ class Simulation:
             | {f"{user}ers": set() for user in ("push",) if user in shape.users},
         )
         network.tap = self.history.tap
+        self.history.when = self._moment
+        self._armed: list[Fault] = []
         self.clients: list[Client | Program] = []
         self.settled_s = 0.0
         steps_ms = sum(abs(fault.value) for fault in self.faults if fault.kind == "clock")
@@ -140,7 +156,8 @@ class Simulation:
             client.process.start(self._live(client))
             self.clients.append(client)
         for fault in self.faults:
-            world.at(fault.at_s, lambda fault=fault: self.begin(fault))  # type: ignore[misc]
+            act = self._armed.append if fault.when else self.begin
+            world.at(fault.at_s, partial(act, fault))
         self._go_on(self.end_s)
         self._heal()
         end_s = world.now_s
@@ -196,7 +213,23 @@ class Simulation:
 
     # --- faults ---
 
+    def _moment(self, moment: str) -> None:
+        """One fault that waits for it begins, within some milliseconds."""
+        fault = next((each for each in self._armed if each.when == moment), None)
+        if fault is not None and self.world.now_s < self.end_s:
+            self._armed.remove(fault)
+            self.world.at(self.world.now_s + self.world.chance.uniform(0.0, 0.05), partial(self.begin, fault))
+
+    def _at_nodes(self, fault: Fault) -> Fault:
+        """With the names of machines, where it has roles."""
+        names = [fault.node, fault.other]
+        for index, name in enumerate(names):
+            if name in ROLES and (machine := self.history.machine_as(name)) is not None:
+                names[index] = machine.name
+        return replace(fault, node=names[0], other=names[1])
+
     def begin(self, fault: Fault) -> None:
+        fault = self._at_nodes(fault)
         self.world.note(fault)
         if not {fault.node, fault.other} <= self.machines.keys():
             return  # a name server, and nobody goes by routes
@@ -205,6 +238,10 @@ class Simulation:
         host, other = machine.host, self.machines[fault.other].host
         match fault.kind:
             case "kill" | "power":
+                if fault.kind == "power" and self.shape.story == "torn copy":
+                    self.history.torn |= {machine.name}
+                    for number in range(LOOKS):  # while it compares its log with the master's
+                        world.at(after + number * 0.001, self.history.look)
                 machine.kill(power=fault.kind == "power")
                 world.at(after, machine.start)
             case "lose":

@@ -39,9 +39,8 @@ OFTEN = (
 )
 """Bugs that some of the first ten seeds show."""
 
-SELDOM = (
+TOLD = (
     "a master that was started again counts slaves in that lack something",
-    "a name server does not replace a master that it hears",
     "a slave is counted in without tables",
     "a slave that was away is counted in with old tables",
     "anybody may be elected",
@@ -50,8 +49,11 @@ SELDOM = (
     "the ends of logs are not compared",
     "what a master confirms counts before the ends of logs are compared",
 )
-"""Bugs that the first hundreds of seeds do not show. Since replicas take holes back when they start, only logs without
-epochs, or with wrong ones, have ends that differ, and these runs have none."""
+"""Bugs that some of the first runs with their story show."""
+
+SELDOM = ("a name server does not replace a master that it hears",)
+"""Bugs that no run shows. An old master that hears no controller, and is heard by a name server, keeps its route only
+until it hears one; the runs check routes at their end."""
 
 MOST_SEEDS = 10_000
 """Within which each other bug is shown; most of them take less than a hundred."""
@@ -140,6 +142,11 @@ def test_a_planted_bug_is_found(title: str) -> None:
     assert shows(title, range(30)) is not None
 
 
+@pytest.mark.parametrize("title", TOLD)
+def test_a_planted_bug_is_found_by_its_story(title: str) -> None:
+    assert shows(title, range(600)) is not None
+
+
 def test_a_failure_is_shown_by_fewer_faults_and_programs() -> None:
     title = "what is written counts as synced"
     found = shows(title, range(30))
@@ -153,6 +160,6 @@ def test_a_failure_is_shown_by_fewer_faults_and_programs() -> None:
 
 @pytest.mark.slow("minutes; test_a_planted_bug_is_found is the twin")
 @pytest.mark.timeout(7_200)
-@pytest.mark.parametrize("title", sorted(BUGS.keys() - {*OFTEN, *SELDOM}))
+@pytest.mark.parametrize("title", sorted(BUGS.keys() - {*OFTEN, *TOLD, *SELDOM}))
 def test_a_planted_bug_that_needs_luck_is_found(title: str) -> None:
     assert shows(title, range(MOST_SEEDS)) is not None

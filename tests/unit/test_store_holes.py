@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.support.store_tools import crash, drain, flush, make_store, opened, put
 
 
@@ -55,4 +57,27 @@ def test_what_was_synced_is_not_taken_back(tmp_path: Path) -> None:
     store.copy.cut_at_hole(report)
     assert store.max_physical_offset == places[3][2]
     assert not store.copy.is_cutting
+    store.close()
+
+
+@pytest.mark.parametrize("torn", [5, 10, 15])
+def test_all_entries_of_what_is_taken_back_go(tmp_path: Path, torn: int) -> None:
+    """Also where a filler among them stands for what a power cut took: it has no position."""
+    store = opened(tmp_path, sync=True)
+    places = [put(store, "T", 0, b"%d" % number) for number in range(20)]
+    flush(store)
+    crash(store)
+    tear(tmp_path, places, torn)
+    store = make_store(tmp_path, sync=True)
+    assert store.open().damaged == [places[torn][1:]]
+    store.copy.cut_back(places[3][2])
+    job = store.copy.job()
+    assert job is not None
+    job.run()
+    job.done()
+    assert store.max_physical_offset == places[3][2]
+    assert store.max_offset("T", 0) == 4
+    assert put(store, "T", 0, b"next")[0] == 4
+    flush(store)
+    assert [message.queue_offset for message in drain(store, "T", 0)] == [0, 1, 2, 3, 4]
     store.close()

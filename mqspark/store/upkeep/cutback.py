@@ -165,7 +165,10 @@ class CutBackJob:
         last = queue.entry(before - 1) if before > queue.min_offset else None
         if last is None or (last[1] != FILLER_SIZE and last[0] < self._position):
             return 0
-        end, _ = queue.locate_end(self._position)
+        # Not ``locate_end``: its bisection would take fillers for what lies before the cut.
+        end = queue.first_where(
+            lambda position, _size, _tags: position >= self._position, queue.min_offset, before
+        )
         # Fillers at the end stand for records behind the cut: the master may have them.
         while (
             end > queue.min_offset and (entry := queue.entry(end - 1)) is not None and entry[1] == FILLER_SIZE
