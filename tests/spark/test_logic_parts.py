@@ -7,6 +7,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,77 @@ def test_an_idle_stream_waits_at_the_broker_of_the_last_part(static: StaticTopic
     reader.stop()
 
 
+@pytest.mark.slow(
+    "queues move and a broker dies for some ten seconds; fast: test_a_stream_follows_its_queues_from_broker_to_broker"
+)
+@since_4_2
+@pytest.mark.parametrize("local", ["true", "false"])
+def test_nothing_is_lost_or_read_twice_while_queues_move_under_load(tmp_path: Path, local: str) -> None:
+    with (
+        Cluster(2, store=tmp_path, settings={"flushDiskType": "SYNC_FLUSH"}) as cluster,
+        ExitStack() as ending,
+    ):
+        static = StaticTopic(cluster, "Busy")
+        stopped = threading.Event()
+        ending.callback(static.tool.close)
+        sent, failures = [0] * QUEUES, []
+
+        def send(number: int) -> None:
+            queue = MessageQueue(static.topic, LOGIC, number)
+            try:
+                with Producer(static.namesrv, group=f"p{number}", send_timeout_ms=20_000) as producer:
+                    while not stopped.is_set():
+                        producer.send(Message.of(static.topic, b"%d" % sent[number]), queue=queue)
+                        sent[number] += 1
+            except BaseException as error:
+                failures.append(error)
+
+        options = static.options(streaming=True, startingOffsets="earliest", group="busy", localRead=local)
+        reader = stream_reader(options, COLUMNS)
+        position = json.loads(json.dumps(reader.initialOffset()))
+        seen: Rows = []
+
+        def step() -> bool:
+            """A batch; a new process of the query now and then."""
+            nonlocal position, reader
+            end = json.loads(json.dumps(reader.latestOffset(position, ReadMaxRows(50))))
+            if end == position:
+                return False
+            seen.extend(rows_of(reader.partitions(position, end)))
+            position = end
+            if len(seen) % 7 == 0:
+                reader.stop()
+                reader = stream_reader(options, COLUMNS)
+            return True
+
+        senders = [threading.Thread(target=send, args=(number,)) for number in range(QUEUES)]
+        for sender in senders:
+            sender.start()
+            ending.callback(sender.join, 60)
+        ending.callback(stopped.set)
+        for turn, target in enumerate((static.second, static.first, static.second), 1):
+            eventually(lambda turn=turn: step() and len(seen) > 150 * turn, "read")
+            static.tool.remap(target)
+        cluster.kill(0)  # it has earlier parts, and leads nothing
+        restarting = threading.Timer(1.0, cluster.restart, [0])
+        restarting.start()
+        ending.callback(restarting.join)
+        eventually(lambda: step() and len(seen) > 800, "read after the last move")
+        stopped.set()
+        for sender in senders:
+            sender.join(60)
+        assert failures == []
+        eventually(lambda: not step() and len(seen) >= sum(sent), "everything is read")
+        for number in range(QUEUES):
+            here = [(offset, value) for _, queue_id, offset, value in seen if queue_id == number]
+            assert [value for _, value in here] == list(range(sent[number])), "each once, in order"
+            assert here == sorted(here)
+        assert static.committed("busy") == [
+            position["q"][static.topic][f"{LOGIC}:{n}"] for n in range(QUEUES)
+        ]
+        reader.stop()
+
+
 def test_rows_are_written_to_queues_that_move(static: StaticTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_pymq.writing.pipeline._FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr("pyspark_pymq.writing.pipeline._UNSTORED_BYTES", 1_000)
@@ -337,8 +409,9 @@ class Scripted(BlockingClient):
     """Brokers a, b, c; the first and the end offset of each physical queue."""
 
     def __init__(self, bounds: dict[MessageQueue, tuple[int, int]], mappings: dict[str, Any]) -> None:
-        super().__init__("h:1")
+        super().__init__("h:1", sleep=lambda _: None)
         self.bounds, self.mappings = bounds, mappings
+        self.routes_to_come: list[TopicRoute] = []
         self.asked: list[str] = []
 
     def min_offsets(self, address: str, queues: Any, *, lo: bool | None = None) -> list[QueueOffset]:
@@ -348,6 +421,9 @@ class Scripted(BlockingClient):
     def max_offsets(self, address: str, queues: Any, *, lo: bool | None = None) -> list[QueueOffset]:
         assert lo is False
         return [QueueOffset(self.bounds[queue][1]) for queue in queues]
+
+    def route(self, topic: str) -> TopicRoute:
+        return self.routes_to_come.pop(0)
 
     def topic_mapping(self, address: str, topic: str) -> TopicQueueMappingDetail | None:
         self.asked.append(address)
@@ -474,6 +550,19 @@ def test_a_broker_that_is_away() -> None:
     assert queues.adopt("T", route("b", away="b"), [QUEUE]) == {}
     with pytest.raises(NoRoute, match="broker b, which has its logic queue 0, is away"):
         LogicQueues(Scripted({}, {})).adopt("T", route("b", away="b"), [])
+
+
+def test_the_broker_of_an_earlier_part_is_waited_for() -> None:
+    """By a new process of a query, which does not know its address."""
+    client = Scripted(
+        {physical(0, "a"): (2, 7), physical(1, "b"): (0, 1)}, {"b": [item(0, "a", 0), item(1, "b", 100)]}
+    )
+    queues = LogicQueues(client)
+    assert queues.adopt("T", route("b", away="a"), []) == {QUEUE: "b:1"}
+    assert queues.latest([QUEUE]) == {QUEUE: 101}
+    client.routes_to_come = [route("b", away="a"), route("b", away="a"), route("b")]
+    assert queues.earliest([QUEUE]) == {QUEUE: 2}
+    assert client.routes_to_come == []
 
 
 def test_a_permission_that_is_missing() -> None:

@@ -102,10 +102,7 @@ class LogicQueues:
         if adopted is not None and adopted.route is route and time.monotonic() < adopted.until:
             return adopted.found
         known = set(begun)
-        for name in route.brokers:
-            address = route.address(name)
-            if address is not None:
-                self._addresses[topic, name] = address
+        self._note_addresses(topic, route)
         mappings: dict[str, TopicQueueMappingDetail | None] = {}
         found: dict[MessageQueue, str] = {}
         is_settled = True
@@ -179,14 +176,23 @@ class LogicQueues:
             raise
 
     def _address(self, part: Part) -> str:
+        """Waits for a broker that is away. Raises NoRoute after ``retryTimeout``."""
+        key = part.queue.topic, part.queue.broker_name
+        if key not in self._addresses:
+            self._client.bridged(lambda: self._look_up(*key))
+        return self._addresses[key]
+
+    def _look_up(self, topic: str, name: str) -> None:
         """Raises NoRoute."""
-        address = self._addresses.get((part.queue.topic, part.queue.broker_name))
-        if address is None:
-            raise NoRoute(
-                part.queue.topic,
-                f"broker {part.queue.broker_name}, which has a part of its messages, is away",
-            )
-        return address
+        self._note_addresses(topic, self._client.route(topic))
+        if (topic, name) not in self._addresses:
+            raise NoRoute(topic, f"broker {name}, which has a part of its messages, is away")
+
+    def _note_addresses(self, topic: str, route: TopicRoute) -> None:
+        for name in route.brokers:
+            address = route.address(name)
+            if address is not None:
+                self._addresses[topic, name] = address
 
     def _part_at(self, queue: MessageQueue, offset: int) -> Part:
         """The part with this logic offset, or the first one."""
