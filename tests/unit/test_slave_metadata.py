@@ -194,6 +194,30 @@ def test_progress_at_a_place_of_another_masters_log_is_not_taken_over(pair: tupl
     assert metadata.is_fresh
 
 
+def test_progress_is_copied_anew_after_the_log_was_taken_back(pair: tuple[Bench, Bench]) -> None:
+    """It counts messages as delivered that are gone: with it, the slave may not be counted in."""
+    master, slave = pair
+    metadata, store = metadata_of(slave), slave.broker.store
+    for body in (b"kept", b"gone"):
+        assert master.peer().ask(SEND, send_ext("Orders", 0), body).code == 0
+    copy_log(master, slave)
+    one_round(master, slave)
+    metadata.begin()
+    assert metadata.is_fresh
+    first = store.copy.last_whole_record(0, store.max_physical_offset - 1)
+    assert first
+    store.copy.cut_back(first)
+    slave.flush()
+    slave.run_jobs()
+    assert store.max_physical_offset == first
+    metadata.begin()
+    assert not metadata.is_fresh
+    copy_log(master, slave)
+    assert not metadata.is_fresh
+    one_round(master, slave)
+    assert metadata.is_fresh
+
+
 def test_a_new_master_has_the_topics_of_messages_that_were_copied_faster(pair: tuple[Bench, Bench]) -> None:
     master, slave = pair
     peer = master.peer()

@@ -138,6 +138,8 @@ class Metadata:
         """Whether the master's progress is not behind the one here."""
         self.copied_ms: int | None = None
         """The monotonic time at which the newest round began that is taken over as a whole."""
+        self._copied_at = 0
+        """The position of the log here that this progress needs."""
         self._round_ms = 0
         """The same of ``_due``."""
         self._connections = 0
@@ -151,7 +153,11 @@ class Metadata:
         return self._users is None or self._users.is_complete
 
     def begin(self) -> None:
-        """A log is copied over a new connection. What was read before belongs to places of another master's log."""
+        """A log is copied over a new connection. What was read before belongs to places of another master's log. So
+        does progress that was taken over, if the log was taken back since: it counts messages as delivered that are
+        gone."""
+        if self._state.store.max_physical_offset < self._copied_at:
+            self.copied_ms, self._copied_at = None, 0
         self._due.clear()
         self._connections += 1
 
@@ -210,7 +216,7 @@ class Metadata:
             due, self._due = self._due, []
             for each in due:
                 each()
-            self.copied_ms = self._round_ms
+            self.copied_ms, self._copied_at = self._round_ms, self._due_at
 
     # --- tables in pages --------------------------------------------------------------------------------------
 
