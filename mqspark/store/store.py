@@ -298,6 +298,7 @@ class MessageStore:
     def _end_at(self, position: int) -> None:
         """The end of a copy was taken back to ``position``."""
         self.deletions.end_at(position)
+        self.compact_duty.cut(position)
         if self.scrub is not None:
             self.scrub.end = min(self.scrub.end, position)
 

@@ -151,6 +151,7 @@ SERVERS = {
     "CommitPipeline._undispatched": "queues whose entries wait for room on the disk",
     "CommitPipeline._unreported_arrivals": "arrivals of one turn",
     "CompactRunner._examined": "queues of compacted topics whose files are damaged",
+    "CompactRunner._topics": "compacted topics",
     "CompactedQueues._known": "generations that are on the disk",
     "CompactedQueues._their_topics": "directories on the disk",
     "CompactedQueues._theirs": "queues that are on the disk",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import random
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mqspark.message import MessageExt
@@ -16,6 +20,8 @@ from mqspark.store.compaction.compacted import COMPACT_LOCK, DELETE_RETENTION_MS
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools import compactor
 from mqspark.store.tools.compactor import Compactor, CompactReport, CompactTask, TopicToCompact
+from mqspark_server.compacting import compactrunner
+from mqspark_server.compacting.compactrunner import CompactRunner
 from tests.support.store_tools import QuickFiles, TestClock, finish_deletions, flush, opened, put
 
 
@@ -182,6 +188,31 @@ def test_a_wrong_entry_hides_no_record(
     assert values(kept(tmp_path)) == newest
 
 
+def test_an_empty_entry_where_the_log_begins_is_not_taken_for_expired(
+    store: MessageStore, tmp_path: Path, clock: TestClock
+) -> None:
+    fill(store, 50, 50)
+    queue = store.table.queues["C", 0]
+    oldest, *_ = sorted((tmp_path / "commitlog").iterdir())
+    places = [entry[0] for number in range(50) if (entry := queue.entry(number)) is not None]
+    first = next(number for number, position in enumerate(places) if position >= 4096)
+    right = queue.packed_entry(first)
+    assert right is not None
+    queue.replace(first, bytes(20))
+    queue.replace(first - 2, bytes(20))
+    hidden = oldest.rename(tmp_path / "expired")
+    try:
+        report = compact(tmp_path, clock)
+        assert [each.offsets for each in report.damaged] == [[first]]
+        assert report.compacted_to == 0
+        queue.replace(first, right)
+        report = compact(tmp_path, clock, examined={0: first + 1})
+    finally:
+        hidden.rename(oldest)
+    assert (report.compacted_to, report.damaged) == (1 << 40, [])
+    assert [message.queue_offset for message in kept(tmp_path)] == list(range(first, 50))
+
+
 def test_one_compacts_at_a_time(store: MessageStore, tmp_path: Path, clock: TestClock) -> None:
     fill(store, 10, 10)
     files = OsFiles()
@@ -224,6 +255,64 @@ def test_what_is_left_of_a_deleted_topic_is_not_of_the_new_one(
     report = compact(tmp_path, clock, floor=store.deletions.positions["C"])
     assert report.compacted_to == 1 << 40
     assert values(kept(tmp_path)) == newest
+
+
+class HeldProcess:
+    """Compacts nothing, and reports when it is allowed to."""
+
+    pid = 1
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.allowed = threading.Event()
+        self.stdin = io.BytesIO()
+        self.stdout = self
+
+    def __iter__(self) -> Iterator[bytes]:
+        assert self.allowed.wait(60)
+        yield msgspec.json.encode(CompactReport(compacted_to=1 << 40))
+
+    def close(self) -> None:
+        """As a pipe."""
+
+    def kill(self) -> None:
+        self.allowed.set()
+
+    def wait(self) -> int:
+        return 0
+
+
+def test_what_a_run_has_published_of_a_topic_deleted_meanwhile_goes_with_the_run(
+    store: MessageStore, tmp_path: Path, clock: TestClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the deletion is forgotten, nothing could tell it from the queue of a new topic."""
+    fill(store, 30, 30)
+    compact(tmp_path, clock)
+    process = HeldProcess()
+    monkeypatch.setattr(compactrunner, "Popen", lambda *_, **__: process)
+    monkeypatch.setattr(compactrunner, "LOOK_S", 0.001)
+    store.compact_duty.topics = lambda: ["C"]
+    store.compact_duty.hold(1, is_full=False)
+
+    async def run() -> None:
+        runner = CompactRunner(store, clock)
+        runner.start()
+        try:
+            async with asyncio.timeout(60):
+                while runner.process_id is None:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.001)
+                late = (tmp_path / "mqspark.compacted/C").rename(tmp_path / "late")
+                store.delete_topic("C")
+                finish_deletions(store)
+                late.rename(tmp_path / "mqspark.compacted/C")
+                process.allowed.set()
+                while not store.compact_duty.runs:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.001)
+        finally:
+            runner.stop()
+
+    asyncio.run(run())
+    assert store.compact_duty.problem is None
+    assert not (tmp_path / "mqspark.compacted/C").exists()
 
 
 def test_a_queue_that_fails_is_said_and_holds_the_log(

@@ -133,12 +133,15 @@ def library(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def test_what_a_file_system_says(
     tmp_path: Path, library: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gc.collect()  # of other tests
     before = len(os.listdir("/proc/self/fd"))
     found = filesystem_sync(OsFiles(), tmp_path)
     assert found is not None
     assert found.has(tmp_path)
     assert not found.has(tmp_path / "missing")
     assert not found.has("/proc/self")
+    (tmp_path / "moved").symlink_to("/proc")  # a directory that an operator has moved to another disk
+    assert not found.has(tmp_path / "moved")
     found.sync()
     library["error"] = errno.EIO
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):

@@ -55,7 +55,7 @@ class FilesystemSync:
     def has(self, path: StrPath) -> bool:
         """Whether the file or directory is on this file system. False for one that does not exist."""
         try:
-            return os.lstat(path).st_dev == self._device
+            return os.stat(path).st_dev == self._device  # of what a symbolic link leads to
         except FileNotFoundError:
             return False
 

@@ -251,6 +251,8 @@ class Compactor:
     def _of_log(self, queue: _Queue) -> Iterator[_NewRecord]:
         """The records of the log from ``queue.done`` on that lie before the end of the task."""
         is_live = False
+        doubtful: int | None = None
+        """The first of the empty entries behind the last expired one. Their records may be there."""
         examined = queue.topic.examined.get(queue.queue_id, 0)
         for offsets, entries in self._reader.rows(queue.topic.name, queue.queue_id, queue.done):
             places = list(
@@ -265,7 +267,12 @@ class Compactor:
             for number, (offset, position, size, code) in enumerate(places):
                 self._sign_of_life()
                 if not is_live and position < queue.log_begin:
-                    continue  # expired; behind a record that is there none has expired
+                    # Expired, as all before it. Behind a record that is there none has expired.
+                    doubtful = None if size > 0 else offset if doubtful is None else doubtful
+                    continue
+                if doubtful is not None and (first := max(doubtful, examined)) < offset:
+                    raise _Damaged(first, list(range(first, min(offset, first + _MAX_DAMAGED))))
+                doubtful = None
                 found = self._read(queue, offset, position, size, code)
                 if found is None and offset >= examined:
                     raise _Damaged(offset, [offset, *self._damaged_of(queue, places[number + 1 :])])

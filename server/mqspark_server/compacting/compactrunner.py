@@ -46,6 +46,8 @@ class CompactRunner:
         self._heard_s = 0.0
         self._examined: dict[str, dict[int, int]] = {}
         """Compacted topic and queue id → the offset before which damage was dealt with as far as it can be."""
+        self._topics: list[TopicToCompact] = []
+        """Those of the last run."""
 
     def start(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._tick)
@@ -84,13 +86,14 @@ class CompactRunner:
         store, config = self._store, self._store.config
         deleted, topics = store.deletions.positions, store.compact_duty.topics()
         self._examined = {name: found for name in topics if (found := self._examined.get(name))}
+        self._topics = [
+            TopicToCompact(name, deleted.get(name, 0), self._examined.get(name, {})) for name in topics
+        ]
         task = CompactTask(
             root=config.store_path_root_dir,
             commit_log=",".join(map(str, store.paths.commit_logs.all)),
             end=end,
-            topics=[
-                TopicToCompact(name, deleted.get(name, 0), self._examined.get(name, {})) for name in topics
-            ],
+            topics=self._topics,
             map_bytes=config.max_offset_map_size,
             now_ms=self._clock.now_ms(),
             measure_only=store.compact_duty.measures_only,
@@ -138,11 +141,15 @@ class CompactRunner:
         self._process = None
         duty = self._store.compact_duty
         try:
+            self._remove_late()
             if code:
                 raise ValueError(f"it ended with code {code}")
             report = msgspec.json.decode(line, type=CompactReport)
         except (ValueError, msgspec.MsgspecError) as error:
             duty.failed(f"the process that compacts has left no report: {error}")
+            return
+        except OSError as error:
+            duty.failed(f"what was compacted of deleted topics cannot be removed: {error}")
             return
         problem = None
         if report.failed:
@@ -151,6 +158,17 @@ class CompactRunner:
         self._say(report)
         if report.damaged:
             self._examine(report.damaged)
+
+    def _remove_late(self) -> None:
+        """Remove what the run has published of topics that were deleted meanwhile. Raises OSError."""
+        deleted = self._store.deletions.positions
+        late = {
+            topic.name: deleted[topic.name]
+            for topic in self._topics
+            if deleted.get(topic.name, 0) > topic.floor
+        }
+        if late:
+            self._store.compacted.leave_out(late)
 
     def _say(self, report: CompactReport) -> None:
         log.info(
