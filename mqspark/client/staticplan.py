@@ -26,6 +26,7 @@ __all__ = [
     "StaticTopicProblem",
     "block_after",
     "check",
+    "check_plan",
     "complete",
     "decide_offset",
     "detail_of",
@@ -100,6 +101,22 @@ def _check_physical(configs: Mapping[str, TopicConfigAndQueueMapping], found: Ma
                 raise StaticTopicProblem("The physical queue id is overflow the write queues")
 
 
+def check_plan(plan: TopicRemappingDetailWrapper) -> None:
+    """Raises StaticTopicProblem unless the parts agree, and the brokers that take and give queues are those of the
+    parts: a queue would be left without an offset, and nobody could send to it."""
+    configs, new, old = plan.broker_config_map, plan.broker_to_map_in, plan.broker_to_map_out
+    check(plan.topic, configs)
+    for name in (*new, *old):
+        if name not in configs:
+            raise StaticTopicProblem(
+                f"The plan moves queues of broker {name}, and says nothing that it is to be told"
+            )
+    for number, name in leaders(configs).items():
+        items = detail_of(name, configs[name]).hosted_queues[number]
+        if len(items) > 1 and items[-1].logic_offset < 0 and (name not in new or items[-2].bname not in old):
+            raise StaticTopicProblem(f"The plan does not say that queue {number} moves to broker {name}")
+
+
 def leaders(configs: Mapping[str, TopicConfigAndQueueMapping]) -> dict[int, str]:
     """The broker that leads each logic queue, in the order of the queues."""
     found: dict[int, str] = {}
@@ -138,6 +155,7 @@ def plan_growth(
     check(topic, configs)
     mine = {name: _copied(config) for name, config in configs.items()}
     found = leaders(mine)
+    _check_targets(targets)
     if queues < len(found):
         raise StaticTopicProblem(f"Cannot decrease the queue num for static topic {queues} < {len(found)}")
     if queues == len(found):
@@ -163,6 +181,7 @@ def plan_move(
     StaticTopicProblem."""
     if not configs:
         raise StaticTopicProblem("No topic route to do the remapping")
+    _check_targets(targets)
     check(topic, configs)
     mine = {name: _copied(config) for name, config in configs.items()}
     found = leaders(mine)
@@ -189,6 +208,11 @@ def plan_move(
         for part in (name, old):
             detail_of(part, mine[part]).hosted_queues[number] = [*items, moved]
     return _plan(topic, REMAPPING, mine, len(found), now_ms, to, (found[number] for number in moving))
+
+
+def _check_targets(targets: Collection[str]) -> None:
+    if not targets:
+        raise StaticTopicProblem("Find none brokers, do nothing")
 
 
 def plan_rest(

@@ -13,7 +13,7 @@ from mqspark.client.admin import AdminClient
 from mqspark.client.staticplan import (
     Configs,
     StaticTopicProblem,
-    check,
+    check_plan,
     complete,
     decide_offset,
     detail_of,
@@ -74,7 +74,7 @@ class StaticTopics:
         masters = await self._masters()
         for name in plan.broker_config_map:
             _master(masters, name)
-        check(plan.topic, plan.broker_config_map)
+        check_plan(plan)
         new, old = plan.broker_to_map_in, plan.broker_to_map_out
         for name in (*new, *old):
             await self._put(_master(masters, name), plan.broker_config_map[name])

@@ -11,11 +11,13 @@ import pytest
 
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.replication.escape import Escapee, OtherMaster
+from mqspark.broker.state.writer import StoredPosition, Writer
+from mqspark.errors import InvalidMessage
 from mqspark.message import decode_properties, encode_properties
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import to_ext
-from mqspark.record import decode_records
+from mqspark.record import Parts, decode_records
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 from tests.unit.pop_kit import (
     ACK,
@@ -349,6 +351,38 @@ def test_a_broker_gives_what_was_not_asked_for(pair: Pair, other: Bench) -> None
     peers.answered(number, wrong)
     assert live(other, pair.slave, 30_000) == ["b-a"]
     assert retried(other) == [b"a"]
+
+
+def test_a_message_that_fits_nowhere_is_in_no_others_way(
+    pair: Pair, other: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(pair.master, "a", "b")
+    pair.lose_master()
+    other.clock.wall_ms = pair.slave.clock.wall_ms
+    relay = Writer.relay
+
+    def refusing(writer: Writer, record: Parts, *where: Any) -> StoredPosition:
+        if record.body == b"a":
+            raise InvalidMessage("too many properties", field="properties")
+        return relay(writer, record, *where)
+
+    monkeypatch.setattr(Writer, "relay", refusing)
+    assert escaped(other, check_point(other, n=2, d=[0, 1]), "ck", other.clock.now_ms() + 9_000) == 0
+    assert live(other, pair.slave, 15_000) == ["b-a", "b-a"], "not again and again"
+    assert retried(other) == [b"b"]
+    monkeypatch.undo()
+    live(other, pair.slave, 40_000)
+    assert retried(other) == [b"b", b"a"]
+
+
+def test_a_deleted_group_gets_nothing_from_elsewhere(pair: Pair, other: Bench) -> None:
+    put(pair.master, "a")
+    pair.lose_master()
+    other.clock.wall_ms = pair.slave.clock.wall_ms
+    assert escaped(other, check_point(other, c="Gone"), "ck", other.clock.now_ms() + 9_000) == 0
+    other.broker.state.subscriptions.remove("Gone")
+    assert live(other, pair.slave, 20_000) == []
+    assert other.broker.state.topics.get("%RETRY%Gone_T") is None
 
 
 def test_a_message_that_is_there_no_longer_is_given_up(other: Bench) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from mqspark.message import MessageExt
-from mqspark_server.console import sparkpages, visitors
+from mqspark_server.console import jobpages, sparkpages, visitors
+from mqspark_server.console.site import Trouble
 from mqspark_server.console.sparkpages import latest_of, parsed
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
+from mqspark_server.net.httpget import WebServer
+from mqspark_server.scheduler.jobrecords import JobOverview
 
 # --- forms ---
 
@@ -165,3 +168,27 @@ def test_events_of_a_page_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) 
     assert len(parsed([message(event(), at) for at in range(10)])) == 3
     assert parsed([message(event(), size=sparkpages.EVENT_BYTES + 1)]) == []
     assert parsed([message(event(name="n" * sparkpages.EVENT_BYTES), size=10)]) == []
+
+
+# --- what a job server says ---
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"[]",
+        b'{"ready": true, "jobs": [{"name": "\xff"}]}',
+        b'{"ready": true, "runs": [{"summary": %s' % (b'{"x":' * 100_000),
+        b'{"ready": true, "jobs": [{"name": "a", "run": "b", "schedule": "c", "failures": 1%s}]}'
+        % (b"0" * 400),
+    ],
+)
+def test_what_no_job_server_says_is_no_fault_of_the_console(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def get(server: WebServer, target: str) -> bytes:
+        return said
+
+    monkeypatch.setattr(WebServer, "get", get)
+    with pytest.raises(Trouble, match="not of a job server of this version"):
+        asyncio.run(jobpages.told_by(WebServer("jobs", 80), "/", JobOverview))

@@ -113,6 +113,8 @@ def test_addresses(url: str, shown: str) -> None:
         "http://jobs?x=1",
         "http://jobs/#x",
         "http://jo bs",
+        "http://jobs..example",
+        f"http://{'x' * 64}.example",
         "http://jobs\r\nx: y",
         "file:///etc/passwd",
     ],

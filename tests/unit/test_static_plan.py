@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from mqspark.client.staticplan import (
     Configs,
     StaticTopicProblem,
     block_after,
     check,
+    check_plan,
     complete,
     decide_offset,
     leaders,
@@ -136,3 +138,21 @@ def test_the_rest_of_a_move_is_found_and_decided() -> None:
     assert [part.bname for part in undecided(rest).values()] == ["a"]
     decide_offset(rest, 0, 0)
     assert plan_rest("T", rest.broker_config_map, NOW) is None
+
+
+def test_a_plan_that_leaves_a_queue_without_an_offset_is_refused() -> None:
+    """Files of plans come from elsewhere."""
+    plan = plan_move("T", ["b"], made(2, "a"), NOW)
+    check_plan(plan)
+    for new, old in ((["b"], []), ([], ["a"]), ([], [])):
+        with pytest.raises(StaticTopicProblem, match="does not say that queue 0 moves to broker b"):
+            check_plan(replace(plan, broker_to_map_in=new, broker_to_map_out=old))
+    with pytest.raises(StaticTopicProblem, match="queues of broker c, and says nothing"):
+        check_plan(replace(plan, broker_to_map_in=["b", "c"]))
+
+
+def test_a_topic_needs_brokers() -> None:
+    with pytest.raises(StaticTopicProblem, match="Find none brokers"):
+        plan_growth("T", 2, [], {}, NOW)
+    with pytest.raises(StaticTopicProblem, match="Find none brokers"):
+        plan_move("T", [], made(2, "a"), NOW)

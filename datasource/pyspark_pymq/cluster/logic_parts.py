@@ -88,6 +88,8 @@ class LogicQueues:
         """Physical queue to logic queue and part."""
         self._addresses: dict[tuple[str, str], str] = {}
         """Topic and broker to its last known address."""
+        self._masters: dict[tuple[str, str], str] = {}
+        """Topic and broker to the last known address of its master."""
         self._adopted: dict[str, _Adopted] = {}
         """The last answer of ``adopt`` for each topic."""
         self._ends: dict[MessageQueue, int] = {}
@@ -175,24 +177,29 @@ class LogicQueues:
                 error.add_note(f"Topic {topic} is static: its readers need the permission GET on it, too.")
             raise
 
-    def _address(self, part: Part) -> str:
-        """Waits for a broker that is away. Raises NoRoute after ``retryTimeout``."""
+    def _address(self, part: Part, *, is_masters: bool = False) -> str:
+        """Of any broker of the part's name, or of its master. Waits for one that is away. Raises NoRoute after
+        ``retryTimeout``."""
+        known = self._masters if is_masters else self._addresses
         key = part.queue.topic, part.queue.broker_name
-        if key not in self._addresses:
-            self._client.bridged(lambda: self._look_up(*key))
-        return self._addresses[key]
+        if key not in known:
+            self._client.bridged(lambda: self._look_up(known, *key))
+        return known[key]
 
-    def _look_up(self, topic: str, name: str) -> None:
+    def _look_up(self, known: Mapping[tuple[str, str], str], topic: str, name: str) -> None:
         """Raises NoRoute."""
         self._note_addresses(topic, self._client.route(topic))
-        if (topic, name) not in self._addresses:
-            raise NoRoute(topic, f"broker {name}, which has a part of its messages, is away")
+        if (topic, name) not in known:
+            who = f"the master of broker {name}" if known is self._masters else f"broker {name}"
+            raise NoRoute(topic, f"{who}, which has a part of its messages, is away")
 
     def _note_addresses(self, topic: str, route: TopicRoute) -> None:
         for name in route.brokers:
-            address = route.address(name)
+            address, master = route.address(name), route.master(name)
             if address is not None:
                 self._addresses[topic, name] = address
+            if master is not None:
+                self._masters[topic, name] = master
 
     def _part_at(self, queue: MessageQueue, offset: int) -> Part:
         """The part with this logic offset, or the first one."""
@@ -219,10 +226,12 @@ class LogicQueues:
     # --- bounds -----------------------------------------------------------------------------------------------
 
     def _end(self, part: Part) -> int:
-        """The logic offset behind the last message of the part."""
+        """The logic offset behind the last message of the part. If a next one follows, the master alone is asked: what
+        a slave has not copied yet would be taken for the gap. Raises NoRoute."""
         end = self._ends.get(part.queue)
         if end is None:
-            (answer,) = self._client.max_offsets(self._address(part), [part.queue], lo=False)
+            address = self._address(part, is_masters=not part.is_last)
+            (answer,) = self._client.max_offsets(address, [part.queue], lo=False)
             end = int(answer)
             if not part.is_last:
                 self._ends[part.queue] = end

@@ -380,7 +380,7 @@ class PopRevival:
             check_point = queue.open.get(key)
             if check_point is not None and check_point.revive_offset == revive_offset:
                 offsets = check_point.unacked()
-                if offsets and self._is_foreign(key):
+                if offsets and self._is_foreign(key) and self._is_wanted(key):
                     if not self._send_for(queue, check_point):
                         return revived or None
                     heapq.heappop(queue.by_time)
@@ -415,23 +415,30 @@ class PopRevival:
             offsets.commit(REVIVE_GROUP, topic, queue_id, done, is_brokers=True)
 
     def _revive(self, queue: ReviveQueue, check_point: CheckPoint, offsets: Sequence[int]) -> None:
-        state = self._state
-        key = check_point.key
-        if not offsets:
+        if not offsets or not self._is_wanted(check_point.key):
             return
-        if state.topics.get(normal_topic(key.topic, key.group)) is None or (
-            state.subscriptions.configured(key.group) is None
-        ):
-            return  # the topic or group was deleted
         for offset in offsets:
-            record = self._original(key, offset)
-            if record is not None:  # not expired in the meantime
-                try:
-                    self._copy(check_point, record)
-                except InvalidMessage as error:
-                    _log.warning("message %d of %s is revived later: %s", offset, key.topic, error)
-                    self._put_back(queue, check_point, offset)
-            check_point.ack(offset)  # not copied again if a later message has to wait
+            self._revive_one(queue, check_point, offset, self._original(check_point.key, offset))
+
+    def _is_wanted(self, key: CheckKey) -> bool:
+        """Whether neither the topic nor the group was deleted."""
+        state = self._state
+        return (
+            state.topics.get(normal_topic(key.topic, key.group)) is not None
+            and state.subscriptions.configured(key.group) is not None
+        )
+
+    def _revive_one(
+        self, queue: ReviveQueue, check_point: CheckPoint, offset: int, record: Parts | None
+    ) -> None:
+        """``record``: None if it has expired in the meantime."""
+        if record is not None:
+            try:
+                self._copy(check_point, record)
+            except InvalidMessage as error:
+                _log.warning("message %d of %s is revived later: %s", offset, check_point.key.topic, error)
+                self._put_back(queue, check_point, offset)
+        check_point.ack(offset)  # not copied again if a later message has to wait
 
     def _original(self, key: CheckKey, offset: int) -> Parts | None:
         result = self._state.store.get(key.topic, key.queue_id, offset, 1, 1)
@@ -472,9 +479,7 @@ class PopRevival:
                     _log.warning("messages of %s are revived later: %s", key.topic, error)
                     self._put_back(queue, check_point, *offsets)
                     break
-                if record is not None:
-                    self._copy(check_point, record)
-                check_point.ack(offsets[0])
+                self._revive_one(queue, check_point, offsets[0], record)
         except (Refusal, StoreReadOnly, NotNow, InvalidMessage) as error:
             _log.error("messages of %s cannot be revived now: %s", key.topic, error)
             if queue.open.get(key) is check_point:

@@ -20,7 +20,7 @@ from mqspark_server.console.site import Asking, Site, Trouble
 from mqspark_server.net.httpget import NotAnswered, WebServer
 from mqspark_server.scheduler.jobrecords import MAX_ERROR, JobOverview, JobRow, RunRecord
 
-__all__ = ["add_job_pages", "job_row", "run_row"]
+__all__ = ["add_job_pages", "job_row", "run_row", "told_by"]
 
 RUNS_SHOWN = 50
 RUNS_OF_JOB = 20
@@ -40,7 +40,7 @@ def add_job_pages(router: APIRouter, site: Site, now_ms: Callable[[], int]) -> N
             server = asked.job_server
             if server is None:
                 return {"job_server": ""}
-            found = await _asked(server, f"/api/v1/overview?runs={RUNS_SHOWN}", JobOverview)
+            found = await told_by(server, f"/api/v1/overview?runs={RUNS_SHOWN}", JobOverview)
             rows = [job_row(each, now_ms()) for each in found.jobs]
             return {
                 "job_server": str(server),
@@ -63,14 +63,14 @@ def add_job_pages(router: APIRouter, site: Site, now_ms: Callable[[], int]) -> N
             server = asked.job_server
             if server is None:
                 raise Trouble(404, "There is no such job", _NO_SERVER)
-            rows = await _asked(server, "/api/v1/jobs", list[JobRow])
+            rows = await told_by(server, "/api/v1/jobs", list[JobRow])
             found = next((each for each in rows if each.name == name), None)
             if found is None:
                 raise Trouble(
                     404, "There is no such job", f"The job server at {server} has none of this name."
                 )
             path = f"/api/v1/jobs/{quote(found.name, safe='')}/runs?limit={RUNS_OF_JOB}"
-            runs = await _asked(server, path, list[RunRecord])
+            runs = await told_by(server, path, list[RunRecord])
             return {
                 "job": job_row(found, now_ms()),
                 "runs": [run_row(each) for each in runs[:RUNS_OF_JOB]],
@@ -88,13 +88,13 @@ async def _check_may_look(asked: Asking) -> None:
         await asked.admin.broker_runtime_info(address)
 
 
-async def _asked(server: WebServer, target: str, kind: type[T]) -> T:
-    """Raises Trouble."""
+async def told_by(server: WebServer, target: str, kind: type[T]) -> T:
+    """What a job server answers to a GET. Raises Trouble."""
     try:
         return msgspec.json.decode(await server.get(target), type=kind)
     except NotAnswered as error:
         raise Trouble(502, "The job server cannot be asked", str(error)) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         detail = f"What {server} answers is not of a job server of this version."
         raise Trouble(502, "The job server cannot be asked", detail) from None
 

@@ -42,6 +42,8 @@ class WebServer:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
+            if host is not None:
+                host.encode("idna")  # as the look-up does: a name has no empty and no long part
         except ValueError:
             host = port = None
         plain = url.isascii() and url.isprintable() and " " not in url

@@ -20,6 +20,8 @@ from typing import Any
 
 import msgspec
 
+from mqspark.protocol.headers.header import I64
+
 __all__ = ["JobDirectory", "JobOverview", "JobRow", "JobState", "RunRecord"]
 
 MAX_STATE_BYTES = 1 << 20
@@ -34,11 +36,11 @@ class RunRecord(msgspec.Struct, omit_defaults=True):
     run: str
     outcome: str
     """ok, failed, refused (its options), timeout, or interrupted (its process ended without a word)."""
-    due_ms: int
-    attempt: int
-    started_ms: int
-    finished_ms: int
-    exit_code: int | None = None
+    due_ms: I64
+    attempt: I64
+    started_ms: I64
+    finished_ms: I64
+    exit_code: I64 | None = None
     error: str = ""
     summary: dict[str, Any] = {}
     by_hand: bool = False
@@ -51,19 +53,19 @@ class RunRecord(msgspec.Struct, omit_defaults=True):
 class JobState(msgspec.Struct, omit_defaults=True):
     """Of one job."""
 
-    taken_ms: int = 0
+    taken_ms: I64 = 0
     """The newest time of the schedule that a run was for."""
-    attempt: int = 0
-    retry_ms: int = 0
+    attempt: I64 = 0
+    retry_ms: I64 = 0
     """When that is tried again; 0: it is not."""
-    running_since_ms: int = 0
+    running_since_ms: I64 = 0
     """0: it does not run. Otherwise it does if its lock is held."""
-    pid: int = 0
+    pid: I64 = 0
     last: RunRecord | None = None
-    last_good_ms: int = 0
-    runs: dict[str, int] = {}
+    last_good_ms: I64 = 0
+    runs: dict[str, I64] = {}
     """Finished runs by their outcome."""
-    failures: int = 0
+    failures: I64 = 0
     """Finished runs since the last good one."""
 
 
@@ -78,17 +80,17 @@ class JobRow(msgspec.Struct):
     running: bool = False
     """Here or in another process: then its lock is held."""
     running_here: bool = False
-    running_since_ms: int = 0
+    running_since_ms: I64 = 0
     """Of a run that has begun. If the job does not run, that run ended without its server."""
-    pid: int = 0
-    next_ms: int | None = None
+    pid: I64 = 0
+    next_ms: I64 | None = None
     """None: it is not enabled."""
-    attempt: int = 0
+    attempt: I64 = 0
     """Of the newest time of the schedule."""
-    retry_ms: int = 0
-    failures: int = 0
-    last_good_ms: int = 0
-    outcomes: dict[str, int] = {}
+    retry_ms: I64 = 0
+    failures: I64 = 0
+    last_good_ms: I64 = 0
+    outcomes: dict[str, I64] = {}
     """Finished runs by their outcome."""
     last: RunRecord | None = None
 
