@@ -178,6 +178,11 @@ class Machine:
         if self.process is not None:
             self.process.resume()
 
+    @property
+    def stepped_ms(self) -> int:
+        """By how much its clock on the wall is wrong."""
+        return 0 if self.process is None else self.process.wall_step_ms
+
     def step_clock(self, ms: int) -> None:
         if self.process is not None:
             self.process.wall_step_ms += ms

@@ -20,6 +20,8 @@ __all__ = ["PROGRAMS", "Program"]
 FAILURES = (MQError, OSError, TimeoutError)
 PAUSES_S = (0.01, 0.1, 0.4)
 INVISIBLE_MS = 2_000
+POLL_MS = 5_000
+"""More than a clock is stepped: as in RocketMQ, a broker refuses a pop whose time for waiting is over by its clock."""
 
 
 class Program:
@@ -220,7 +222,7 @@ class Popper(Program):
             consume_from="CONSUME_FROM_FIRST_OFFSET",
             rebalance_interval_ms=1_000,
             invisible_ms=INVISIBLE_MS,
-            poll_ms=1_000,
+            poll_ms=POLL_MS,
         )
         consumer.subscribe(ORDERS)
         await self.start(consumer)

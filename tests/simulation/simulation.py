@@ -44,6 +44,7 @@ LOOK_S = 0.5
 ROUND_REQUESTS = 30
 """Ways of bytes in a round in which a slave copies tables."""
 HA_PORT = 10_912
+SMALL_RANGE_MS = range(min(SMALL_STEPS_MS), max(SMALL_STEPS_MS) + 1)
 PIECE_BYTES, LOOKS = 2_000, 400
 ROLES = ("master", "slave-a", "slave-b")
 CONTROLLER, NAMESRV = "10.0.0.9", "10.0.0.8"
@@ -262,7 +263,8 @@ class Simulation:
             case "reset":
                 network.reset(host, other)
             case "clock":
-                machine.step_clock(fault.value)
+                if not self.shape.has_timers or machine.stepped_ms + fault.value in SMALL_RANGE_MS:
+                    machine.step_clock(fault.value)
             case "slow":
                 network.slow[host] = 0.3
                 world.at(after, lambda: network.slow.pop(host, None) and None)
