@@ -68,17 +68,22 @@ def test_retention_asks_for_a_run_at_once_and_again_after_a_while() -> None:
     duty, clock = bench.duty, bench.clock
     assert duty.position == 0
     duty.hold(3, is_full=False)
+    assert not duty.is_sure
     bench.run(position=0)  # another process was at it
+    assert duty.is_sure
     assert duty.held_segments == 3
     assert duty.due() is None
     clock.now += BUSY_MS
     bench.run(position=1000, problem="queue C/0: EIO")
     assert (duty.position, duty.failures, duty.problem) == (1000, 1, "queue C/0: EIO")
+    assert not duty.is_sure
     clock.now += BUSY_MS
     assert duty.due() is None
     clock.now += RETRY_MS
     assert duty.due() == 4096
+    duty.is_sure = True
     duty.failed("killed")
+    assert not duty.is_sure
     assert (duty.position, duty.failures, duty.problem) == (1000, 2, "killed")
     clock.now += RETRY_MS
     bench.run(position=2000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import random
 import threading
@@ -235,6 +236,29 @@ def test_what_a_job_has_compacted_counts(store: MessageStore, tmp_path: Path, cl
     assert Compactor(task, QuickFiles()).run().compacted_to == first[0]
     compact(tmp_path, clock)
     assert Compactor(task, QuickFiles()).run().compacted_to == 1 << 40
+
+
+def test_what_somebody_may_have_published_without_a_sync_is_synced_before_it_counts(
+    store: MessageStore, tmp_path: Path, clock: TestClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its log goes, and a power cut brings the generation before it back."""
+    fill(store, 10, 10)
+    compact(tmp_path, clock)
+    files, synced = QuickFiles(), []
+    monkeypatch.setattr(files, "sync_directory", lambda path: synced.append(Path(path)))
+    task = CompactTask(str(tmp_path), None, 1 << 40, [TopicToCompact("C")], 1, clock.now)
+    Compactor(task, files).run()
+    assert synced == []
+    task = msgspec.structs.replace(task, sync_found=True)
+    assert Compactor(task, files).run().compacted_to == 1 << 40
+    assert synced == [tmp_path / "mqspark.compacted/C/0"]
+
+    def fails(path: object) -> None:
+        raise OSError(errno.EIO, "failed")
+
+    monkeypatch.setattr(files, "sync_directory", fails)
+    report = Compactor(task, files).run()
+    assert (report.compacted_to, report.failed) == (0, 1)
 
 
 def test_what_is_left_of_a_deleted_topic_is_not_of_the_new_one(

@@ -82,6 +82,8 @@ class CompactTask(msgspec.Struct, frozen=True):
     now_ms: int
     measure_only: bool = False
     """Only find out how much of the log is compacted already."""
+    sync_found: bool = False
+    """Sync the generations that are found: whoever published them may have ended before that."""
 
 
 class DamagedEntries(msgspec.Struct, frozen=True):
@@ -174,6 +176,8 @@ class Compactor:
         """The position before which the queue is compacted; 0 when nobody knows."""
         passes = self._report.passes
         try:
+            if self._task.sync_found and (found := self._open(topic, queue_id)).current is not None:
+                self._files.sync_directory(found.directory)
             while True:
                 queue = self._open(topic, queue_id)
                 needed_from = self._needed_from(queue)

@@ -52,6 +52,8 @@ class CompactDuty:
         """The topics of the run that is running. A slave may get messages before it knows what their topic is, so
         the position says nothing of a topic that is new."""
         self.is_running = False
+        self.is_sure = False
+        """Whether the last run ended as it should, so that what it published is on disk."""
         self.held_segments = 0
         """Segments that retention would delete if they were compacted."""
         self._said_full = False
@@ -66,6 +68,7 @@ class CompactDuty:
         self._not_before_ms = self._position = self._begun_end = self.held_segments = 0
         self._done_end = -1
         self._known = frozenset()
+        self.is_sure = False
 
     @property
     def position(self) -> int | None:
@@ -114,6 +117,7 @@ class CompactDuty:
     def finished(self, end: int, position: int, queues: int, bytes_written: int, problem: str | None) -> None:
         """A run has done what it could. ``problem``: why it left something."""
         self.is_running = False
+        self.is_sure = problem is None
         self._since_ms = now_ms = self._clock.monotonic_ms()
         self._not_before_ms = now_ms
         if position < end:
@@ -152,7 +156,7 @@ class CompactDuty:
 
     def failed(self, problem: str) -> None:
         """A run has ended without a report. What was known stays true."""
-        self.is_running = False
+        self.is_running = self.is_sure = False
         self._since_ms = now_ms = self._clock.monotonic_ms()
         self._not_before_ms = now_ms + RETRY_MS
         self.runs += 1

@@ -97,6 +97,7 @@ class CompactRunner:
             map_bytes=config.max_offset_map_size,
             now_ms=self._clock.now_ms(),
             measure_only=store.compact_duty.measures_only,
+            sync_found=not store.compact_duty.is_sure,
         )
         self._end, self._heard_s = end, time.monotonic()
         try:
