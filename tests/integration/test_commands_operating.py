@@ -258,6 +258,8 @@ def test_every_verb_of_mqadmin_does_what_it_says(cluster: Cluster) -> None:
     run("addWritePerm", "-b", name, "-y")
     for verb in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
         run(verb, "-c", "DefaultCluster", "-y")
+    assert "Static" in run("updateStaticTopic", "-t", "Static", "-b", name, "-qn", "1")
+    run("remappingStaticTopic", "-t", "Static", "-b", name)
     run("deleteSubGroup", "-g", "olds", "-r", "true", "-y")
     run("deleteTopic", "-t", "Old", "-c", "DefaultCluster", "-y")
     assert done == set(VERBS)
