@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,8 @@ class Sent:
     body: bytes
     may_repeat: bool = False
     """Whether its producer sends it again when it gets no answer."""
+    behind: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """The last offset of each queue that its producer knew when it sent this. What is sent at once has no order."""
 
 
 @dataclass
@@ -126,7 +128,8 @@ class History:
     """When the controller has decided something last."""
     broken: list[str] = field(default_factory=list)
     """What was found in the middle of an answer or a client."""
-    _last: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    _last: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
+    """By producer: the last acknowledged offset of each queue."""
     _saved: tuple[bytes | None, frozenset[int], dict[int, BrokerMachine]] = (None, frozenset(), {})
     """The controller's state, and what it says."""
     _led: int | None = None
@@ -164,15 +167,19 @@ class History:
                 f"{where}: {short(body)} is at {place} at {self.world.now_s:.3f} s, and was due {delayed.due_s:.3f} s"
             )
 
+    def last_offsets(self, producer: str) -> dict[tuple[str, int], int]:
+        """The last acknowledged offset of each queue."""
+        return dict(self._last.get(producer, {}))
+
     def was_acked(self, sent: Sent, place: Place) -> None:
         self.world.note("ack", sent.body, place)
         if sent.may_repeat:
             self.repeated.add(sent.body)
         self.observed(place, sent.body, f"acknowledged at {self.world.now_s:.3f} s")
-        key = (sent.producer, *place[:2])
-        if self._last.get(key, -1) >= place[2]:
+        if sent.behind.get(place[:2], -1) >= place[2]:
             raise Broken(f"{short(sent.body)} at {place} is not behind what {sent.producer} sent before")
-        self._last[key] = place[2]
+        last = self._last.setdefault(sent.producer, {})
+        last[place[:2]] = max(place[2], last.get(place[:2], -1))
         self.acked[place] = sent
         self.progressed(sent.producer)
 

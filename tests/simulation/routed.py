@@ -79,7 +79,9 @@ class Sender(Program):
         for number in itertools.count(1):
             if self.is_ending:
                 return
-            sent = Sent(self.process.name, b"%s-%d" % (self.process.name.encode(), number), may_repeat=True)
+            name = self.process.name
+            body = b"%s-%d" % (name.encode(), number)
+            sent = Sent(name, body, may_repeat=True, behind=self.history.last_offsets(name))
             self.history.sent += 1
             self.history.repeated.add(sent.body)
             try:

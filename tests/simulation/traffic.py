@@ -85,7 +85,7 @@ class Producer(Client):
     async def _send(self, address: str, number: int) -> bool:
         name = self.process.name
         body = b"%s-%d" % (name.encode(), number) + b"." * self.chance.choice((0, 50, 400))
-        sent = Sent(name, body)
+        sent = Sent(name, body, behind=self.history.last_offsets(name))
         self.history.sent += 1
         header = SendMessageRequestHeaderV2(
             producer_group="senders",
