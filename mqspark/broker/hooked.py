@@ -116,41 +116,38 @@ class BrokerHooks:
     def _around_pull(self, handler: Handler) -> Handler:
         def hooked(session: Session, command: Command) -> bytes | Slices | None:
             header = command.header(PullMessageRequestHeader)
-            attempt = ConsumeAttempt(
-                header.topic,
-                header.queue_id,
-                header.consumer_group,
-                header.queue_offset,
-                header.max_msg_nums,
-                False,
-                session.peer,
-                self._user_of(session),
-            )
-            self._begin(session, command, attempt)
+            self._begin(session, command, header, header.queue_offset, is_pop=False)
             return handler(session, command)
 
         return hooked
 
     def _around_pop(self, handler: Handler) -> Handler:
         def hooked(session: Session, command: Command) -> bytes | Slices | None:
-            header = command.header(PopMessageRequestHeader)
-            attempt = ConsumeAttempt(
-                header.topic,
-                header.queue_id,
-                header.consumer_group,
-                -1,
-                header.max_msg_nums,
-                True,
-                session.peer,
-                self._user_of(session),
-            )
-            self._begin(session, command, attempt)
+            self._begin(session, command, command.header(PopMessageRequestHeader), -1, is_pop=True)
             return handler(session, command)
 
         return hooked
 
-    def _begin(self, session: Session, command: Command, attempt: ConsumeAttempt) -> None:
+    def _begin(
+        self,
+        session: Session,
+        command: Command,
+        header: PullMessageRequestHeader | PopMessageRequestHeader,
+        offset: int,
+        *,
+        is_pop: bool,
+    ) -> None:
         """Raises Refusal."""
+        attempt = ConsumeAttempt(
+            header.topic,
+            header.queue_id,
+            header.consumer_group,
+            offset,
+            header.max_msg_nums,
+            is_pop,
+            session.peer,
+            self._user_of(session),
+        )
         extensions = self._extensions
         for each in extensions.consumes:
             each.ask_leniently(each.hooks.before_consume, attempt)
