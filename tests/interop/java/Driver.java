@@ -294,6 +294,11 @@ public final class Driver {
 
     // ---- producer
 
+    /** Two threads of a producer look for batches every five milliseconds, also of one that makes none. */
+    private static void restAccumulator(DefaultMQProducer producer) {
+        producer.batchMaxDelayMs(100);
+    }
+
     private static Object producerStart(JSONObject with) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(with.getString("group"), signing(with), with.containsKey("trace_topic"), with.getString("trace_topic"));
         configure(producer, with);
@@ -303,6 +308,9 @@ public final class Driver {
             producer.setBackPressureForAsyncSendNum(with.getIntValue("in_flight"));
         }
         producer.setAutoBatch(with.getBooleanValue("auto_batch"));
+        if (!producer.getAutoBatch()) {
+            restAccumulator(producer);
+        }
         if (with.getBooleanValue("hooks")) {
             producer.getDefaultMQProducerImpl().registerSendMessageHook(new Hooks());
         }
@@ -390,6 +398,7 @@ public final class Driver {
     private static Object echoStart(JSONObject with) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(with.getString("group") + "-replies");
         configure(producer, with);
+        restAccumulator(producer);
         producer.start();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(with.getString("group"));
         configure(consumer, with);
@@ -415,6 +424,7 @@ public final class Driver {
         configure(producer, with);
         Transactions kept = new Transactions(producer);
         producer.setTransactionListener(kept);
+        restAccumulator(producer);
         producer.start();
         return started(kept, producer);
     }
