@@ -60,21 +60,21 @@ from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.calls import Calls
 from mqspark.broker.state.changes import PendingChanges
 from mqspark.broker.state.coldreads import ColdReads
-from mqspark.broker.state.consumer_filters import ConsumerFilters
-from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.state.heldhalves import HeldHalves
 from mqspark.broker.state.locks import QueueLocks
-from mqspark.broker.state.meters import SAMPLE_INTERVAL_MS
 from mqspark.broker.state.slowreaders import SlowReaders
 from mqspark.broker.state.state import BrokerState, Random
-from mqspark.broker.state.stats import Stats
-from mqspark.broker.state.subscriptions import SubscriptionGroups
-from mqspark.broker.state.topics import Topics
 from mqspark.broker.state.writer import Writer
 from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.statictopic.partcleaning import PartCleaner
 from mqspark.broker.statictopic.peers import Peers
+from mqspark.broker.stats.meters import SAMPLE_INTERVAL_MS
+from mqspark.broker.stats.stats import Stats
+from mqspark.broker.tables.consumer_filters import ConsumerFilters
+from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
+from mqspark.broker.tables.subscriptions import SubscriptionGroups
+from mqspark.broker.tables.topics import Topics
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.recall import RecallProcessor
 from mqspark.broker.timer.timers import TimerService

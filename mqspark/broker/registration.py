@@ -20,8 +20,8 @@ from typing import NamedTuple
 import msgspec
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.topics import Topics, copy_config
 from mqspark.broker.statictopic.mappings import Mappings
+from mqspark.broker.tables.topics import Topics, copy_config
 from mqspark.message import PERM_READ, PERM_WRITE, crc32
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import (

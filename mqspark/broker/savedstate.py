@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mqspark.broker.pop.assignment import RequestModes
-from mqspark.broker.state.consumer_offsets import ConsumerOffsets
-from mqspark.broker.state.ranges import heal_groups, heal_offsets, heal_topics
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
+from mqspark.broker.tables.ranges import heal_groups, heal_offsets, heal_topics
 from mqspark.errors import MQError
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job

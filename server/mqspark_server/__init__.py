@@ -6,9 +6,8 @@ which know no socket and no clock. This package gives them both, and only this p
     settings/                broker.conf, TOML and --set become settings objects
     net/                     sockets around a core: one turn and one write per loop iteration; slaves; name servers
     web/                     FastAPI and Prometheus beside the broker, loaded on the first HTTP connection
-    diskwork                 write and fdatasync in a worker thread: group commit
-    registrar, routefinder   what a broker asks and tells its name servers
-    phases, startup          the forward-only start-up state that /health shows, and how what was started ends
+    process/                 the forward-only start-up state that /health shows, group commit in a thread, stalls
+    peers/                   what a server asks and tells other servers: registration, routes, a slave's master
     namesrv_app, broker_app  composition: a process each
     dev_cluster              both in one process: ``mqspark dev``, ``mqspark.testing``
     cli, commands/           ``mqspark``: the command line, each command imported when it is called

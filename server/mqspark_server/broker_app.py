@@ -26,25 +26,25 @@ from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.store import MessageStore
-from mqspark_server.brokergroup import BrokerGroup
 from mqspark_server.compacting.compactrunner import CompactRunner
-from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
-from mqspark_server.escaping import Escaping
-from mqspark_server.following import Following
 from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, listening, resolve_broker_ip
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.servertls import Certificates, client_context
 from mqspark_server.net.slaveport import ReplicationServer
 from mqspark_server.node import BrokerParts
-from mqspark_server.peerlink import PeerLink
-from mqspark_server.phases import Phase
-from mqspark_server.registrar import FIRST_TIMEOUT_S, UNREGISTER_TIMEOUT_S, Registrar
-from mqspark_server.routefinder import RouteFinder
+from mqspark_server.peers.brokergroup import BrokerGroup
+from mqspark_server.peers.escaping import Escaping
+from mqspark_server.peers.following import Following
+from mqspark_server.peers.peerlink import PeerLink
+from mqspark_server.peers.registrar import FIRST_TIMEOUT_S, UNREGISTER_TIMEOUT_S, Registrar
+from mqspark_server.peers.routefinder import RouteFinder
+from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
+from mqspark_server.process.phases import Phase
+from mqspark_server.process.startup import ProcessApp, remoting_server
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_broker
 from mqspark_server.settings.settings import BrokerSettings, foreign_keys
 from mqspark_server.settings.settingsfile import settings_file
-from mqspark_server.startup import ProcessApp, remoting_server
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in

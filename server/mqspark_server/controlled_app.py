@@ -42,10 +42,10 @@ from mqspark_server.broker_app import BrokerApp
 from mqspark_server.net.addresses import BrokerSockets
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.net.servertls import client_context
-from mqspark_server.phases import Phase, ProcessLifecycle
-from mqspark_server.registrar import UNREGISTER_TIMEOUT_S
+from mqspark_server.peers.registrar import UNREGISTER_TIMEOUT_S
+from mqspark_server.process.phases import Phase, ProcessLifecycle
+from mqspark_server.process.startup import Ends
 from mqspark_server.settings.settings import BrokerSettings
-from mqspark_server.startup import Ends
 
 __all__ = ["ControlledApp", "broker_app"]
 

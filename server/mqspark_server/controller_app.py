@@ -16,14 +16,14 @@ from mqspark.controller.elected import ElectedController
 from mqspark.controller.statefile import StateFile
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
-from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, listening
 from mqspark_server.net.servertls import client_context
-from mqspark_server.notifier import Notifier
-from mqspark_server.phases import Phase
+from mqspark_server.peers.notifier import Notifier
+from mqspark_server.process.diskwork import Housekeeper, Worker
+from mqspark_server.process.phases import Phase
+from mqspark_server.process.startup import ProcessApp, remoting_server
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.settings import WILDCARDS, ControllerSettings, foreign_keys, local_address
-from mqspark_server.startup import ProcessApp, remoting_server
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority

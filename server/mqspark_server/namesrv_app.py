@@ -11,16 +11,16 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
-from mqspark_server.diskwork import Housekeeper, Worker
 from mqspark_server.net.addresses import bind, listening
 from mqspark_server.net.servertls import client_context
-from mqspark_server.notifier import Notifier
-from mqspark_server.phases import Phase
+from mqspark_server.peers.notifier import Notifier
+from mqspark_server.process.diskwork import Housekeeper, Worker
+from mqspark_server.process.phases import Phase
+from mqspark_server.process.startup import ProcessApp, remoting_server
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_namesrv
 from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
 from mqspark_server.settings.settingsfile import settings_file
-from mqspark_server.startup import ProcessApp, remoting_server
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in, or with a controller

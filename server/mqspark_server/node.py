@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from mqspark.clock import Clock
     from mqspark.store.config import StoreConfig
     from mqspark.store.store import MessageStore
-    from mqspark_server.brokergroup import BrokerGroup
     from mqspark_server.compacting.compactrunner import CompactRunner
-    from mqspark_server.diskwork import Flusher, Housekeeper
-    from mqspark_server.escaping import Escaping
-    from mqspark_server.following import Following
     from mqspark_server.net.slaveport import ReplicationServer
     from mqspark_server.net.tcp import RemotingServer
-    from mqspark_server.peerlink import PeerLink
-    from mqspark_server.phases import ProcessLifecycle
-    from mqspark_server.registrar import Registrar
-    from mqspark_server.routefinder import RouteFinder
+    from mqspark_server.peers.brokergroup import BrokerGroup
+    from mqspark_server.peers.escaping import Escaping
+    from mqspark_server.peers.following import Following
+    from mqspark_server.peers.peerlink import PeerLink
+    from mqspark_server.peers.registrar import Registrar
+    from mqspark_server.peers.routefinder import RouteFinder
+    from mqspark_server.process.diskwork import Flusher, Housekeeper
+    from mqspark_server.process.phases import ProcessLifecycle
     from mqspark_server.settings.settings import BrokerSettings
     from mqspark_server.tiered.archivetier import ArchivedMessages
 

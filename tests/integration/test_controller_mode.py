@@ -22,7 +22,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.controlled_app import broker_app
-from mqspark_server.phases import Phase
+from mqspark_server.process.phases import Phase
 from mqspark_server.settings.settings import Layer, broker_settings
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
@@ -141,7 +141,7 @@ async def test_a_leader_gets_heartbeats_again_after_its_connection_broke(
 def test_slaves_know_at_once_what_an_operator_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqspark_server.following.METADATA_S", 3_600.0)
+    monkeypatch.setattr("mqspark_server.peers.following.METADATA_S", 3_600.0)
     monkeypatch.setattr("mqspark.broker.replication.metadata.FRESH_MS", 3_600_000)
     with Cluster(brokers=3, replication="controller", store=tmp_path) as cluster:
         with Clients(cluster.namesrv) as clients:

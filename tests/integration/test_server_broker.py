@@ -16,7 +16,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.testing import Broker, Cluster
 from mqspark_server import broker_app
-from mqspark_server.phases import Phase, ProcessLifecycle
+from mqspark_server.process.phases import Phase, ProcessLifecycle
 from tests.support.store_tools import kernel_sync
 from tests.support.waiting import eventually
 

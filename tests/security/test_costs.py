@@ -21,10 +21,10 @@ from mqspark.broker.group.membership import NOTIFIED_AT_ONCE
 from mqspark.broker.savedstate import MAX_REST_MS, SHORT_SAVE_MS
 from mqspark.broker.state import groups
 from mqspark.broker.state.changes import ANSWERED_AT_ONCE
-from mqspark.broker.state.consumer_offsets import DROPPED_AT_ONCE
 from mqspark.broker.state.groups import MEMBERS_AT_ONCE
-from mqspark.broker.state.meters import SAMPLE_INTERVAL_MS, Meter
-from mqspark.broker.state.stats import ROWS_AT_ONCE
+from mqspark.broker.stats.meters import SAMPLE_INTERVAL_MS, Meter
+from mqspark.broker.stats.stats import ROWS_AT_ONCE
+from mqspark.broker.tables.consumer_offsets import DROPPED_AT_ONCE
 from mqspark.filter.tags import Tags
 from mqspark.message import MessageQueue
 from mqspark.namesrv.namesrv import NameServer
@@ -264,7 +264,7 @@ PARKED = 2_000
 
 def parked(bench: Bench, **more: str) -> Peer:
     """A peer whose pulls wait for the first message of T."""
-    bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
+    bench.broker.tables.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
     peer = bench.peer()
     for _ in range(PARKED):
         peer.give(RequestCode.PULL_MESSAGE, pull_ext("T", **{"sysFlag": "6", **more}))
@@ -343,7 +343,7 @@ def test_members_that_join_over_one_connection_are_told_once_a_turn(tmp_path: Pa
 
 def parked_pops(bench: Bench, groups: int, **more: str) -> list[Peer]:
     """One of each group, by a connection of its own."""
-    bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
+    bench.broker.tables.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
     peers = [bench.peer() for _ in range(groups)]
     for number, peer in enumerate(peers):
         peer.give(
@@ -492,7 +492,7 @@ def test_changes_during_the_rest_after_a_long_save_are_saved_together(
     bench = Bench(tmp_path)
 
     def change(number: int) -> None:
-        bench.broker.state.topics.put(TopicConfig(topic_name=f"T{number}", perm=6))
+        bench.broker.tables.topics.put(TopicConfig(topic_name=f"T{number}", perm=6))
 
     def save() -> int:
         jobs = bench.broker.jobs()

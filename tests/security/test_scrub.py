@@ -55,7 +55,7 @@ def test_the_background_finds_what_a_start_cannot(
     said: list[tuple[str, str]],
     lost: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr("mqspark_server.diskwork.HOUSEKEEPING_S", 0.02)  # a slice of 4 KB a round
+    monkeypatch.setattr("mqspark_server.process.diskwork.HOUSEKEEPING_S", 0.02)  # a slice of 4 KB a round
     root = tmp_path / "store"
     copy_store(sound_store, root)
     DAMAGE[name](root)

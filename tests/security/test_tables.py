@@ -18,13 +18,13 @@ import pytest
 
 from mqspark.bounded import MEMOS, Bounded, Ledger, Memo, TableBudget, Tables, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.consumer_filters import ConsumerFilters
-from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups
 from mqspark.broker.state.locks import QueueLocks
-from mqspark.broker.state.stats import Stats
-from mqspark.broker.state.subscriptions import SubscriptionGroups
-from mqspark.broker.state.topics import Topics
+from mqspark.broker.stats.stats import Stats
+from mqspark.broker.tables.consumer_filters import ConsumerFilters
+from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
+from mqspark.broker.tables.subscriptions import SubscriptionGroups
+from mqspark.broker.tables.topics import Topics
 from mqspark.errors import TableFull
 from mqspark.message import MessageQueue
 from mqspark.namesrv.config import NamesrvConfig
@@ -304,7 +304,7 @@ def test_a_full_table_refuses_what_is_new_and_keeps_what_it_has(
     assert peer.ask(Code.PULL_MESSAGE, pull_ext()).code == ResponseCode.PULL_NOT_FOUND
     if attack.table in ("offsets", "requestModes"):
         for number in range(800):
-            assert bench.broker.state.subscriptions.find(f"G{number}", peer.session) is not None
+            assert bench.broker.tables.subscriptions.find(f"G{number}", peer.session) is not None
     ledger = table(bench.broker.tables, attack.table)
     setattr(bench.config, attack.setting, ledger.bytes + BOUND)
     first_request = attack.request(0)

@@ -20,7 +20,7 @@ from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollow
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Metadata
 from mqspark.broker.replication.term import Term
-from mqspark.broker.state.consumer_offsets import ConsumerOffsets
+from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.client.remoting.instance import ClientInstance

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.consumer_filters import ConsumerFilters
+from mqspark.broker.tables.consumer_filters import ConsumerFilters
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError
 from mqspark.filter.bloom import BloomFilter, murmur3

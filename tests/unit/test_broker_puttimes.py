@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker.state.puttimes import PutTimes
+from mqspark.broker.stats.puttimes import PutTimes
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
 TOOL_PATTERN = re.compile(r"\[([^]]+)\]:(\d+)")

@@ -98,7 +98,7 @@ def test_every_attempt_waits_longer_until_the_last_becomes_a_dead_letter(bench: 
     (dead,) = bench.records("%DLQ%CG")
     assert dead.reconsume_times == 5
     assert dead.properties == message.properties | {"DELAY": "0"}
-    topic = bench.broker.state.topics.get("%DLQ%CG")
+    topic = bench.broker.tables.topics.get("%DLQ%CG")
     assert topic is not None
     assert (topic.write_queue_nums, topic.read_queue_nums, topic.config.perm) == (1, 1, 6)
 
@@ -119,7 +119,7 @@ def test_a_consumer_may_name_the_level_or_give_up_at_once(bench: Bench) -> None:
     assert len(bench.records(SCHEDULE, 6)) == 1
     give_back(peer, message, TO_DLQ)
     assert [record.body for record in bench.records("%DLQ%CG")] == [b"zipped"]
-    assert bench.broker.state.stats.dead == {("T", "CG"): 1}
+    assert bench.broker.stats.stats.dead == {("T", "CG"): 1}
 
 
 def test_the_groups_limit_counts_where_the_consumer_has_none(bench: Bench) -> None:
@@ -163,12 +163,12 @@ def test_a_group_without_retry_queues_keeps_nothing(bench: Bench) -> None:
     before = bench.store.max_physical_offset
     assert give_back(peer, message).code == 0
     assert bench.store.max_physical_offset == before
-    assert "%RETRY%CG" not in bench.broker.state.topics
+    assert "%RETRY%CG" not in bench.broker.tables.topics
 
 
 def test_unit_mode_marks_the_retry_topic(bench: Bench) -> None:
     give_back(bench.peer(), stored(bench), ext={"unitMode": "true"})
-    topic = bench.broker.state.topics.get("%RETRY%CG")
+    topic = bench.broker.tables.topics.get("%RETRY%CG")
     assert topic is not None
     assert topic.sys_flag == 2
 
@@ -301,10 +301,10 @@ def test_a_retry_over_the_limit_is_a_dead_letter(bench: Bench, ext: dict[str, st
         (record,) = bench.records("%DLQ%CG")
         assert record.properties["DELAY"] == "-1"
         assert "REAL_TOPIC" not in record.properties
-        assert bench.broker.state.stats.dead == {("%RETRY%CG", "CG"): 1}
+        assert bench.broker.stats.stats.dead == {("%RETRY%CG", "CG"): 1}
     else:
-        assert not bench.broker.state.stats.dead
-        assert "%DLQ%CG" not in bench.broker.state.topics
+        assert not bench.broker.stats.stats.dead
+        assert "%DLQ%CG" not in bench.broker.tables.topics
         assert len(bench.records(SCHEDULE, 1)) == 1
 
 

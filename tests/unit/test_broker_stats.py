@@ -1,10 +1,10 @@
 """The figures that mqadmin's statsAll shows, on a clock that is moved by hand."""
 
-from mqspark.broker.state.histogram import Histogram
-from mqspark.broker.state.meters import SAMPLE_INTERVAL_MS
-from mqspark.broker.state.rpctimes import Rpc, RpcTimes
-from mqspark.broker.state.stats import Stats
-from mqspark.broker.state.topics import Topic
+from mqspark.broker.histogram import Histogram
+from mqspark.broker.stats.meters import SAMPLE_INTERVAL_MS
+from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
+from mqspark.broker.stats.stats import Stats
+from mqspark.broker.tables.topics import Topic
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_response

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqspark_server.collector import Collector
+from mqspark_server.process.collector import Collector
 
 OBJECTS = 50_000
 
@@ -97,9 +97,9 @@ def test_garbage_among_what_was_set_aside_is_found_by_a_visit_of_all() -> None:
 def test_a_visit_of_all_is_due_when_the_process_has_twice_as_many_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mqspark_server.collector.CHECK_S", 0.001)
+    monkeypatch.setattr("mqspark_server.process.collector.CHECK_S", 0.001)
     blocks = 10_000_000
-    monkeypatch.setattr("mqspark_server.collector.sys.getallocatedblocks", lambda: blocks)
+    monkeypatch.setattr("mqspark_server.process.collector.sys.getallocatedblocks", lambda: blocks)
     with collecting() as (_, loop):
         ring = Ring()
         found = weakref.ref(ring)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqspark_server.registrar import period_s
+from mqspark_server.peers.registrar import period_s
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from mqspark.protocol.codes import ResponseCode
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.kernelsync import KernelSync
-from mqspark_server import diskwork as flush
-from mqspark_server.diskwork import Flusher, Housekeeper, Worker
+from mqspark_server.process import diskwork as flush
+from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker
 from tests.support.store_tools import QuickFiles, kernel_sync
 from tests.support.waiting import eventually_async
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext

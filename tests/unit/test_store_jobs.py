@@ -12,7 +12,7 @@ import pytest
 
 from mqspark.protocol.codes import RequestCode
 from mqspark.store import Job
-from mqspark_server.diskwork import Housekeeper, Worker
+from mqspark_server.process.diskwork import Housekeeper, Worker
 from tests.support.store_tools import FaultyFiles, TestClock, flush, opened, put
 from tests.support.waiting import eventually_async
 from tests.unit.broker_kit import SEND, Bench, send_ext

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
 from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, check_list_size
-from mqspark.broker.state.attributes import check_group_attribute
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.tables.attributes import check_group_attribute
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group
 from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices

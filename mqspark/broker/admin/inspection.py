@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from mqspark.broker.admin.runtime import store_proof
 from mqspark.broker.admin.topicadmin import existing_topic
-from mqspark.broker.state.meters import Totals
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.stats import MOMENT_TABLES
+from mqspark.broker.stats.meters import Totals
+from mqspark.broker.stats.stats import MOMENT_TABLES
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.admin_bodies import (
     BrokerStatsData,

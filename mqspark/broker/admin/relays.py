@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 
 from mqspark.broker.admin.inspection import QUEUES_AT_ONCE
 from mqspark.broker.state.calls import CallFailed, Calls
-from mqspark.broker.state.consumer_offsets import is_brokers_own
 from mqspark.broker.state.groups import GroupMember
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.tables.consumer_offsets import is_brokers_own
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import MessageQueue, decode_offset_id
 from mqspark.protocol.bodies.admin_bodies import (

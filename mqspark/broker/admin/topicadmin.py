@@ -8,9 +8,9 @@ from msgspec.structs import asdict
 
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
-from mqspark.broker.state.attributes import attribute_changes, changed_attributes
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.topics import (
+from mqspark.broker.tables.attributes import attribute_changes, changed_attributes
+from mqspark.broker.tables.topics import (
     MAX_QUEUES,
     MULTI_TAG,
     SINGLE_TAG,

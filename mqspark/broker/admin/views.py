@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from mqspark.broker.state.consumer_offsets import NOT_FOUND
 from mqspark.broker.state.groups import ConsumerGroup
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.tables.consumer_offsets import NOT_FOUND
 from mqspark.protocol.codes import Language
 
 __all__ = ["View", "group_names", "groups_view", "language_name", "topics_view"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mqspark.broker.pull.pull import check_expression_type
 from mqspark.broker.state.groups import TAG, ConsumerGroup
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.topics import UNIT_SUB
+from mqspark.broker.tables.topics import UNIT_SUB
 from mqspark.errors import InvalidFilter, InvalidMessage, TableFull
 from mqspark.filter.sql import compile_sql
 from mqspark.filter.tags import parse_tags

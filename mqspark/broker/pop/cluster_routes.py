@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.topics import MAX_QUEUES
+from mqspark.broker.tables.topics import MAX_QUEUES
 from mqspark.logs import sparing
 from mqspark.message import PERM_READ, Queues
 from mqspark.protocol.bodies.topic_bodies import QueueData, TopicRouteData

@@ -26,10 +26,10 @@ from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
 from mqspark.broker.pop.revivelog import CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets, Step
 from mqspark.broker.state.acks import Deferred
-from mqspark.broker.state.attributes import priority_factor
 from mqspark.broker.state.selection import Wanted, get_wanted
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.topics import Topic
+from mqspark.broker.tables.attributes import priority_factor
+from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly, TableFull
 from mqspark.logs import sparing
 from mqspark.message import POP_CK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mqspark.broker.histogram import Histogram
 from mqspark.broker.pop.ack import AckProcessor, LiteAcks
 from mqspark.broker.pop.handout import PopProcessor
 from mqspark.broker.pop.order import PopOrder
@@ -12,7 +13,6 @@ from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pop.watch import PopWatchProcessor
 from mqspark.broker.state.acks import Acks, Deferred
-from mqspark.broker.state.histogram import Histogram
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.store.disk.configfile import ConfigFile

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from mqspark.broker.state.consumer_offsets import NOT_FOUND
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.logicqueues import LogicQueue, Part, logic_offset, sent_offset
 from mqspark.broker.statictopic.mappings import StaticTopic
 from mqspark.broker.statictopic.peers import Question, Talk
+from mqspark.broker.tables.consumer_offsets import NOT_FOUND
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Refusal, ok

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from mqspark.broker.lite.litenames import lite_queue
 from mqspark.broker.pull.logiclookups import LogicLookups
-from mqspark.broker.state.consumer_offsets import NOT_FOUND, is_brokers_own
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.logicqueues import physical_offset
+from mqspark.broker.tables.consumer_offsets import NOT_FOUND, is_brokers_own
 from mqspark.message import PhysicalOffset
 from mqspark.protocol.bodies.admin_bodies import MAX_QUEUES_ASKED, OffsetsOfQueues, QueuesOfTopics
 from mqspark.protocol.bodies.body import decode_body, encode_body

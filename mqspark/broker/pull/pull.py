@@ -17,10 +17,10 @@ from mqspark.broker.pull.elsewhere import ReadsElsewhere
 from mqspark.broker.pull.held_pulls import HeldPulls
 from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
 from mqspark.broker.state.groups import TAG
-from mqspark.broker.state.rpctimes import Rpc
 from mqspark.broker.state.selection import Wanted, get_selected
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.logicreads import LogicRead, PullOutcome
+from mqspark.broker.stats.rpctimes import Rpc
 from mqspark.errors import InvalidFilter, InvalidMessage, NotNow
 from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import tag_codes

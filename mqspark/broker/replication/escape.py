@@ -24,8 +24,8 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.state.state import Random
-from mqspark.broker.state.topics import MAX_QUEUES
 from mqspark.broker.state.writer import Draft, StoredPosition
+from mqspark.broker.tables.topics import MAX_QUEUES
 from mqspark.errors import NotNow
 from mqspark.message import (
     BORN_HOST_V6,

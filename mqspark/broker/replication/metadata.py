@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.replication.tablenotices import FOLLOWS
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.topics import MAX_QUEUES, Topics
+from mqspark.broker.tables.topics import MAX_QUEUES, Topics
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.errors import InvalidMessage, ProtocolError

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.topics import UNIT_SUB, Topic
 from mqspark.broker.state.writer import Draft
+from mqspark.broker.tables.topics import UNIT_SUB, Topic
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.message import (
     BORN_HOST_V6,

@@ -20,10 +20,10 @@ from mqspark.broker.lite.litenames import checked_lite_queue
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.topics import NORMAL, Topic
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.statictopic.logicqueues import LogicQueue, sent_offset
 from mqspark.broker.statictopic.mappings import StaticTopic
+from mqspark.broker.tables.topics import NORMAL, Topic
 from mqspark.broker.timer.delays import delay_level
 from mqspark.broker.transaction.halfmessages import divert_prepared
 from mqspark.errors import (

@@ -1,7 +1,5 @@
-"""State shared by the processors: tables kept in ``config/``, connected clients, drafts, held answers, counters.
+"""State shared by the processors: connected clients, drafts, locks, answers held back.
 
-Imported from outside: ``acks``, ``attributes``, ``calls``, ``changes``, ``coldreads``, ``consumer_filters``,
-``consumer_offsets``, ``groups``, ``heldhalves``, ``histogram``, ``locks``, ``meters``, ``ranges``, ``rpctimes``,
-``selection``, ``slowreaders``, ``state``, ``stats``, ``subscriptions``, ``topics``, ``writer``. Must not know any
-processor.
+Imported from outside: ``acks``, ``calls``, ``changes``, ``coldreads``, ``groups``, ``heldhalves``, ``locks``,
+``selection``, ``slowreaders``, ``state``, ``writer``. Must not know any processor.
 """

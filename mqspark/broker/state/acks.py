@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from mqspark.broker.state.histogram import Histogram
-from mqspark.broker.state.puttimes import PutTimes
-from mqspark.broker.state.rpctimes import Rpc, RpcTimes
+from mqspark.broker.histogram import Histogram
+from mqspark.broker.stats.puttimes import PutTimes
+from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
 from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_response

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mqspark.bounded import Ledger
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.acks import Receiver
-from mqspark.broker.state.rpctimes import RpcTimes
+from mqspark.broker.stats.rpctimes import RpcTimes
 from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response

@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.consumer_filters import ConsumerFilters
 from mqspark.broker.state.selection import Wanted
+from mqspark.broker.tables.consumer_filters import ConsumerFilters
 from mqspark.clock import Clock
 from mqspark.filter.sql import SqlFilter, compile_sql, filter_bytes
 from mqspark.filter.tags import parse_tags

@@ -14,7 +14,7 @@ import msgspec
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.subscriptions import SubscriptionGroups
+from mqspark.broker.tables.subscriptions import SubscriptionGroups
 from mqspark.clock import Clock
 from mqspark.errors import TableFull
 from mqspark.store.store import MessageStore

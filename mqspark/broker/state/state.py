@@ -10,18 +10,18 @@ from mqspark.auth.policies import Action, Kind
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.calls import Calls
 from mqspark.broker.state.coldreads import ColdReads
-from mqspark.broker.state.consumer_filters import ConsumerFilters
-from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups
 from mqspark.broker.state.heldhalves import HeldHalves
 from mqspark.broker.state.locks import QueueLocks
 from mqspark.broker.state.slowreaders import SlowReaders
-from mqspark.broker.state.stats import Stats
-from mqspark.broker.state.subscriptions import SubscriptionGroups
-from mqspark.broker.state.topics import Topics
 from mqspark.broker.state.writer import Writer
 from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.statictopic.peers import Peers
+from mqspark.broker.stats.stats import Stats
+from mqspark.broker.tables.consumer_filters import ConsumerFilters
+from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
+from mqspark.broker.tables.subscriptions import SubscriptionGroups
+from mqspark.broker.tables.topics import Topics
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Work

@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from mqspark.broker.state.stats import Stats
-from mqspark.broker.state.topics import Topic, Topics
 from mqspark.broker.statictopic.mappings import Mappings
+from mqspark.broker.stats.stats import Stats
+from mqspark.broker.tables.topics import Topic, Topics
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_HOST_V6,

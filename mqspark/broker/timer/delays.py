@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from mqspark.bounded import Memo
-from mqspark.broker.state.ranges import heal_delays
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.topics import next_version
 from mqspark.broker.state.writer import Draft, Outlet
+from mqspark.broker.tables.ranges import heal_delays
+from mqspark.broker.tables.topics import next_version
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage, MessageTooLarge, MQError, NotNow, StoreReadOnly
 from mqspark.logs import sparing

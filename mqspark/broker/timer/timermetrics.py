@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
-from mqspark.broker.state.topics import Topics, next_version
+from mqspark.broker.tables.topics import Topics, next_version
 from mqspark.clock import Clock
 from mqspark.names import sound_only
 from mqspark.protocol.bodies.body import Body, decode_table, encode_body

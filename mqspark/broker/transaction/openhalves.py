@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mqspark.broker.state.consumer_offsets import NOT_FOUND
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.tables.consumer_offsets import NOT_FOUND
 from mqspark.broker.transaction.halfbatches import Item, member_count, members, still_missing
 from mqspark.broker.transaction.halfmessages import (
     CHECK_TIMES,

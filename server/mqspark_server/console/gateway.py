@@ -10,9 +10,9 @@ from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.clock import SystemClock
 from mqspark.errors import ConfigError
-from mqspark_server.diskwork import Worker
 from mqspark_server.net.addresses import bind
 from mqspark_server.net.httpget import WebServer
+from mqspark_server.process.diskwork import Worker
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:

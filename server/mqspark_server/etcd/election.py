@@ -23,8 +23,8 @@ from mqspark.controller.config import ControllerConfig
 from mqspark.errors import NotNow, StoreCorrupt
 from mqspark.logs import sparing
 from mqspark.names import is_address
-from mqspark_server.diskwork import Worker
 from mqspark_server.etcd.client import Etcd, EtcdUnavailable, Found, compare, get, put
+from mqspark_server.process.diskwork import Worker
 
 __all__ = ["Election", "EtcdState", "Fence"]
 

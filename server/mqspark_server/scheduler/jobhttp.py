@@ -18,7 +18,7 @@ from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, R
 from mqspark_server.web.httpguard import ASGIApp, Guarded
 
 if TYPE_CHECKING:
-    from mqspark_server.phases import ProcessLifecycle
+    from mqspark_server.process.phases import ProcessLifecycle
     from mqspark_server.scheduler.jobrecords import JobDirectory
     from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
     from mqspark_server.scheduler.schedule import Start

@@ -11,14 +11,14 @@ import logging
 import os
 
 from mqspark.clock import Clock, SystemClock
-from mqspark_server.diskwork import Worker
 from mqspark_server.net.addresses import bind
-from mqspark_server.phases import Phase
+from mqspark_server.process.diskwork import Worker
+from mqspark_server.process.phases import Phase
+from mqspark_server.process.startup import ProcessApp
 from mqspark_server.scheduler.jobprocess import CommandOf, JobRun, finished, job_command
 from mqspark_server.scheduler.jobrecords import JobDirectory, JobState, RunRecord
 from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
 from mqspark_server.scheduler.schedule import Start, next_start
-from mqspark_server.startup import ProcessApp
 from mqspark_server.web.http import HttpServer
 
 __all__ = ["JobServerApp", "run_now"]

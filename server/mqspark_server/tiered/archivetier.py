@@ -30,7 +30,7 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.older import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
-from mqspark_server.diskwork import Worker
+from mqspark_server.process.diskwork import Worker
 from mqspark_server.tiered.archivechunks import ArchiveChunk
 
 __all__ = ["ArchivedMessages", "TierSettings", "told_to_clients"]

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mqspark.logs import sparing
-from mqspark_server.diskwork import Worker
 from mqspark_server.net.servertls import Certificates
+from mqspark_server.process.diskwork import Worker
 
 if TYPE_CHECKING:
     import uvicorn

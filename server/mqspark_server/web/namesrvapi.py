@@ -20,7 +20,7 @@ from mqspark_server.web.httpguard import ASGIApp, Guarded
 if TYPE_CHECKING:
     from mqspark.namesrv.namesrv import NameServer
     from mqspark_server.net.tcp import RemotingServer
-    from mqspark_server.phases import ProcessLifecycle
+    from mqspark_server.process.phases import ProcessLifecycle
 
 __all__ = ["NamesrvNode", "create_namesrv_api"]
 

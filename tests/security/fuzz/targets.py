@@ -51,7 +51,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.record import decode_records
 from mqspark.testing import Broker, FakeClock
-from mqspark_server import diskwork
+from mqspark_server.process import diskwork
 from mqspark_server.web.api import store_report
 from tests.security.fuzz import cases
 from tests.security.fuzz.cases import Chance

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from mqspark.logs import JsonLines, OneLine, sparing
-from mqspark_server.collector import Collector
 from mqspark_server.commands.shell import connection_of, connection_options
-from mqspark_server.stalls import StallWatch
+from mqspark_server.process.collector import Collector
+from mqspark_server.process.stalls import StallWatch
 
 if TYPE_CHECKING:
     from mqspark_server.broker_app import BrokerApp

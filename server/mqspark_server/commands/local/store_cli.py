@@ -69,7 +69,7 @@ def _settings(directory: str, config: str | None, assignments: Sequence[str]) ->
 @_set
 def fsck(directory: str, repair: bool, output: str, config: str | None, assignments: Sequence[str]) -> None:
     """Compare every record, queue entry and index entry with one another."""
-    from mqspark.broker.state.ranges import found_in_tables
+    from mqspark.broker.tables.ranges import found_in_tables
     from mqspark.clock import SystemClock
     from mqspark.message import TIMER_TOPIC
     from mqspark.store.timer.timerfiles import timer_damage

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
-from mqspark.broker.state.topics import Topic
+from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, StoreUnreadable
 from mqspark.message import MessageExt, decode_offset_id
 from mqspark.protocol.slices import Work

@@ -15,7 +15,7 @@ from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
-from mqspark_server.routefinder import RouteFinder
+from mqspark_server.peers.routefinder import RouteFinder
 
 __all__ = ["PeerLink"]
 

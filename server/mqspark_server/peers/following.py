@@ -27,7 +27,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader
 from mqspark.protocol.replicaproof import SlaveProof
 from mqspark_server.net.outbound import Outbound
-from mqspark_server.registrar import Master, Registrar
+from mqspark_server.peers.registrar import Master, Registrar
 
 __all__ = ["Following"]
 

@@ -19,7 +19,7 @@ from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark_server.net.outbound import Outbound
-from mqspark_server.registrar import Registrar
+from mqspark_server.peers.registrar import Registrar
 
 __all__ = ["Escaping"]
 

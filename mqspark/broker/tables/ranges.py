@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.consumer_offsets import ConsumerOffsets
-from mqspark.broker.state.subscriptions import SubscriptionGroups
-from mqspark.broker.state.topics import MAX_QUEUES, Topics, copy_config
+from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
+from mqspark.broker.tables.subscriptions import SubscriptionGroups
+from mqspark.broker.tables.topics import MAX_QUEUES, Topics, copy_config
 from mqspark.clock import Clock
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.message import SCHEDULE_TOPIC

@@ -25,7 +25,7 @@ from mqspark.protocol.headers.cluster_headers import (
     GetBrokerMemberGroupRequestHeader,
 )
 from mqspark_server.net.outbound import Outbound
-from mqspark_server.registrar import Registrar
+from mqspark_server.peers.registrar import Registrar
 
 __all__ = ["BrokerGroup"]
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, weigh
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.histogram import Histogram
+from mqspark.broker.histogram import Histogram
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage
 from mqspark.message import (

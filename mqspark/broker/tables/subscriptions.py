@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.topics import next_version
+from mqspark.broker.tables.topics import next_version
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage
 from mqspark.message import SYSTEM_GROUP_PREFIX, check_group

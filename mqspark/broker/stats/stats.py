@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
-from mqspark.broker.state.histogram import Histogram
-from mqspark.broker.state.meters import MINUTE_SAMPLES, TEN_MINUTE_SAMPLES, Meter, Totals
-from mqspark.broker.state.rpctimes import RpcTimes
-from mqspark.broker.state.topics import Topic
+from mqspark.broker.histogram import Histogram
+from mqspark.broker.stats.meters import MINUTE_SAMPLES, TEN_MINUTE_SAMPLES, Meter, Totals
+from mqspark.broker.stats.rpctimes import RpcTimes
+from mqspark.broker.tables.topics import Topic
 from mqspark.clock import Clock
 from mqspark.message import SCHEDULE_TOPIC, is_system_topic
 from mqspark.protocol.slices import ESSENTIAL, Work

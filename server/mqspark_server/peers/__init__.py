@@ -1,0 +1,5 @@
+"""What a broker, a name server or a controller asks and tells other servers.
+
+Imported from outside: ``brokergroup``, ``escaping``, ``following``, ``notifier``, ``peerlink``, ``registrar``,
+``routefinder``. Must not know how a server is put together.
+"""
