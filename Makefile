@@ -7,7 +7,7 @@ FETCHED := $(VENV)/.fetched
 # More than cores: many tests wait.
 WORKERS ?= 4
 
-.PHONY: demo notebooks test test-all bench lint fmt setup install clean
+.PHONY: demo notebooks test test-all test-night bench lint fmt setup install clean
 
 setup: $(READY) $(FETCHED)
 
@@ -41,7 +41,11 @@ test: $(READY) $(FETCHED)
 	$(RUN) -m 'not slow'
 
 test-all: $(READY) $(FETCHED)
-	$(RUN) --hypothesis-profile=thorough
+	$(RUN) -m 'not night' --hypothesis-profile=thorough
+
+# Hours of more of the same: every bit, every subset, a thousand kills, thousands of simulated worlds.
+test-night: $(READY) $(FETCHED)
+	$(RUN) -m night --hypothesis-profile=thorough
 
 # Runs the notebooks anew and keeps their outputs.
 notebooks: $(READY)

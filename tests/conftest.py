@@ -35,6 +35,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for mark in item.iter_markers("night"):
+        item.add_marker(pytest.mark.slow(*mark.args))
+
+
 @pytest.hookimpl(trylast=True)  # after pytest has put together what shares a parameter
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

@@ -119,7 +119,7 @@ def test_a_flipped_bit_anywhere(clean: bool) -> None:
     assert check_flips(log, numbers, 40) == 800
 
 
-@pytest.mark.slow("every bit; a sample is the fast twin")
+@pytest.mark.night("every bit; a sample is the fast twin")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_every_flipped_bit(clean: bool) -> None:

@@ -123,7 +123,7 @@ def test_under_async_flush(verb: str) -> None:
         run_with(Fault(verb, number, errno.EIO), 1, 4, sync=False)
 
 
-@pytest.mark.slow("every place; a sample is the fast twin")
+@pytest.mark.night("every place; a sample is the fast twin")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "from_then_on"])
 @pytest.mark.parametrize(("verb", "error"), ERRORS, ids=str)

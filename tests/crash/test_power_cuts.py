@@ -79,7 +79,7 @@ def test_a_second_power_cut_in_the_recovery(sample: int, at_least: int) -> None:
     ))  # fmt: skip
 
 
-@pytest.mark.slow("400 images a sync; those of few are the fast twins")
+@pytest.mark.night("400 images a sync; those of few are the fast twins")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [everyday, retention])
 @pytest.mark.parametrize("seed", range(10, 12))

@@ -55,7 +55,7 @@ def test_a_second_power_cut_in_the_recovery_after_restarts(sample: int, at_least
     ))  # fmt: skip
 
 
-@pytest.mark.slow("400 images a sync; those of few are the fast twins")
+@pytest.mark.night("400 images a sync; those of few are the fast twins")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [restarts, deletions])
 @pytest.mark.parametrize("seed", range(20, 22))

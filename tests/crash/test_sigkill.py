@@ -369,7 +369,7 @@ def test_five_kills(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, 5, 4000)
 
 
-@pytest.mark.slow("a thousand kills; five are the fast twin")
+@pytest.mark.night("a thousand kills; five are the fast twin")
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("store", range(4))
 def test_a_thousand_kills(tmp_path: Path, store: int) -> None:

@@ -229,6 +229,8 @@ def test_our_consumer_and_javas_share_one_group(java: JavaDriver, cluster: Clust
         bodies = [b"mixed-%d" % number for number in range(200)]
         for future in [producer.send_async(Message.of(topic, body)) for body in bodies]:
             future.result(30)
+        # RocketMQ acknowledges a message before its queue has it.
+        eventually(lambda: message_count(cluster, topic) == 200, "200 messages in the queues")
         share = sum(max_offset(cluster, topic, queue_id) for queue_id in java_owns())
         from_java = java.call("push.take", handle=theirs, count=share, timeout_ms=20_000)
         eventually(lambda: len(inbox.messages) == 200 - share, "our share")

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from mqspark.client.blocking import BlockingClient
@@ -361,6 +362,15 @@ def test_a_segment_that_is_cut_while_it_is_read_costs_no_row(
     assert numbers(at(task, place)) == list(range(ROWS))
     assert decoded > 3
     assert tcp
+
+
+def test_a_file_that_was_cut_before_it_was_mapped_is_missed_at_its_last_record(tmp_path: Path) -> None:
+    segment = _one_segment(tmp_path / "store")
+    reader = StoreReader(tmp_path / "store", maps=True)
+    entries = reader.entries("T", 0, 0, 3000)
+    os.truncate(segment, int(entries["position"][1000]) + 100)
+    with pytest.raises(StoreCorrupt):
+        list(reader.pieces(entries["position"], entries["size"].astype(np.int64), 1 << 30))
 
 
 _WORKER = """

@@ -21,7 +21,7 @@ from tests.support.draws import draws
 SEEDS, AT_ONCE = 200, 25
 """In ``make test``; about a sixth of a second each."""
 MANY_SEEDS = 2_000
-"""In ``make test-all``, as many as its profile of hypothesis says. ``python -m tests.simulation`` takes a time."""
+"""In ``make test-night``, as many as its profile of hypothesis says. ``python -m tests.simulation`` takes a time."""
 
 OFTEN = (
     "a master acknowledges what it alone has",
@@ -114,7 +114,7 @@ def test_promises_are_kept(first: int) -> None:
         check(seed)
 
 
-@pytest.mark.slow("minutes; test_promises_are_kept is the twin")
+@pytest.mark.night("an hour; test_promises_are_kept is the twin")
 @pytest.mark.timeout(3_600)
 def test_promises_are_kept_in_many_worlds() -> None:
     for seed in range(SEEDS, draws(MANY_SEEDS)):
@@ -166,7 +166,7 @@ def test_a_failure_is_shown_by_fewer_faults_and_programs() -> None:
     assert (again.broken, again.digest) == (smaller.broken, smaller.digest)
 
 
-@pytest.mark.slow("minutes; test_a_planted_bug_is_found is the twin")
+@pytest.mark.night("hours; test_a_planted_bug_is_found is the twin")
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("title", sorted(BUGS.keys() - {*OFTEN, *TOLD, *SELDOM}))
 def test_a_planted_bug_that_needs_luck_is_found(title: str) -> None:

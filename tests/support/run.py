@@ -1,4 +1,4 @@
-"""``make test`` and ``make test-all``: lint and pytest side by side, then a second try of the tests that failed.
+"""``make test``, ``test-all`` and ``test-night``: lint and pytest side by side, then a second try of what failed.
 
 Tests are real processes on a shared machine. One that fails is run once more, alone: if it passes then, it is printed
 as flaky, last of all and with its first failure; if not, the run fails. Arguments go to pytest.

@@ -35,8 +35,10 @@ def faults_of_a_test(source: str) -> Iterator[str]:
                 yield f"{node.lineno}: subprocess.Popen: processes are started by tests.support.processes"
             case ast.Constant(value=str() as text) if "dependency-plugin" in text:
                 yield f"{node.lineno}: mvn: jars are fetched by tests.support.maven"
-            case ast.Attribute(value=ast.Attribute(attr="mark"), attr="slow") if id(node) not in called:
-                yield f"{node.lineno}: pytest.mark.slow takes the reason why it is"
+            case ast.Attribute(value=ast.Attribute(attr="mark"), attr="slow" | "night" as mark) if (
+                id(node) not in called
+            ):
+                yield f"{node.lineno}: pytest.mark.{mark} takes the reason why it is"
 
 
 def test_tests_are_in_short_files_and_use_the_shared_helpers() -> None:

@@ -232,6 +232,8 @@ class StoreReader:
             if segment.map is None:
                 yield self._piece(segment, positions, ends, is_apart, first, last)
             else:
+                if int(ends[first:last].max()) > segment.start + segment.length:
+                    raise self._missing(int(positions[first]))
                 segment.map.keep()
                 yield Piece(segment.map.view, positions[first:last] - segment.start, first, last, segment)
             first = last
