@@ -66,8 +66,8 @@ class BrokerConfig:
     """The controllers: ``host:port;host:port``."""
     broker_heartbeat_interval: int = 1_000  # ms; to the controllers
     send_heartbeat_timeout_millis: int = 1_000
-    controller_heart_beat_timeout_mills: int = 10_000
-    """ms without a heartbeat after which another broker is elected. A master that gets no answer for that long
+    controller_heart_beat_timeout_mills: int = 8_000
+    """ms without a heartbeat after which another broker is elected. A master that gets no answer for almost that long
     acknowledges nothing more."""
     broker_election_priority: int = (1 << 31) - 1
     """The smallest one is elected among equals."""

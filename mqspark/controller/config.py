@@ -28,8 +28,9 @@ class ControllerConfig:
     """``http://host:2379;http://...``: members of one etcd cluster, of which any majority will do."""
     etcd_prefix: str = "/mqspark/controller"
     """What the keys begin with: controllers with the same prefix share one state."""
-    etcd_lease_seconds: int = 6
-    """A leader that cannot reach etcd for so long stops answering, and another controller takes over."""
+    etcd_lease_seconds: int = 4
+    """A leader that cannot reach etcd for so long stops answering, and another controller takes over: while masters
+    still hold their own lease."""
     etcd_tls_ca_path: str = ""
     """For ``https`` endpoints: a PEM file of the authorities; empty: the system's."""
     etcd_tls_cert_path: str = ""

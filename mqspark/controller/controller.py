@@ -203,7 +203,9 @@ class Controller:
             for name in list(self.replicas.sets):
                 self._replace_dead_master(name)
         self._give_up(now_ms)
-        return min(TICK_MS, self.config.scan_not_active_broker_interval)
+        return min(
+            TICK_MS, self.config.scan_not_active_broker_interval, max(1, self._next_expiry_ms - now_ms)
+        )
 
     @property
     def jobs_due(self) -> bool:
@@ -336,7 +338,8 @@ class Controller:
                 f"BrokerId: {header.broker_id} of broker-set: {header.broker_name} is registered at"
                 f" {found.address(header.broker_id)}",
             )
-        self._liveness.heard(session, header.broker_id, header)
+        expires_ms = self._liveness.heard(session, header.broker_id, header)
+        self._next_expiry_ms = min(self._next_expiry_ms, expires_ms)
         return ok(command, remark="Heart beat success")
 
     # --- masters ---

@@ -42,6 +42,11 @@ class LiveReplica:
     """Where it says that it is."""
 
     @property
+    def expires_ms(self) -> int:
+        """From then on it is silent for too long."""
+        return self.last_seen_ms + self.timeout_ms + 1
+
+    @property
     def rank(self) -> tuple[int, int, int, int]:
         """The smallest is the best master."""
         return -self.epoch, -self.max_offset, -self.confirm_offset, self.priority
@@ -84,9 +89,10 @@ class Liveness:
                 live.last_seen_ms = min(now_ms, live.last_seen_ms + late_ms)
         return now_ms
 
-    def heard(self, session: Session, broker_id: int, header: BrokerHeartbeatRequestHeader) -> None:
+    def heard(self, session: Session, broker_id: int, header: BrokerHeartbeatRequestHeader) -> int:
+        """The time at which it will have been silent for too long, if it is not heard again."""
         timeout_ms = header.heartbeat_timeout_mills
-        self._live[header.broker_name, broker_id] = LiveReplica(
+        live = self._live[header.broker_name, broker_id] = LiveReplica(
             session=session,
             last_seen_ms=self.now_ms(),
             timeout_ms=DEFAULT_TIMEOUT_MS
@@ -98,6 +104,7 @@ class Liveness:
             priority=INT32_MAX if header.election_priority is None else header.election_priority,
             address=header.broker_addr,
         )
+        return live.expires_ms
 
     def knows(self, name: str, broker_id: int) -> bool:
         """Whether it has an entry, which a heartbeat would replace."""
@@ -114,7 +121,7 @@ class Liveness:
         return live is not None and self._is_fresh(live)
 
     def _is_fresh(self, live: LiveReplica) -> bool:
-        return self.now_ms() - live.last_seen_ms <= live.timeout_ms
+        return self.now_ms() < live.expires_ms
 
     def lost(self, session: Session) -> list[Key]:
         """Forget those that were heard over this connection last, and return them."""
@@ -128,7 +135,7 @@ class Liveness:
         """When to look for silent replicas next: after the interval, or when the first one may be silent for too
         long."""
         now_ms = self.now_ms()
-        ends = (live.last_seen_ms + live.timeout_ms + 1 for live in self._live.values())
+        ends = (live.expires_ms for live in self._live.values())
         return min(max(now_ms + 1, min(ends, default=now_ms + interval_ms)), now_ms + interval_ms)
 
     def keep_only(self, table: ReplicaTable) -> None:

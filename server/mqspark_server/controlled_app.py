@@ -59,6 +59,8 @@ NAMESRV_WAIT_S = 0.3
 """How long a change of the part waits for name servers: one that is silent must not hold up a failover."""
 
 REQUEST_TIMEOUT_S = 3.0
+LEADER_WAIT_S = 0.5
+"""How long a leader that another controller names has to answer for itself: it may be silent, and replaced soon."""
 RETRY_S = 0.5
 STEP_S = 0.1
 """Interval of the checks of what is due."""
@@ -220,6 +222,10 @@ class ControlledApp(BrokerApp):
             connection = await Outbound.connect(
                 address, lambda: None, tls=tls, signer=self.settings.auth.inner_signer
             )
+            known = self._connections.get(address)
+            if known is not None and known.alive:  # two have asked for it at once
+                connection.close()
+                return known
             self._connections[address] = connection
         return connection
 
@@ -228,16 +234,37 @@ class ControlledApp(BrokerApp):
         return await connection.request(request.code, request.header, request.body, timeout_s=timeout_s)
 
     async def _find_leader(self) -> str:
-        failure = "no controller knows a leader"
-        for address in self._addresses:
-            try:
-                request = ControllerRequest(RequestCode.CONTROLLER_GET_METADATA_INFO, None)
-                leader = leader_of(await self._ask(address, request, REQUEST_TIMEOUT_S))
-            except _FAILURES as error:
-                failure = str(error)
-                continue
-            if leader:
-                return leader
+        """All controllers are asked at once: one that is silent must not take the time of a lease. The leader knows
+        best; otherwise it is who is named. Raises NotNow."""
+        failure, named, found = "no controller knows a leader", "", ""
+        request = ControllerRequest(RequestCode.CONTROLLER_GET_METADATA_INFO, None)
+        loop = asyncio.get_running_loop()
+        waiting = {
+            loop.create_task(self._ask(address, request, REQUEST_TIMEOUT_S)) for address in self._addresses
+        }
+        try:
+            while waiting and not found:
+                done, waiting = await asyncio.wait(
+                    waiting,
+                    timeout=LEADER_WAIT_S if named else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not done:
+                    break
+                for answered in done:
+                    try:
+                        leader, is_leader = leader_of(await answered)
+                    except _FAILURES as error:
+                        failure = str(error)
+                        continue
+                    named = leader or named
+                    found = leader if is_leader else found
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        if found or named:
+            return found or named
         raise NotNow(f"no leader of the controllers {';'.join(self._addresses)}: {failure}")
 
     async def _talk(self, talk: Talk[R]) -> R:
@@ -359,6 +386,8 @@ class ControlledApp(BrokerApp):
             term.is_over = True
         if not term.is_master and not change.is_master:
             term.begin(decision.epoch, decision.master_id, decision.master_address)
+            if self.parts is not None and self.parts.following is not None:
+                self.parts.following.master_changed()
             self._placed.set()
             log.info("follows %s in epoch %d", decision.master_address, decision.epoch)
             return

@@ -211,8 +211,8 @@ class SteadySender:
     def __init__(self, namesrv: str) -> None:
         self._producer = Producer(namesrv, group="failover", send_timeout_ms=1_000, retries=2)
         self._producer.start()
-        self.acknowledged: list[tuple[float, int]] = []
-        """(when the send began, number)."""
+        self.acknowledged: list[tuple[float, float, int]] = []
+        """(when the send began, when it was acknowledged, number)."""
         self.failures = 0
         self.failure = ""
         """The last one."""
@@ -233,19 +233,19 @@ class SteadySender:
                 time.sleep(0.01)
                 continue
             if result.status is SendStatus.SEND_OK:
-                self.acknowledged.append((began, number))
+                self.acknowledged.append((began, time.perf_counter(), number))
 
     def first_after(self, moment: float) -> float | None:
         """When the first message that was sent after this moment was acknowledged."""
         if self.acknowledged and self.acknowledged[-1][0] > moment:
-            return next(began for began, _ in self.acknowledged if began > moment)
+            return next(acknowledged for began, acknowledged, _ in self.acknowledged if began > moment)
         return None
 
     def stop(self) -> set[int]:
         self._ended.set()
         self._thread.join(30)
         self._producer.stop()
-        return {number for _, number in self.acknowledged}
+        return {number for _, _, number in self.acknowledged}
 
 
 class Replicas(Protocol):

@@ -128,6 +128,52 @@ async def test_a_broker_that_moves_is_found_by_sends_that_are_not_retried() -> N
     assert sends(new) >= 1
 
 
+def speaks_no_more(old: Scripted) -> Callable[[], bool]:
+    """This broker answers nothing from now on. Returns whether it has been asked something since."""
+    old.script = lambda command: SILENCE
+    before = len(old.asked)
+    return lambda: len(old.asked) > before
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+@pytest.mark.parametrize("retries", [0, 2])
+async def test_a_send_leaves_a_silent_broker_once_another_has_its_place(
+    is_connected: bool, retries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait until its time is over."""
+    monkeypatch.setattr("mqspark.client.producer.silence.LOOK_S", 0.02)
+    monkeypatch.setattr("mqspark.client.producer.silence.SILENT_S", 0.02)
+    old, new = broker(), broker()
+    now = old
+    async with old.serving(), new.serving():
+        names = Scripted(lambda command: (0, None, route_of({"a": now.address})))
+        async with names.serving(), Producer(names.address, group="g", retries=retries) as producer:
+            if is_connected:
+                await producer.send(Message.of("T", "x"))
+            was_asked = speaks_no_more(old)
+            sending = asyncio.ensure_future(producer.send(Message.of("T", "y"), timeout_ms=60_000))
+            await eventually_async(was_asked)
+            now = new
+            async with asyncio.timeout(5):
+                if retries:
+                    assert (await sending).status is SendStatus.SEND_OK
+                else:
+                    with pytest.raises(ConnectionLost, match=r"silent|says nothing"):
+                        await sending
+                    assert (await producer.send(Message.of("T", "z"))).status is SendStatus.SEND_OK
+    assert sends(new) == 1
+
+
+async def test_a_send_waits_for_a_silent_broker_that_its_route_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark.client.producer.silence.LOOK_S", 0.02)
+    monkeypatch.setattr("mqspark.client.producer.silence.SILENT_S", 0.02)
+    a = broker(then=SILENCE)
+    async with cluster(a=a) as address, Producer(address, group="g") as producer:
+        with pytest.raises(RequestTimeout):
+            await producer.send(Message.of("T", "x"), timeout_ms=300)
+    assert (sends(a), a.accepted) == (1, 1)
+
+
 async def test_when_all_refuse_the_last_refusal_is_raised_after_three_attempts() -> None:
     a, b = broker(then=refusal(2)), broker(then=refusal(2))
     async with cluster(a=a, b=b) as address, Producer(address, group="g") as producer:

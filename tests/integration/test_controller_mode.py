@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from mqspark_server.settings.settings import Layer, broker_settings
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, request_frame
-from tests.support.scripted import Answer, Scripted
+from tests.support.scripted import SILENCE, Answer, Scripted
 from tests.support.waiting import eventually, eventually_async
 
 ALL = {0, 1, 2}
@@ -133,6 +133,45 @@ async def test_a_leader_gets_heartbeats_again_after_its_connection_broke(
                     writer.close()
                 controller.asked.clear()
             await eventually_async(lambda: beats(leader) > 2 and beats(follower) > 2, "heartbeats again")
+        finally:
+            await starting
+            await app.kill()
+
+
+@pytest.mark.anyio
+async def test_a_silent_controller_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader names itself; another one still names the silent one, because it has not heard of the change."""
+
+    def says(address: Callable[[], str]) -> Scripted:
+        def answer(command: Command) -> Answer:
+            is_leader = str(address() == leads.address).lower()
+            return 0, {"controllerLeaderAddress": address(), "isLeader": is_leader, "nextBrokerId": "1"}, b""
+
+        return Scripted(answer)
+
+    monkeypatch.setattr("mqspark_server.controlled_app.ROLE_WAIT_S", 0.1)
+    silent = Scripted(lambda command: SILENCE)
+    late, leads = says(lambda: silent.address), says(lambda: leads.address)
+    async with silent.serving(), late.serving(), leads.serving():
+        values = {
+            "enableControllerMode": "true",
+            "controllerAddr": ";".join(each.address for each in (silent, late, leads)),
+            "bindAddress": "127.0.0.1",
+            "brokerIP1": "127.0.0.1",
+            "listenPort": "0",
+            "haListenPort": "0",
+            "storePathRootDir": str(tmp_path),
+            "mappedFileSizeCommitLog": str(1 << 22),
+        }
+        app = broker_app(broker_settings({}, Layer("test", values), use_environment=False))
+        began_s = time.monotonic()
+        starting = asyncio.get_running_loop().create_task(app.start())
+        try:
+            await eventually_async(lambda: RequestCode.CONTROLLER_APPLY_BROKER_ID in leads.codes())
+            assert time.monotonic() - began_s < 2
+            assert RequestCode.CONTROLLER_GET_NEXT_BROKER_ID not in silent.codes() + late.codes()
         finally:
             await starting
             await app.kill()

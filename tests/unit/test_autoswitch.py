@@ -676,3 +676,14 @@ def test_the_monotonic_clock_decides(tmp_path: Path) -> None:
         clock.mono_ms += mono_ms
         found.append(term.holds)
     assert found == [False, True, False]
+
+
+def test_a_lease_ends_before_the_time_of_a_controller_whose_clock_is_fast() -> None:
+    clock, drift = ManualClock(), 0.01
+    term = Term(clock, 1, LEASE_MS)
+    term.begin(1, 1, "m:1")
+    term.renewed(clock.monotonic_ms())
+    clock.mono_ms += int(LEASE_MS * (1 - 3 * drift))
+    assert term.holds
+    clock.mono_ms += int(LEASE_MS * 2 * drift)
+    assert not term.holds

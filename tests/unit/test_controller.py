@@ -162,6 +162,17 @@ def test_a_silent_master_is_replaced_after_its_own_timeout(trio: ControllerBench
     assert trio.info()[1] == 2
 
 
+def test_a_silent_master_is_replaced_as_soon_as_its_time_is_over(trio: ControllerBench) -> None:
+    trio.advance(1_700, 1, 2, 3)
+    trio.heartbeat(1, heartbeatTimeoutMills=3_000)
+    since_ms, wait_ms = trio.clock.monotonic_ms(), 0
+    while trio.info()[0] == 1:
+        trio.clock.advance(wait_ms)
+        wait_ms = trio.core.tick()
+        trio.save()
+    assert 3_000 < trio.clock.monotonic_ms() - since_ms <= 3_002
+
+
 @pytest.mark.parametrize(
     ("two", "three", "best"),
     [

@@ -89,12 +89,14 @@ class LogState(NamedTuple):
     confirmed: int
 
 
-def leader_of(answer: Command) -> str:
-    """The address of the controllers' leader, from the answer to CONTROLLER_GET_METADATA_INFO; empty if there is
-    none."""
+def leader_of(answer: Command) -> tuple[str, bool]:
+    """The address of the controllers' leader, from the answer to CONTROLLER_GET_METADATA_INFO, empty if there is none;
+    and whether it is the leader who answers."""
     if answer.code != ResponseCode.SUCCESS:
-        return ""
-    return answer.header(GetMetaDataResponseHeader).controller_leader_address or ""
+        return "", False
+    found = answer.header(GetMetaDataResponseHeader)
+    address = found.controller_leader_address or ""
+    return address, bool(address) and bool(found.is_leader)
 
 
 def _refuse(answer: Command, what: str) -> NotNow:

@@ -4,8 +4,9 @@ certain (ReplicasManager, AutoSwitchHAService).
 The SyncStateSet is the set of replicas of which a controller may make any one the master, so a message is acknowledged
 only when all of them have it. A change that is asked for and not answered may be in force or not: both sets count. A
 master that has not been answered by a controller for controllerHeartBeatTimeoutMills may have been replaced: it shows
-and acknowledges nothing more. That is checked against a monotonic clock each time, so it holds for a process that was
-frozen, too.
+and acknowledges nothing more. Its lease begins when the heartbeat was sent, and the controller's time when it arrived;
+it is also shorter by a little, because the clocks of two machines do not run equally fast. It is checked against a
+monotonic clock each time, so it holds for a process that was frozen, too.
 
 Must not know connections or the log.
 """
@@ -18,13 +19,17 @@ from mqspark.clock import Clock
 
 __all__ = ["Term"]
 
+DRIFT_DIVISOR = 50
+"""By this part of its time a lease is shorter: clocks that are disciplined by NTP differ by less than 1 in 1,000."""
+
 
 class Term:
     def __init__(self, clock: Clock, broker_id: int, lease_ms: int) -> None:
-        """``broker_id``: the number that the controller gave to this broker."""
+        """``broker_id``: the number that the controller gave to this broker. ``lease_ms``: after so much silence
+        another one may be elected."""
         self._clock = clock
         self.broker_id = broker_id
-        self._lease_ms = lease_ms
+        self._lease_ms = lease_ms - lease_ms // DRIFT_DIVISOR
         self._lease_until_ms = clock.monotonic_ms()
         self.epoch = 0
         """The master's epoch; 0 before the first."""

@@ -22,6 +22,7 @@ from mqspark.client.hooks.hooks import Interceptor, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.producer.faults import SLOW_MS, FaultTable
 from mqspark.client.producer.send_window import Window
+from mqspark.client.producer.silence import SilenceWatch
 from mqspark.client.producer.targets import BATCH, PublishTopic, Target, Targets
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.lifecycle import Tasks
@@ -58,7 +59,7 @@ early."""
 
 _COMPRESSED_ZLIB = COMPRESSED | compression.ZLIB << COMPRESSION_SHIFT
 LOOK_UP_S = 1.0
-"""Interval of look-ups of routes because of addresses where nobody listens."""
+"""Interval of look-ups of routes because of addresses where nobody listens or answers."""
 
 _THREAD_COMPRESS_BYTES = 128 * 1024
 """Compressing this much takes milliseconds, which would block the event loop."""
@@ -220,6 +221,7 @@ class Sender:
         self._compress_level = compress_level
         self._closing = False
         self._next_look_s = 0.0
+        self._silence = SilenceWatch(instance, window, tasks)
 
     def launch(
         self, sending: Sending, future: SettleFuture, timeout_ms: int, *, kind: int, oneway: bool
@@ -239,6 +241,8 @@ class Sender:
         window = self._window
         window.count += 1
         window.size_bytes += size_bytes
+        if not self._silence.is_armed:
+            self._silence.arm()
         if size_bytes >= self._compress_from_bytes and kind != BATCH:
             if size_bytes >= _THREAD_COMPRESS_BYTES:
                 self._tasks.spawn(self._dispatch(sending, None, compress=True))
@@ -262,6 +266,7 @@ class Sender:
     def close(self) -> None:
         """Failures from now on are not retried."""
         self._closing = True
+        self._silence.stop()
 
     def _choose(self, sending: Sending, topic: PublishTopic) -> Target:
         """The queue for the next attempt."""
@@ -325,6 +330,7 @@ class Sender:
                     address = self._instance.broker_address(target.broker_name)
                 if address is None:
                     raise NoRoute(sending.topic, f"broker {target.broker_name} has no address")
+                self._silence.sends_to(address)
                 target.channel = channel = await self._instance.remoting.connect(address)
                 await channel.drain()
             remaining_ms = int((sending.deadline - self.now()) * 1000)
@@ -333,6 +339,7 @@ class Sender:
             self.failed(sending, error)
         except TimeoutError:
             where = target.broker_name if target is not None else f"the route of topic {sending.topic}"
+            self._look_up(sending.topic)
             self.finish(sending, None, RequestTimeout(where, sending.timeout_ms))
         except Exception as error:
             self.finish(sending, None, error)
@@ -361,13 +368,13 @@ class Sender:
         elif isinstance(error, NoRoute) and self._is_failing_over(sending):
             asyncio.get_running_loop().call_later(FAILOVER_POLL_S, self._look_again, sending, error)
         else:
-            if isinstance(error, ConnectionLost) and not error.made:
+            if isinstance(error, RequestTimeout) or (isinstance(error, ConnectionLost) and not error.made):
                 self._look_up(sending.topic)
             self.finish(sending, None, error)
 
     def _look_up(self, topic: str) -> None:
-        """Nobody listens at the address that the route has, so later sends need another one: also those to a queue
-        that the caller chose, which are not retried."""
+        """Nobody listens at the address that the route has, or nobody answers there, so later sends may need another
+        one: also those to a queue that the caller chose, which are not retried."""
         if self.now() >= self._next_look_s and not self._closing:
             self._next_look_s = self.now() + LOOK_UP_S
             self._tasks.spawn(self._refresh(topic))

@@ -326,6 +326,17 @@ class ClientInstance:
         """The address of that broker, or of any other with the name; None when no route has the name."""
         return address_of(self._brokers.get(broker_name), broker_id)
 
+    def names(self, address: str) -> bool:
+        """Whether a broker is at this address, as far as the routes say."""
+        return any(address in addresses.values() for addresses in self._brokers.values())
+
+    def topic_at(self, address: str) -> str | None:
+        """The topic whose route names this address and has changed last; None if no route does."""
+        for topic, route in reversed(self._routes.items()):
+            if any(address in addresses.values() for addresses in route.brokers.values()):
+                return topic
+        return None
+
     def broker_of(self, queue: MessageQueue) -> str:
         """The name of the broker that serves the queue: of a logic queue the one that leads it now."""
         route = self._routes.get(queue.topic) if is_logic_broker(queue.broker_name) else None

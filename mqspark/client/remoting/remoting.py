@@ -160,6 +160,20 @@ class Channel(asyncio.Protocol):
                 self._transport.abort()
                 await self._end.wait()
 
+    def abort(self, reason: str) -> None:
+        """Close without writing what is left: the peer may not read."""
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def silent_s(self) -> float:
+        """For how long nothing has come although an answer is due; 0 if none is."""
+        oldest = next(iter(self._pending.values()), None)
+        if oldest is None:
+            return 0.0
+        _, deadline, timeout_ms = oldest
+        return self._loop.time() - max(self._heard_at, deadline - timeout_ms / 1000)
+
     def idle_s(self) -> float:
         """Idle time of the connection; 0 while a response is pending."""
         return 0.0 if self._pending else self._loop.time() - max(self._heard_at, self._wrote_at)
@@ -305,6 +319,7 @@ class Remoting:
         self._tls = tls
         self._channels: dict[str, Channel] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
+        self._connecting_since: dict[str, float] = {}
         self._closed = False
 
     def channel(self, address: str) -> Channel | None:
@@ -314,6 +329,28 @@ class Remoting:
     def addresses(self) -> list[str]:
         """The addresses with an open channel."""
         return list(self._channels)
+
+    def connecting(self) -> list[str]:
+        """The addresses to which a channel is being opened."""
+        return list(self._connecting)
+
+    def silent(self, silent_s: float) -> list[str]:
+        """The addresses from which nothing has come for so long although something is due: an answer, or a
+        connection."""
+        found = [address for address, channel in self._channels.items() if channel.silent_s() >= silent_s]
+        if self._connecting_since:
+            before = asyncio.get_running_loop().time() - silent_s
+            found += [address for address, since in self._connecting_since.items() if since <= before]
+        return found
+
+    def give_up(self, address: str, reason: str) -> None:
+        """End the channel to ``address``, or what opens one: all requests to it fail with ConnectionLost."""
+        channel = self._channels.get(address)
+        if channel is not None:
+            channel.abort(reason)
+        task = self._connecting.get(address)
+        if task is not None:
+            task.cancel()
 
     async def connect(self, address: str) -> Channel:
         """The channel to ``address``, opened if need be. Raises ConnectionLost."""
@@ -326,13 +363,15 @@ class Remoting:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(address))
             self._connecting[address] = task
+            self._connecting_since[address] = asyncio.get_running_loop().time()
             task.add_done_callback(lambda done: self._opened(address, done))
         try:
             # Shielded: the timeout of one caller must not cancel the connection of the others.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled() and self._closed:
-                raise ConnectionLost(address, "this client is stopped") from None
+            if task.cancelled():
+                why = "this client is stopped" if self._closed else "it is given up: the server says nothing"
+                raise ConnectionLost(address, why, made=False) from None
             raise
 
     async def invoke(
@@ -413,7 +452,11 @@ class Remoting:
         except ValueError as error:  # not a host name: a label that is empty or too long, or a null character
             raise ConnectionLost(address, str(error), made=False) from None
         if self._greet is not None:
-            await self._greet(channel)
+            try:
+                await self._greet(channel)
+            except asyncio.CancelledError:
+                channel.abort("nobody waits for it any more")
+                raise
         if not channel.open:
             raise ConnectionLost(address)
         self._channels[address] = channel
@@ -424,6 +467,7 @@ class Remoting:
 
     def _opened(self, address: str, task: asyncio.Task[Channel]) -> None:
         self._connecting.pop(address, None)
+        self._connecting_since.pop(address, None)
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
 

@@ -79,7 +79,9 @@ class Following:
         self._metadata = metadata
         self._registrar = registrar
         self._appended = appended
-        self._tasks: list[asyncio.Task[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        """Set when another broker has become the master."""
         self._remoting: Outbound | None = None
         self._connecting = asyncio.Lock()
         self._tables_wanted = asyncio.Event()
@@ -91,6 +93,25 @@ class Following:
         """Why the log or the metadata of the master are not being copied."""
 
     def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="mqspark-following")
+
+    def master_changed(self) -> None:
+        """The controller has named another master. What is being asked of the old one, which may be silent, is asked of
+        the new one."""
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            tasks = self._tasks()
+            try:
+                await self._changed.wait()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
         loop = asyncio.get_running_loop()
         retry_s = RETRY_S if self._term is None else CONTROLLED_RETRY_S
 
@@ -98,9 +119,10 @@ class Following:
             # In controller mode nobody counts this slave in before it has the tables.
             return METADATA_S if self._term is None or self._metadata.is_fresh else retry_s
 
-        self._tasks = [
+        return [
             loop.create_task(
-                self._keep("log", self._follow, lambda: retry_s, asyncio.Event()), name="mqspark-following"
+                self._keep("log", self._follow, lambda: retry_s, asyncio.Event()),
+                name="mqspark-following-log",
             ),
             loop.create_task(
                 self._keep("metadata", self.copy_metadata, metadata_s, self._tables_wanted),
@@ -308,9 +330,9 @@ class Following:
     async def stop(self) -> None:
         if self._notice is not None:
             self._notice.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         if self._remoting is not None:
             self._remoting.close()
 
