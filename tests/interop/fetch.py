@@ -25,6 +25,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "RocketMQ's proxy": fetch_proxy,
     "the gRPC client": fetch_grpc_client,
     "the Go client": go_program,
+    "the Go client with TLS": partial(go_program, "tls"),
     "the C++ client": cpp_binding,
     "the JavaScript client": js_program,
     "Delta for Spark": delta_jars,

@@ -21,24 +21,23 @@ FETCH_TIMEOUT_S = 300
 BUILD_TIMEOUT_S = 600
 
 
-def go_program() -> Path:
-    """The driver around the Go client, github.com/apache/rocketmq-client-go/v2. Raises ToolMissing."""
+def go_program(module: str = "go") -> Path:
+    """The driver around the Go client, github.com/apache/rocketmq-client-go/v2. ``module``: "go", the newest release;
+    or "tls", the branch after it, which can speak TLS. Raises ToolMissing."""
     require_tools("go")
-    sources = sorted(path for path in GO_FOLDER.iterdir() if path.suffix in (".go", ".mod", ".sum"))
-    folder = cached(f"go-{digest(*sources)}", _build_go)
-    return folder / "driver"
+    own = f"{module}.mod", f"{module}.sum"
+    sources = sorted(path for path in GO_FOLDER.iterdir() if path.suffix == ".go" or path.name in own)
 
+    def build(folder: Path) -> None:
+        chosen = f"-modfile={module}.mod"
+        try:
+            run(["go", "mod", "download", chosen], FETCH_TIMEOUT_S, cwd=GO_FOLDER)
+        except RuntimeError as error:
+            raise ToolMissing(f"the Go client's modules cannot be had: {error}") from error
+        options = ["-mod=readonly", "-buildvcs=false", chosen, "-tags", module]
+        run(["go", "build", *options, "-o", str(folder / "driver"), "."], BUILD_TIMEOUT_S, cwd=GO_FOLDER)
 
-def _build_go(folder: Path) -> None:
-    try:
-        run(["go", "mod", "download"], FETCH_TIMEOUT_S, cwd=GO_FOLDER)
-    except RuntimeError as error:
-        raise ToolMissing(f"the Go client's modules cannot be had: {error}") from error
-    run(
-        ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(folder / "driver"), "."],
-        BUILD_TIMEOUT_S,
-        cwd=GO_FOLDER,
-    )
+    return cached(f"{module}-{digest(*sources)}", build) / "driver"
 
 
 CPP_PACKAGE = "rocketmq==0.4.4"

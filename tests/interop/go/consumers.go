@@ -59,6 +59,9 @@ func consumerOptions(with arguments) []consumer.Option {
 	if with.AccessKey != "" {
 		chosen = append(chosen, consumer.WithCredentials(with.credentials()))
 	}
+	if with.TLS {
+		chosen = append(chosen, tlsConsumer())
+	}
 	return chosen
 }
 

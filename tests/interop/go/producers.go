@@ -38,6 +38,9 @@ func producerOptions(with arguments) []producer.Option {
 	if with.AccessKey != "" {
 		chosen = append(chosen, producer.WithCredentials(with.credentials()))
 	}
+	if with.TLS {
+		chosen = append(chosen, tlsProducer())
+	}
 	return chosen
 }
 
@@ -173,7 +176,7 @@ type transactions struct {
 var states = map[string]primitive.LocalTransactionState{
 	"COMMIT_MESSAGE":   primitive.CommitMessageState,
 	"ROLLBACK_MESSAGE": primitive.RollbackMessageState,
-	"UNKNOW":           primitive.UnknowState,
+	"UNKNOW":           primitive.RollbackMessageState + 1, // its name is not the same in all versions
 }
 
 func (kept *transactions) ExecuteLocalTransaction(given *primitive.Message) primitive.LocalTransactionState {
