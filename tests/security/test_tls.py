@@ -9,10 +9,19 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509 import (
+    CertificateRevocationListBuilder,
+    RevokedCertificateBuilder,
+    load_pem_x509_certificate,
+)
 
 from mqspark.errors import ConfigError, ProtocolError
 from mqspark.protocol.command import Command, encode_request, encode_response
@@ -88,13 +97,18 @@ class Secured:
 
 @contextlib.asynccontextmanager
 async def serving(
-    folder: Path, *, required: bool = False, client_auth: str = "none"
+    folder: Path, *, required: bool = False, client_auth: str = "none", revoking: bool = False
 ) -> AsyncIterator[Secured]:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
+    lists = folder / "revoked.pem" if revoking else None
+    if lists is not None:
+        lists.write_bytes(revoked(authority))
     authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
     trusted = "" if client_auth == "none" else str(folder / "ca.pem")
-    settings = ServerTls(str(folder / "server.pem"), "", "", trusted, client_auth, required=required)
+    settings = ServerTls(
+        str(folder / "server.pem"), "", "", trusted, client_auth, required=required, crl_path=str(lists or "")
+    )
     core, outbox = Echo(), list[Session]()
     server = RemotingServer(core, outbox, name="echo", tls=Certificates(settings))
     listener = await server.listen(bind_socket(HOST, 0))
@@ -122,6 +136,18 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
         while await asyncio.wait_for(reader.read(1 << 16), 30):
             pass
     return True
+
+
+def revoked(authority: trustme.CA, *serial_numbers: int, days: int = 1) -> bytes:
+    """A list of revoked certificates that is good for so many days."""
+    name = load_pem_x509_certificate(authority.cert_pem.bytes()).subject
+    now = datetime.now(UTC)
+    made = CertificateRevocationListBuilder(name, now - timedelta(days=30), now + timedelta(days=days))
+    for number in serial_numbers:
+        entry = RevokedCertificateBuilder(number, now - timedelta(days=1)).build()
+        made = made.add_revoked_certificate(entry)
+    key: Any = load_pem_private_key(authority.private_key_pem.bytes(), None)
+    return made.sign(key, SHA256()).public_bytes(Encoding.PEM)
 
 
 BODIES = [b"", b"x", bytes(70_000), os.urandom(3 << 20)]
@@ -166,6 +192,42 @@ async def test_certificates_of_clients(tmp_path: Path, client_auth: str) -> None
                 writer.write(encode_request(1, 9))
                 assert await is_closed(reader)
         assert secured.core.seen == []
+
+
+async def test_a_revoked_certificate_is_refused_as_soon_as_the_list_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(servertls, "RELOAD_CHECK_S", 0.0)
+    async with serving(tmp_path, client_auth="require", revoking=True) as secured:
+        alice, bob = secured.trust(), secured.trust()
+        lost = secured.authority.issue_cert("alice@example.com")
+        lost.configure_cert(alice)
+        secured.authority.issue_cert("bob@example.com").configure_cert(bob)
+        serial_number = load_pem_x509_certificate(lost.cert_chain_pems[0].bytes()).serial_number
+
+        async def is_let_in(context: ssl.SSLContext) -> bool:
+            with contextlib.suppress(OSError):  # TLS 1.3: the client learns it with its first read
+                reader, writer = await secured.connect(context)
+                writer.write(encode_request(1, 1))
+                with contextlib.suppress(AssertionError):
+                    return bool(await answers(reader, 1))
+            return False
+
+        def list_says(content: bytes) -> None:
+            (tmp_path / "revoked.pem").write_bytes(content)
+
+        assert [await is_let_in(each) for each in (alice, bob)] == [True, True]
+        list_says(revoked(secured.authority, serial_number))
+        assert [await is_let_in(each) for each in (alice, bob)] == [False, True]
+        for broken in (b"half written", secured.authority.cert_pem.bytes()):
+            list_says(broken)
+            assert [await is_let_in(each) for each in (alice, bob)] == [False, True]
+        assert "not used yet: tls.server.crlPath" in caplog.text
+        for of_no_use in (revoked(secured.authority, days=-1), revoked(trustme.CA())):
+            list_says(of_no_use)
+            assert [await is_let_in(each) for each in (alice, bob)] == [False, False]
+        list_says(revoked(secured.authority))
+        assert [await is_let_in(each) for each in (alice, bob)] == [True, True]
 
 
 async def test_bytes_that_come_one_by_one(tmp_path: Path) -> None:
@@ -342,6 +404,7 @@ async def test_old_versions_are_refused(tmp_path: Path) -> None:
             {"tls.server.need.client.auth": "require", "tls.server.certPath": "x"},
             "tls.server.need.client.auth",
         ),
+        ({"tls.server.crlPath": "x", "tls.server.certPath": "x"}, "tls.server.crlPath"),
     ],
 )
 def test_settings_that_contradict_each_other(values: dict[str, str], key: str) -> None:

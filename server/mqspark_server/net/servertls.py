@@ -43,6 +43,9 @@ class ServerTls:
     trust_cert_path: str
     client_auth: str
     required: bool
+    crl_path: str = ""
+    """Lists of revoked certificates, in PEM: with it, who shows a certificate is refused unless its authority has a
+    list there that is valid now and does not name it."""
 
     def context(self) -> ssl.SSLContext:
         """Raises ConfigError when a file cannot be used."""
@@ -52,11 +55,14 @@ class ServerTls:
         _load(context, "tls.server", self.cert_path, self.key_path, self.key_password, self.trust_cert_path)
         if self.client_auth != "none":
             context.verify_mode = ssl.CERT_REQUIRED if self.client_auth == "require" else ssl.CERT_OPTIONAL
+        if self.crl_path:
+            _load_lists(context, self.crl_path)
         return context
 
     @property
     def paths(self) -> list[str]:
-        return [path for path in (self.cert_path, self.key_path, self.trust_cert_path) if path]
+        paths = self.cert_path, self.key_path, self.trust_cert_path, self.crl_path
+        return [path for path in paths if path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,21 @@ def _load(context: ssl.SSLContext, prefix: str, cert: str, key: str, password: s
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         names = f"{prefix}.certPath={cert}, {prefix}.keyPath={key}, {prefix}.trustCertPath={trusted}"
         raise ConfigError(f"{names}: {error}", key=f"{prefix}.certPath") from None
+
+
+def _load_lists(context: ssl.SSLContext, path: str) -> None:
+    before = context.cert_store_stats()
+    try:
+        context.load_verify_locations(cafile=path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"tls.server.crlPath={path}: {error}", key="tls.server.crlPath") from None
+    after = context.cert_store_stats()
+    if after["crl"] == before["crl"] or after["x509"] != before["x509"]:  # certificates would be trusted ones
+        raise ConfigError(
+            f"tls.server.crlPath={path} must hold lists of revoked certificates and nothing else",
+            key="tls.server.crlPath",
+        )
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
 
 class Certificates:

@@ -158,6 +158,9 @@ class ServerConfig:
     tls_server_key_password: str = field(default="", repr=False, metadata={"key": "tls.server.keyPassword"})
     tls_server_trust_cert_path: str = field(default="", metadata={"key": "tls.server.trustCertPath"})
     tls_server_need_client_auth: str = field(default="none", metadata={"key": "tls.server.need.client.auth"})
+    tls_server_crl_path: str = field(default="", metadata={"key": "tls.server.crlPath"})
+    """Lists of revoked client certificates, one of each authority that clients come with. They are read again when the
+    file changes; open connections stay. A list that has expired refuses everybody of its authority."""
     use_tls: bool = field(default=False, metadata={"key": "useTLS"})
     """For connections to name servers and to the master."""
     tls_client_cert_path: str = field(default="", metadata={"key": "tls.client.certPath"})
@@ -218,6 +221,12 @@ class ServerConfig:
                 "tls.server.need.client.auth needs tls.server.trustCertPath: the authorities of the clients",
                 key="tls.server.need.client.auth",
             )
+        if self.tls_server_crl_path and self.tls_server_need_client_auth == "none":
+            raise ConfigError(
+                "tls.server.crlPath needs tls.server.need.client.auth=optional or require: nobody is asked for a"
+                " certificate",
+                key="tls.server.crlPath",
+            )
 
     @property
     def tls_server_values(self) -> dict[str, str]:
@@ -241,6 +250,7 @@ class ServerConfig:
             self.tls_server_trust_cert_path,
             self.tls_server_need_client_auth,
             required=self.tls_server_mode == "enforcing",
+            crl_path=self.tls_server_crl_path,
         )
 
     @property
@@ -252,7 +262,7 @@ class ServerConfig:
         shared = self.server_tls
         if shared is None or is_loopback(self.http_bind_address):
             return None
-        return dataclasses.replace(shared, trust_cert_path="", client_auth="none", required=True)
+        return dataclasses.replace(shared, trust_cert_path="", client_auth="none", required=True, crl_path="")
 
     def check_certificates(self, auth: AuthConfig) -> None:
         """Raises ConfigError when users are to be told by certificates that nobody asks for."""
