@@ -111,6 +111,14 @@ class Shares:
         except TableFull:
             return None
 
+    def has_room_for(self, user: str, size_bytes: int = 0, entries: int = 1) -> bool:
+        """Whether ``user`` may hold a new entry that no request makes. False counts as a refusal."""
+        holders = self.holders
+        if holders is None or not user or self._problem(holders, user, size_bytes, entries) is None:
+            return True
+        self.refused += 1
+        return False
+
     def _problem(self, holders: Holders, user: str, size_bytes: int, entries: int) -> TableFull | None:
         held = self._held.get(user)
         name = f"{self.kind} of User:{user}"
@@ -179,6 +187,7 @@ class TimedShares(Shares):
         return None
 
     def hold_until(self, user: str, end_ms: int) -> None:
+        """Count an entry, as ``hold``. ``end_ms``: wall time."""
         if user:
             self.hold(user)
             minute = end_ms // _MINUTE_MS + 1

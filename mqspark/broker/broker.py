@@ -219,6 +219,12 @@ class BrokerCore:
                 "maxCheckPointsPerUser",
                 clock.now_ms,
             ),
+            acknowledgements=TimedShares(
+                "acknowledgements",
+                lambda: config.max_acknowledgements_per_user,
+                "maxAcknowledgementsPerUser",
+                clock.now_ms,
+            ),
         )
         if config_file is None:
             config_file = store.config_file
@@ -424,7 +430,8 @@ class BrokerCore:
                 lambda: config.max_table_share_per_user,
                 lambda: budget.bound,
             )
-        state.delayed.holders = state.check_points.holders = holders
+        for timed in (state.delayed, state.check_points, state.acknowledgements):
+            timed.holders = holders
         self.tables = Tables(
             state.clients.ledger,
             state.filters.ledger,
@@ -737,7 +744,9 @@ class BrokerCore:
         if self.authority is None:
             return []
         ledgers = [table for table in self.tables if isinstance(table, Ledger)]
-        return [*(each.shares for each in ledgers), self.state.delayed, self.state.check_points]
+        state = self.state
+        timed = state.delayed, state.check_points, state.acknowledgements
+        return [*(each.shares for each in ledgers), *timed]
 
     @property
     def delay_problem(self) -> str | None:

@@ -151,6 +151,9 @@ class BrokerConfig:
     """Messages with a delay, sent since the start, that wait for a user who is not super. 0: no limit."""
     max_check_points_per_user: int = 2_000_000
     """The same for pops whose invisible time is not over."""
+    max_acknowledgements_per_user: int = 10_000_000
+    """The same for acknowledgements of pops, which are kept until the invisible time is over. Those of one pop that
+    come together count once."""
     max_client_table_bytes: int = 512 << 20
     """Memory for client data from heartbeats; enough for some 200,000 clients in 100,000 groups."""
     max_topic_table_bytes: int = 256 << 20
@@ -368,6 +371,7 @@ class BrokerConfig:
         )
         check_numbers(self, "max_table_share_per_user", least=0, most=100)
         check_numbers(self, "max_delayed_messages_per_user", "max_check_points_per_user", least=0)
+        check_numbers(self, "max_acknowledgements_per_user", least=0)
         check_numbers(self, "archive_cache_bytes", "archive_fetch_memory_bytes", most=INT64_MAX)
         check_numbers(self, "archive_read_timeout", "archive_refresh_interval")
         check_numbers(

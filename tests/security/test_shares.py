@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from mqspark.auth.gate import Audited
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.pop import revive
+from mqspark.broker.pull import held_pulls, waiting_reads
+from mqspark.broker.statictopic.peers import Question, Talk
 from mqspark.message import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, decode_offset_id
 from mqspark.protocol.codes import RequestCode as R
 from mqspark.protocol.codes import ResponseCode
-from mqspark.protocol.command import Command
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.dispatch import Handler, dispatch, ok
+from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY, Shares
+from mqspark.store.older import NotAtHand
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, pull_ext, send_ext
-from tests.unit.pop_kit import pop_ext
+from tests.unit.pop_kit import Popped, ack_ext, batch_body, handed_out, pass_time, pop_ext
+from tests.unit.test_broker_poprevive import put_record
 
 BUSY, FULL = ResponseCode.SYSTEM_BUSY, ResponseCode.POLLING_FULL
 HARD = {
@@ -34,8 +43,11 @@ HARD = {
     "max_offset_table_bytes": 320_000,
     "max_client_table_bytes": 600_000,
     "max_half_table_bytes": 220_000,
+    "max_lock_table_bytes": 500_000,
+    "max_waiting_bytes": 1_800_000,
     "max_delayed_messages_per_user": 4,
     "max_check_points_per_user": 4,
+    "max_acknowledgements_per_user": 4,
     "auto_create_subscription_group": True,
 }
 RULES = ("Topic:* Pub,Sub,Create,Delete", "Group:* Sub,Create,Update,Delete")
@@ -61,12 +73,18 @@ class Greed(NamedTuple):
 
 @pytest.fixture
 def greed(tmp_path: Path) -> Iterator[Greed]:
+    with greedy(tmp_path, {"enable_lmq": True, "enable_multi_dispatch": True}) as greed:
+        yield greed
+
+
+@contextmanager
+def greedy(tmp_path: Path, store_settings: dict[str, Any], **settings: int) -> Iterator[Greed]:
     audited: list[Audited] = []
     bench = Bench(
         tmp_path,
         new_authority=lambda: authority(tmp_path / "auth", audited),
-        store_settings={"enable_lmq": True, "enable_multi_dispatch": True},
-        **HARD,
+        store_settings=store_settings,
+        **{**HARD, **settings},
     )
     root = SignedPeer(bench.peer(), *ROOT)
     users = []
@@ -132,6 +150,16 @@ def parked(who: SignedPeer, code: int, ext: dict[str, str]) -> Command | None:
     peer.give(code, who.signer.signed(ext, b""))
     peer.core.turn()
     answers = peer.heard()
+    return answers[0] if answers else None
+
+
+def handled(greed: Greed, who: SignedPeer, handler: Handler, ext: dict[str, str]) -> Command | None:
+    """What a handler answers to a request of a user; None: the request waits."""
+    assert who.ask(R.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0, "whose connection it is"
+    session, long_work = who.peer.session, greed.bench.broker.state.long_work
+    commands = Connection().receive_data(encode_request(R.PULL_MESSAGE, 77, ext))
+    dispatch({R.PULL_MESSAGE: handler}, session, commands, long_work)
+    answers = who.peer.heard()
     return answers[0] if answers else None
 
 
@@ -276,6 +304,98 @@ def test_clients_and_subscriptions(greed: Greed) -> None:
     assert greed.shares("clients").held("mallory") == (0, 0)
 
 
+def locked(who: SignedPeer, group: str, queue_id: int, *, unlock: bool = False) -> Command:
+    queue = {"topic": "T", "brokerName": "b-a", "queueId": queue_id}
+    body = {"consumerGroup": group, "clientId": f"client of {group}", "mqSet": [queue]}
+    return who.ask(R.UNLOCK_BATCH_MQ if unlock else R.LOCK_BATCH_MQ, {}, json.dumps(body).encode())
+
+
+def test_locks(greed: Greed) -> None:
+    for group in ("GM", "GB"):
+        made_group(greed.root, group)
+    count, refusal = until_refused(lambda number: locked(greed.mallory, "GM", number))
+    assert 2 <= count <= 7
+    assert is_named(refusal, BUSY, "maxTableSharePerUser", "queueLocks"), refusal.remark
+    assert locked(greed.again(greed.mallory), "GM", 0).code == 0, "what is locked is renewed"
+    taken = json.loads(bytes(locked(greed.bob, "GB", 7).body))
+    assert [each["queueId"] for each in taken["lockOKMQSet"]] == [7], "and others lock"
+    assert locked(greed.mallory, "GM", 0, unlock=True).code == 0
+    assert locked(greed.mallory, "GM", 6).code == 0
+    greed.bench.run_for(70_000, step_ms=5_000)
+    assert greed.shares("queueLocks").held("mallory") == (0, 0), "locks that nobody renews"
+    assert locked(greed.mallory, "GM", 1).code == 0
+
+
+def test_reads_of_an_archive(greed: Greed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_reads, "MAX_SHARED", 400)
+    waiting, is_there = greed.bench.broker.waiting_reads, False
+
+    def read(session: Session, command: Command) -> bytes:
+        if not is_there:
+            raise NotAtHand("chunk")
+        return ok(command)
+
+    (handler,) = waiting.wrap({R.PULL_MESSAGE: read}).values()
+    ext = pull_ext(consumerGroup="G")
+    count, refusal = until_refused(lambda number: handled(greed, greed.mallory, handler, ext))
+    assert (count, is_named(refusal, BUSY, "maxTableSharePerUser", "waitingReads")) == (4, True)
+    assert handled(greed, greed.bob, handler, ext) is None
+    assert greed.shares("waitingReads").held("bob")[0] == 1
+    is_there = True
+    waiting.fetched("chunk")
+    greed.bench.broker.turn()
+    while greed.bench.broker.work():
+        pass
+    assert [answer.code for answer in greed.bob.peer.heard()] == [0]
+    assert [answer.code for answer in greed.mallory.peer.heard()] == [0] * 4
+    is_there = False
+    assert handled(greed, greed.mallory, handler, ext) is None
+    greed.bench.clock.advance(greed.bench.config.archive_read_timeout)
+    waiting.expire()
+    assert greed.shares("waitingReads").held("mallory") == (0, 0)
+
+
+def test_requests_that_wait_for_other_brokers(greed: Greed) -> None:
+    peers = greed.bench.broker.state.peers
+
+    def ask(session: Session, command: Command) -> bytes | None:
+        def talk() -> Talk:
+            yield Question("b-b", R.GET_MAX_OFFSET, {"topic": "T"})
+            return ok(command)
+
+        return peers.talk(session, command, talk())
+
+    count, refusal = until_refused(lambda number: handled(greed, greed.mallory, ask, {}))
+    assert 2 <= count <= 5
+    assert is_named(refusal, BUSY, "maxTableSharePerUser", "talksWithBrokers"), refusal.remark
+    assert handled(greed, greed.bob, ask, {}) is None
+    number, _ = peers.due()[-1]
+    peers.failed(number, "the other broker is away")
+    assert [answer.code for answer in greed.bob.peer.heard()] == [ResponseCode.SYSTEM_ERROR]
+    greed.bench.clock.advance(greed.bench.config.forward_timeout)
+    peers.expire()
+    assert greed.shares("talksWithBrokers").held("mallory") == (0, 0)
+
+
+def test_held_pulls_of_cold_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_pulls, "MAX_HELD", 400)
+    cold = {"access_message_in_memory_hot_ratio": 0, "cold_data_flow_control_enable": True}
+    with greedy(tmp_path, cold, cg_cold_read_threshold=1) as greed:
+        made_group(greed.root, "G")
+        sent(greed.root)
+        ext = pull_ext(consumerGroup="G")
+        assert greed.mallory.ask(R.PULL_MESSAGE, ext).code == 0, "which is more than the group may read"
+        answers = [parked(greed.mallory, R.PULL_MESSAGE, ext) for _ in range(5)]
+        assert answers[:4] == [None] * 4
+        assert answers[4] is not None
+        assert answers[4].code == BUSY
+        assert greed.shares("heldPulls").refused == 1
+        assert parked(greed.bob, R.PULL_MESSAGE, ext) is None
+        greed.bench.run_for(held_pulls.HOLD_MS, step_ms=1_000)
+        assert greed.shares("heldPulls").held("mallory") == (0, 0)
+        assert [answer.code for answer in greed.bob.peer.heard()] == [0]
+
+
 def half(who: SignedPeer, unique_id: str) -> Command:
     return sent(who, TRAN_MSG="true", PGROUP="PG", UNIQ_KEY=unique_id)
 
@@ -369,6 +489,98 @@ def test_check_points(greed: Greed) -> None:
     assert popped(greed.bob).code == 0, "the next message is not lost"
     greed.bench.clock.advance(30 * 60_000)
     assert popped(greed.mallory, "U").code == 0
+
+
+def test_acknowledgements(greed: Greed) -> None:
+    """Receipts are not signed: what is acknowledged need not have been handed out."""
+    made_group(greed.root, "G")
+    for _ in range(3):
+        sent(greed.root)
+    held = greed.shares("acknowledgements").held
+
+    def popped(who: SignedPeer) -> Popped:
+        (one,) = handed_out(who.ask(R.POP_MESSAGE, pop_ext(greed.bench, "T", "G", maxMsgNums="1")), "T", "G")
+        return one
+
+    real, bobs = popped(greed.mallory), popped(greed.bob)
+
+    def forged(number: int) -> Popped:
+        receipt = real.receipt
+        return real._replace(receipt=receipt._replace(pop_time_ms=receipt.pop_time_ms + number))
+
+    count, refusal = until_refused(lambda n: greed.mallory.ask(R.ACK_MESSAGE, ack_ext(forged(n), "G")))
+    assert (count, held("mallory")) == (4, (4, 0))
+    assert is_named(refusal, BUSY, "maxAcknowledgementsPerUser", "acknowledgements"), refusal.remark
+    mallory = greed.again(greed.mallory)
+    batch = batch_body([forged(9)], "G")
+    assert mallory.ask(R.BATCH_ACK_MESSAGE, {}, batch).code == BUSY
+    check_points = greed.shares("checkPoints").held("mallory")
+    later = ack_ext(forged(9), "G", invisibleTime="30000")
+    assert mallory.ask(R.CHANGE_MESSAGE_INVISIBLETIME, later).code == BUSY
+    assert greed.shares("checkPoints").held("mallory") == check_points, "nothing is half done"
+    assert held("mallory") == (4, 0)
+    assert greed.bob.ask(R.ACK_MESSAGE, ack_ext(bobs, "G")).code == 0
+    greed.bench.clock.advance(120_000)
+    assert mallory.ask(R.ACK_MESSAGE, ack_ext(forged(120_000), "G")).code == 0, "the others are over"
+    assert held("mallory") == (1, 0)
+    far = forged(1 << 50)
+    assert mallory.ask(R.ACK_MESSAGE, ack_ext(far, "G")).code != 0
+    assert held("mallory") == (1, 0), "what could not be stored holds nothing"
+
+
+def test_acknowledgements_of_one_turn(greed: Greed) -> None:
+    """Those of one check point are one record for each 64 of them."""
+    made_group(greed.root, "G")
+    for _ in range(70):
+        sent(greed.root)
+    (one,) = handed_out(
+        greed.mallory.ask(R.POP_MESSAGE, pop_ext(greed.bench, "T", "G", maxMsgNums="1")), "T", "G"
+    )
+    many = [one._replace(receipt=one.receipt._replace(offset=offset)) for offset in range(65)]
+    assert greed.mallory.ask(R.BATCH_ACK_MESSAGE, {}, batch_body(many, "G")).code == 0
+    assert greed.shares("acknowledgements").held("mallory") == (2, 0)
+    for each in many[:64]:
+        ext = greed.mallory.signer.signed(ack_ext(each, "G"), b"")
+        greed.mallory.peer.give(R.ACK_MESSAGE, ext)
+    greed.bench.broker.turn()
+    assert {answer.code for answer in greed.mallory.peer.heard()} == {0}
+    assert greed.shares("acknowledgements").held("mallory") == (3, 0)
+
+
+def test_acknowledgements_without_a_check_point(greed: Greed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait a moment for it, in a table in which one user's leave room for those of others."""
+    monkeypatch.setattr(revive, "MAX_EARLY_ACKS", 400)
+    bench = greed.bench
+    for who, group in ((greed.mallory, "m"), (greed.mallory, "m2"), (greed.bob, "b"), (greed.root, "r")):
+        made_group(who, group)
+    sent(greed.root)
+    bench.broker.state.offsets.commit("b", "T", 0, 1)
+    pass_time(bench, 1_000)
+    now_ms = bench.clock.now_ms()
+
+    def put(tag: str, group: str, popped_ms: int, **more: object) -> None:
+        key = {"bn": "b-a", "c": group, "pt": popped_ms, "q": 0, "so": 0, "t": "T"}
+        put_record(bench, tag, {**key, **more})
+
+    for number in range(10):
+        for group in ("m", "m2", "r", "unknown"):
+            put("ack", group, now_ms - 59_000 - number, ao=0)
+    pass_time(bench, 400, step_ms=200)
+    held = greed.shares("revivals").held
+    assert [held(name)[0] for name in ("mallory", "Group:m", "Group:r", "Group:unknown")] == [4, 0, 4, 0]
+    assert greed.shares("revivals").refused > 0
+    put("ack", "b", now_ms - 59_000, ao=0)
+    put("ck", "b", now_ms - 59_000, bm=0, d=[0], n=1, it=60_000, ro=0, reviveTime=now_ms + 1_000)
+    pass_time(bench, 10_000)
+    assert popped_bodies(greed, "b") == [], "another user's early acknowledgement counts"
+    put("ack", "b", now_ms, ao=0)
+    pass_time(bench, 1_000)
+    assert held("mallory")[0] == 0, "and theirs have not been waited for any longer"
+
+
+def popped_bodies(greed: Greed, group: str) -> list[bytes]:
+    answer = greed.root.ask(R.POP_MESSAGE, pop_ext(greed.bench, "T", group))
+    return [each.body for each in handed_out(answer, "T", group)]
 
 
 def test_lite_subscriptions(greed: Greed) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.broker.pop import acting_revival
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.replication.acting import ANNOUNCED_MS, FRESH_MS, SETTLE_MS, ActingMaster
@@ -457,6 +458,24 @@ def test_what_consumers_acknowledge_at_the_slave_does_not_come_back(pair: Pair, 
     assert bodies(pair.arrived) == [b"a", b"c"]
     pair.return_master()
     assert peer.ask(ACK, ack_ext(popped[0])).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_acknowledgements_of_nothing_are_forgotten(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave cannot know which check points are still to come from the log."""
+    monkeypatch.setattr(acting_revival, "MAX_EARLY_ACKS", 3)
+    put(pair.master, "a")
+    (real,) = handed_out(pair.master.peer().ask(POP, pop_ext(pair.master, invisibleTime="7000")))
+    pair.lose_master()
+    peer = pair.slave.peer()
+
+    def code(number: int) -> int:
+        receipt = real.receipt
+        forged = real._replace(receipt=receipt._replace(pop_time_ms=receipt.pop_time_ms + number))
+        return peer.ask(ACK, ack_ext(forged)).code
+
+    assert [code(number) for number in (1, 2, 3, 4)] == [0, 0, 0, ResponseCode.SYSTEM_ERROR]
+    pair.slave.clock.advance(7_000 + acting_revival.FORGOTTEN_MS + acting_revival.FORGET_INTERVAL_MS)
+    assert code(80_000) == 0
 
 
 def test_a_failing_disk_delays_acting_and_loses_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, Rev
 from mqspark.broker.pull.pull import FAQ
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
-from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly, TableFull
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import BatchAck, BatchAckMessageRequestBody
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -31,6 +31,7 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
 from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY
 
 __all__ = ["AckProcessor", "LiteAcks"]
 
@@ -46,9 +47,13 @@ MAX_ENTRIES = 4_096
 class _Record:
     """The acknowledgements of one check point that arrived in this turn."""
 
-    __slots__ = ("answers", "offsets", "problem")
+    __slots__ = ("answers", "held", "offsets", "owner", "problem")
 
     def __init__(self) -> None:
+        self.owner = NOBODY
+        """The user who holds it."""
+        self.held = 0
+        """The records of the log that it becomes."""
         self.offsets: dict[int, None] = {}
         self.answers: list[Answer] = []
         self.problem: Exception | None = None
@@ -114,8 +119,8 @@ class AckProcessor:
             self._ack_in_order(*queue, [header.offset], receipt.pop_time_ms)
             return ok(command)
         self._check_busy()
-        record = self._record(_key(header.topic, header.consumer_group, header.queue_id, receipt), receipt)
-        record.offsets[header.offset] = None
+        key = _key(header.topic, header.consumer_group, header.queue_id, receipt)
+        record = self._record(session, key, receipt, [header.offset])
         if not command.is_oneway:
             record.answers.append((session, command.code, command.opaque, (record,)))
         return None
@@ -150,8 +155,8 @@ class AckProcessor:
                 broker_name,
                 entry.queue_id,
             )
-            own.append(self._record(_key(topic, entry.consumer_group, entry.queue_id, receipt), receipt))
-            own[-1].offsets.update(dict.fromkeys(offsets))
+            key = _key(topic, entry.consumer_group, entry.queue_id, receipt)
+            own.append(self._record(session, key, receipt, offsets))
         if not own:
             return ok(command)
         if not command.is_oneway:
@@ -187,11 +192,14 @@ class AckProcessor:
         pop_time_ms = max(now_ms, receipt.pop_time_ms + 1)
         new = old._replace(start_offset=header.offset, pop_time_ms=pop_time_ms)
         try:
+            owner = state.acknowledgements.admit(session)
             check_point = CheckPoint(new, header.invisible_time, [0])
             end_offset = self._log.put_check_point(queue, check_point, session)
             state.stats.was_checked(header.topic, header.consumer_group)
-            acked_end = self._log.put_ack(queue, old, receipt.invisible_time_ms, [header.offset])
+            acked_end = self._log.put_ack(queue, old, receipt.invisible_time_ms, [header.offset], owner)
             end_offset = max(end_offset, acked_end)
+        except TableFull:
+            raise
         except (StoreReadOnly, NotNow, InvalidMessage) as error:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"the invisible time could not be changed: {error}"
@@ -214,11 +222,12 @@ class AckProcessor:
         end_offset = 0
         for (key, revive_queue, invisible_time_ms), record in records.items():
             record.problem = store_problem
+            self._state.acknowledgements.release(record.owner, entries=record.held)
             offsets = list(record.offsets) if store_problem is None else []
             try:
                 for first in range(0, len(offsets), MAX_MESSAGES):
                     some = offsets[first : first + MAX_MESSAGES]
-                    end_offset = self._log.put_ack(revive_queue, key, invisible_time_ms, some)
+                    end_offset = self._log.put_ack(revive_queue, key, invisible_time_ms, some, record.owner)
             except (StoreReadOnly, NotNow) as error:
                 record.problem = store_problem = error
             except (Refusal, InvalidMessage, MessageTooLarge) as error:
@@ -279,11 +288,21 @@ class AckProcessor:
     def _check_busy(self) -> None:
         self._acks.check_busy(self._state.config.send_thread_pool_queue_capacity)
 
-    def _record(self, key: CheckKey, receipt: Receipt) -> _Record:
+    def _record(self, session: Session, key: CheckKey, receipt: Receipt, offsets: Iterable[int]) -> _Record:
+        """The record with these offsets. Raises TableFull when the user has too many."""
         place = key, self._revive_queue(receipt), receipt.invisible_time_ms
-        record = self._records.get(place)
-        if record is None:
-            record = self._records[place] = _Record()
+        record = self._records.get(place) or _Record()
+        new = [offset for offset in offsets if offset not in record.offsets]
+        more = -(-(len(record.offsets) + len(new)) // MAX_MESSAGES) - record.held
+        if more > 0:
+            shares = self._state.acknowledgements
+            owner = shares.admit(session, entries=more)
+            if not record.held:
+                record.owner = owner
+            shares.hold(record.owner, entries=more)
+            record.held += more
+        record.offsets.update(dict.fromkeys(new))
+        self._records[place] = record
         return record
 
     def _revive_queue(self, receipt: Receipt) -> int:

@@ -28,6 +28,7 @@ from mqspark.broker.state.writer import Draft
 from mqspark.errors import NotNow
 from mqspark.message import TIMER_DELIVER_MS, parse_number
 from mqspark.protocol.dispatch import Handler, merged
+from mqspark.shares import NOBODY
 
 __all__ = ["ActingPops", "RevivePlace"]
 
@@ -79,13 +80,18 @@ class _EscapingLog(ReviveLog):
         )
 
     def put_ack(
-        self, revive_queue: int, key: CheckKey, invisible_time_ms: int, offsets: Sequence[int]
+        self,
+        revive_queue: int,
+        key: CheckKey,
+        invisible_time_ms: int,
+        offsets: Sequence[int],
+        owner: str = NOBODY,
     ) -> int:
         if key in self._places:
-            return super().put_ack(revive_queue, key, invisible_time_ms, offsets)
+            return super().put_ack(revive_queue, key, invisible_time_ms, offsets, owner)
         if self.revival is None:
             raise NotNow("this broker is a slave: its master stores messages")
-        self.revival.acknowledge(revive_queue, key, offsets)
+        self.revival.acknowledge(revive_queue, key, offsets, key.pop_time_ms + invisible_time_ms)
         return 0
 
     def _store(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:

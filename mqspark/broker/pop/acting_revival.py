@@ -21,6 +21,10 @@ from mqspark.record import Parts
 
 __all__ = ["ActingRevival"]
 
+FORGOTTEN_MS = 60_000
+"""An acknowledgement is kept for so long after the time of its check point, which may come late."""
+FORGET_INTERVAL_MS = 1_000
+
 
 class ActingRevival(PopRevival):
     """The number of records in memory is bounded by the bridge that holds their positions."""
@@ -39,8 +43,9 @@ class ActingRevival(PopRevival):
         self._late: dict[int, deque[tuple[Parts, int]]] = {}
         self._taken: dict[int, deque[tuple[int, int]]] = {}
         """Queue id → (offset after the end of the queue, position) of what was read from ``_late``."""
-        self._acked: dict[CheckKey, set[int]] = {}
-        """Acknowledged offsets of check points that are not due yet."""
+        self._acked: dict[CheckKey, tuple[int, set[int]]] = {}
+        """When it may be forgotten, wall ms, and the acknowledged offsets of a check point that is not due yet."""
+        self._forget_ms = 0
 
     @property
     def topic(self) -> str:
@@ -54,22 +59,34 @@ class ActingRevival(PopRevival):
             return
         self._late.setdefault(queue_id, deque()).append((record, position))
 
-    def acknowledge(self, queue_id: int, key: CheckKey, offsets: Iterable[int]) -> None:
-        """A client has processed messages. Raises NotNow when there are too many such check points."""
+    def acknowledge(self, queue_id: int, key: CheckKey, offsets: Iterable[int], revive_ms: int) -> None:
+        """A client has processed messages, which would become visible again at ``revive_ms``. Raises NotNow when there
+        are too many such check points."""
         check_point = self._queues[queue_id].open.get(key)
         if check_point is not None:
             for offset in offsets:
                 check_point.ack(offset)
             return
-        known = self._acked.get(key)
-        if known is None:
+        if key not in self._acked:
+            if len(self._acked) >= MAX_EARLY_ACKS:
+                self._forget()
             if len(self._acked) >= MAX_EARLY_ACKS:
                 raise NotNow("too many acknowledgements wait for a master")
-            known = self._acked[key] = set()
+            self._acked[key] = revive_ms + FORGOTTEN_MS, set()
+        known = self._acked[key][1]
         known.update(list(offsets)[: MAX_MESSAGES - len(known)])
 
     def _pop_early(self, queue: ReviveQueue, key: CheckKey) -> Iterable[int]:
-        return {*super()._pop_early(queue, key), *self._acked.pop(key, ())}
+        _, acked = self._acked.pop(key, (0, ()))
+        return {*super()._pop_early(queue, key), *acked}
+
+    def _forget(self) -> None:
+        """What no check point came for in time, about once a second."""
+        now_ms = self._state.clock.now_ms()
+        if now_ms >= self._forget_ms:
+            self._forget_ms = now_ms + FORGET_INTERVAL_MS
+            for key in [key for key, (until_ms, _) in self._acked.items() if until_ms <= now_ms]:
+                del self._acked[key]
 
     def tick(self) -> int:
         self._copied.release(self._outlet.durable)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, require, text_bytes
 from mqspark.broker.pop.foreignchecks import found_record, pull_question
@@ -54,6 +55,7 @@ from mqspark.record import (
     find_property,
     take_apart,
 )
+from mqspark.shares import NOBODY
 from mqspark.store.store import GetStatus
 
 __all__ = ["PopRevival", "ReviveQueue"]
@@ -81,6 +83,7 @@ MAX_OPEN = 50_000
 MAX_AWAY = 64
 """Check points whose messages are being asked for at brokers of other names."""
 MAX_EARLY_ACKS = 10_000
+"""Of one queue. One user has no more than a share of them in all queues."""
 MAX_EARLY_OFFSETS = 64
 """Offsets of one check point, which has no more messages."""
 
@@ -88,6 +91,14 @@ _RE_PUT_DELAYS_MS = tuple(
     1000 * seconds
     for seconds in (10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
+
+
+class EarlyAck(NamedTuple):
+    until_ms: int
+    """The wall time from which it may be dropped."""
+    offsets: set[int]
+    holder: str
+    """For whom it is counted."""
 
 
 class ReviveQueue:
@@ -114,8 +125,8 @@ class ReviveQueue:
         self.by_time: list[tuple[int, int, CheckKey]] = []
         """A heap of (revive time, revive offset, key). An entry is stale if its offset differs from the open
         check point's."""
-        self.early_acks: dict[CheckKey, tuple[int, set[int]]] = {}
-        """Acknowledgements that arrived before their check points, and when they may be dropped."""
+        self.early_acks: dict[CheckKey, EarlyAck] = {}
+        """Acknowledgements that arrived before their check points."""
         self.horizon_ms = 0
         """Wall time up to which all due records have been read."""
         self.last_read_ms = now_ms
@@ -167,6 +178,7 @@ class PopRevival:
             "CheckPoint.diffs",
             setting="maxPopTableBytes",
         )
+        self.ledger.shares.limit_entries(lambda: MAX_EARLY_ACKS)
         self._queues: list[ReviveQueue] = []
         self._away: set[tuple[int, int]] = set()
         """(revive queue, revive offset) of open check points whose messages are at brokers of other names."""
@@ -345,21 +357,38 @@ class PopRevival:
         """Timed messages of one second come in any order."""
         early = queue.early_acks
         if key not in early:
-            for old in [old for old, (until_ms, _) in early.items() if until_ms <= queue.horizon_ms]:
-                self._pop_early(queue, old)
-            if len(early) >= MAX_EARLY_ACKS or not self.ledger.has_room(_early_bytes(key)):
+            if not self._is_wanted(key):
                 return
-            self.ledger.note(_early_bytes(key))
-            early[key] = (queue.horizon_ms + GRACE_MS, set())
-        known = early[key][1]
+            for old in [old for old, ack in early.items() if ack.until_ms <= queue.horizon_ms]:
+                self._pop_early(queue, old)
+            holder, shares, size_bytes = self._holder(key), self.ledger.shares, _early_bytes(key)
+            if (
+                len(early) >= MAX_EARLY_ACKS
+                or not shares.has_room_for(holder, size_bytes)
+                or not self.ledger.has_room(size_bytes)
+            ):
+                return
+            self.ledger.note(size_bytes)
+            shares.hold(holder, size_bytes)
+            early[key] = EarlyAck(queue.horizon_ms + GRACE_MS, set(), holder)
+        known = early[key].offsets
         if len(known) < MAX_EARLY_OFFSETS:
             known.update(offsets)
 
     def _pop_early(self, queue: ReviveQueue, key: CheckKey) -> Iterable[int]:
         if key not in queue.early_acks:
             return ()
+        ack = queue.early_acks.pop(key)
         self.ledger.free(_early_bytes(key))
-        return queue.early_acks.pop(key)[1]
+        self.ledger.shares.release(ack.holder, _early_bytes(key))
+        return ack.offsets
+
+    def _holder(self, key: CheckKey) -> str:
+        """For whom an early acknowledgement is counted. Records name no user, but a group, which has one or is an
+        operator's."""
+        if self.ledger.shares.holders is None:
+            return NOBODY
+        return self._state.subscriptions.owner_of(key.group) or f"Group:{key.group}"
 
     def _close(self, queue: ReviveQueue, key: CheckKey) -> None:
         old = queue.open.pop(key, None)

@@ -225,8 +225,14 @@ class ReviveLog:
         return end
 
     def put_ack(
-        self, revive_queue: int, key: CheckKey, invisible_time_ms: int, offsets: Sequence[int]
+        self,
+        revive_queue: int,
+        key: CheckKey,
+        invisible_time_ms: int,
+        offsets: Sequence[int],
+        owner: str = NOBODY,
     ) -> int:
+        """``owner``: the user who holds the record, until the messages would have become visible again."""
         topic, group, queue_id, start, pop_time_ms, broker = key
         offset = offsets[0] if len(offsets) == 1 else -1
         several = "" if len(offsets) == 1 else f'"aol":[{",".join(map(str, offsets))}],'
@@ -235,7 +241,9 @@ class ReviveLog:
             f'"q":{queue_id},"so":{start},"t":{_quote(topic)}}}'
         )
         tag = BATCH_ACK_TAG if several else ACK_TAG
-        end = self._put(revive_queue, key, offset, tag, ACK_TAG, body, pop_time_ms + invisible_time_ms)
+        revive_ms = pop_time_ms + invisible_time_ms
+        end = self._put(revive_queue, key, offset, tag, ACK_TAG, body, revive_ms)
+        self._state.acknowledgements.hold_until(owner, revive_ms)
         self._state.stats.were_acked(topic, group, len(offsets))
         return end
 

@@ -74,6 +74,8 @@ class BrokerState:
     """Whose the messages are that wait for their time."""
     check_points: TimedShares
     """For whom POP hands out messages."""
+    acknowledgements: TimedShares
+    """Whose acknowledgements of POP wait for their check points."""
     long_work: LongWork = field(default_factory=LongWork)
     permits: Permits = _permits
     """Whether a connection's user may have what the broker sends it unasked."""

@@ -123,6 +123,10 @@ class SubscriptionGroups:
         """The entry of the table; creates nothing."""
         return self._table.get(group)
 
+    def owner_of(self, group: str) -> str:
+        """The user who made the group since the start; NOBODY if it is nobody's in particular."""
+        return self._owners.get(group, NOBODY)
+
     def put(self, config: SubscriptionGroupConfig, session: Session | None = None) -> None:
         """``session``: whose user a new group belongs to. Raises TableFull."""
         old = self._table.get(config.group_name)
