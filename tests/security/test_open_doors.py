@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from mqspark.auth.policies import AclPolicy, Entry, PolicyType
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.signature import Signer
 from mqspark.testing import Broker
+from mqspark_server.settings.settingsfile import settings_file
 from tests.support.remoting import RawConnection
 from tests.support.waiting import eventually
 
@@ -92,3 +94,21 @@ def test_files_of_users_are_their_owners(guarded: Broker) -> None:
     assert {"users.auth", "users.auth.bak", "users.auth.key", "audit.log"} <= modes.keys()
     assert set(modes.values()) == {0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_settings_file_and_its_copies_are_their_owners(tmp_path: Path, mode: int) -> None:
+    """It may have secrets in it. RocketMQ writes it anew for everybody, and so its ``.bak``."""
+    path = tmp_path / "broker.conf"
+    path.write_text('initAuthenticationUser={"username":"root","password":"root-secret"}\n')
+    path.chmod(mode)
+    before = os.umask(0)
+    try:
+        for value in (True, False):
+            settings = settings_file(path)
+            assert settings is not None
+            settings.save(json.dumps({"traceOn": value}).encode())
+    finally:
+        os.umask(before)
+    assert "traceOn=false" in path.read_text()
+    assert {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {path.name: mode}

@@ -20,6 +20,7 @@ HTTP, USERS, TLS = "security/test_http", "security/test_http_users", "security/t
 ATTACKS, DOORS, FUZZ = "security/test_known_attacks", "security/test_open_doors", "security/test_fuzz"
 SIGNED, COPIES = "interop/test_signed_clients", "unit/test_user_copies"
 SHARES = "security/test_shares"
+NAMES = f"{AUTH}::a_name_server_believes_only_its_users"
 
 SHOWN: dict[str, list[Shown]] = {
     "Who you are, and what you may do": [
@@ -151,16 +152,75 @@ SHOWN: dict[str, list[Shown]] = {
             ),
         ),
         Shown("our clients sign on RocketMQ 5.5.0", ("interop/test_credentials::every_client_is_let_in",)),
+    ],
+    "Where RocketMQ 5.5.0 is open": [
+        Shown("name server: anybody puts a broker into a route, or takes one out", (NAMES,)),
+        Shown("name server: anybody changes its KV table, and deletes topics", (NAMES,)),
+        Shown("name server: anybody reads its settings with their secrets, and changes them", (NAMES,)),
+        Shown("the replication port gives the log to anybody", (f"{PORT}::who_proves_nothing_gets_nothing",)),
         Shown(
-            "RocketMQ 5.5.0's open places are closed",
+            "and in clear where TLS is required",
+            (f"{PORT}::a_slave_copies_over_tls_and_nobody_in_plain",),
+        ),
+        Shown(
+            "the address of a PROXY protocol, and so of a policy, is whatever a peer says",
             (
-                f"{AUTH}::a_user_without_the_right_is_refused",
-                f"{AUTH}::authentication_cannot_be_switched_off_by_a_request",
-                f"{AUTH}::only_a_super_user_manages_users_and_policies",
                 f"{DOORS}::the_address_of_a_proxy_protocol_is_not_believed",
                 f"{DOORS}::a_source_that_is_claimed_gives_no_right",
-                f"{PORT}::a_slave_copies_over_tls_and_nobody_in_plain",
             ),
+        ),
+        Shown(
+            "any user may send 25 requests about others' topics, groups and settings (18, 21, 25, 26, 28, 33, 43, 45,"
+            " 61, 200, 201, 305, 306, 316, 324, 325, 329, 354, 361, 400, 401, 907, 2001, 5001, 200151)",
+            (f"{AUTH}::a_user_without_the_right_is_refused",),
+        ),
+        Shown(
+            "of these, 25 switches authentication off",
+            (f"{AUTH}::authentication_cannot_be_switched_off_by_a_request",),
+        ),
+        Shown(
+            "and 26 tells the super user's password, as getUser tells every user's",
+            (f"{AUTH}::no_answer_shows_a_password",),
+        ),
+        Shown(
+            "36 copies a message of others into one's own retry topic",
+            (f"{AUTH}::a_foreign_message_is_not_sent_back_into_ones_own_retry_topic",),
+        ),
+        Shown(
+            "a pull of `%RETRY%other` is judged by the group that the header names",
+            (f"{AUTH}::a_retry_topic_is_its_groups",),
+        ),
+        Shown(
+            "33 does not compare the topic with the message",
+            (f"{AUTH}::a_message_is_looked_up_by_its_own_topic_not_the_headers",),
+        ),
+        Shown(
+            "37 commits half messages of others, naming one's own topic or none",
+            (f"{AUTH}::a_foreign_transaction_is_not_ended",),
+        ),
+        Shown(
+            "refusals tell unknown users from wrong passwords",
+            (f"{AUTH}::unknown_disabled_and_wrong_look_the_same",),
+        ),
+        Shown(
+            "files of users, and copies of settings files (`*.conf.bak`), can be read by others",
+            (
+                f"{DOORS}::files_of_users_are_their_owners",
+                f"{DOORS}::a_settings_file_and_its_copies_are_their_owners",
+            ),
+        ),
+        Shown(
+            "a changed field or body with an old signature",
+            (f"{AUTH}::what_was_signed_is_what_is_done",),
+            "the format covers neither code, names, nor where values end, and can be repeated: use TLS",
+        ),
+        Shown(
+            "50 frames of 16 MiB that never end take 1 GiB of memory",
+            ("security/test_crowd::an_honest_client_hardly_feels_them_and_memory_stays",),
+        ),
+        Shown(
+            "a line of 2.3 KB for each bad connection",
+            ("security/test_log_lines::a_fault_that_a_peer_can_repeat_is_told_once",),
         ),
     ],
     "TLS": [
@@ -181,7 +241,11 @@ SHOWN: dict[str, list[Shown]] = {
                 "security/test_certificate_users::a_certificate_is_its_names_user_with_its_policies",
                 "security/test_certificate_users::other_certificates_are_nobody",
             ),
-            "no lists of revoked certificates: disable the user",
+        ),
+        Shown(
+            "lists of revoked certificates",
+            (f"{TLS}::a_revoked_certificate_is_refused_as_soon_as_the_list_says_so",),
+            "clients of ours look at none",
         ),
         Shown(
             "files are read again without a dropped connection",
@@ -195,12 +259,14 @@ SHOWN: dict[str, list[Shown]] = {
             ),
         ),
         Shown(
-            "unmodified Java clients, with signatures",
+            "unmodified Java and Go clients, with signatures; Python's",
             (
                 f"{SIGNED}::java_over_tls_with_a_certificate_and_signatures",
                 "interop/test_tls::javas_client_on_our_servers",
+                f"{SIGNED}::go_over_tls_and_signatures",
+                "integration/test_client_tls::every_client",
             ),
-            "the released Go client (2.1.2) and the C++ binding speak no TLS",
+            "of Go, the branch after the release 2.1.2, which has none; the C++ binding has none",
         ),
     ],
     "Hostile input": [
@@ -230,8 +296,9 @@ SHOWN: dict[str, list[Shown]] = {
             ),
         ),
         Shown(
-            "one user holds no more than a share of topics, groups, offsets, clients and subscriptions, of what is"
-            " parked, of half and delayed messages and of POP's check points; each refusal is audited and counted",
+            "one user holds no more than a share of topics, groups, offsets, clients and subscriptions, of locks, of"
+            " what is parked or waits, of half and delayed messages and of POP's check points and acknowledgements;"
+            " each refusal is audited and counted",
             tuple(
                 f"{SHARES}::{name}"
                 for name in (
@@ -242,11 +309,18 @@ SHOWN: dict[str, list[Shown]] = {
                     "parked_pulls",
                     "parked_pops_and_notifications",
                     "clients_and_subscriptions",
+                    "locks",
+                    "reads_of_an_archive",
+                    "requests_that_wait_for_other_brokers",
+                    "held_pulls_of_cold_data",
                     "half_messages",
                     "half_messages_that_are_given_up",
                     "delayed_messages",
                     "a_delay_that_begins_with_a_commit",
                     "check_points",
+                    "acknowledgements",
+                    "acknowledgements_of_one_turn",
+                    "acknowledgements_without_a_check_point",
                     "lite_subscriptions",
                     "all_tables_of_a_user_together",
                     "refusals_are_audited_and_counted_by_kind",
