@@ -39,7 +39,9 @@ from mqspark.store.compaction.compacted import (
     read_current,
 )
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
+from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.layout import StorePaths
 from mqspark.store.tools.reader import StoreReader
 from mqspark_jobs.job import ProgressLine, Summary
 from pyspark_pymq.files.logfiles import local_log
@@ -83,6 +85,12 @@ class QueuePlan:
     end: int
     has_theirs: bool = False
     """RocketMQ has compacted the offsets between the previous generation and ``start``."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Keys whose last value is older may be missing (``Current.is_partial``)."""
+        was_partial = self.current is not None and self.current.is_partial
+        return was_partial or (not self.has_theirs and self.start > self.old_end)
 
     @property
     def old_end(self) -> int:
@@ -190,10 +198,13 @@ def _locked(files: OsFiles, path: Path, progress: ProgressLine) -> int:
 
 def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
     plans = []
+    synced = DurableNote(StorePaths(options.store).abort, OsFiles()).load()
+    """What a power cut may take back must not replace older values. -1: the broker has stopped, or is RocketMQ's."""
     for topic in topics:
         reader = StoreReader(options.store, options.commit_log)
         for queue_id in reader.queue_ids(topic):
             low, high = reader.bounds(topic, queue_id)
+            high = reader.end_before(topic, queue_id, low, high, synced)
             current = read_current(_directory(options.store, topic, queue_id))
             theirs = RocketCompaction(options.store, topic, queue_id)
             has_theirs = (
@@ -261,7 +272,7 @@ def _publish(store: Path, plan: QueuePlan, written: dict[str, Any] | None) -> No
             "messages": 0,
             "size_bytes": 0,
         }
-    current = Current(number, plan.end, int(written["messages"]), int(written["size_bytes"]))
+    current = Current(number, plan.end, int(written["messages"]), int(written["size_bytes"]), plan.is_partial)
     adopt(directory, current, Path(written["log"]), Path(written["entries"]))
 
 

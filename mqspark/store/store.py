@@ -29,7 +29,7 @@ from mqspark.bounded import Ledger
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage, NotNow, StoreLocked, StoreReadOnly
 from mqspark.logs import printable, sparing
-from mqspark.store.compaction.compacted import CompactedQueues
+from mqspark.store.compaction.compacted import COMPACT_LOCK, CompactedQueues
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.configfile import ConfigFile
@@ -240,6 +240,7 @@ class MessageStore:
             pipeline,
             condition,
             self._note,
+            self._hold_compaction,
             self._end_at,
         )
         """The log as a copy of another broker's, once ``copy.follow`` was called."""
@@ -254,6 +255,7 @@ class MessageStore:
         directory (``mqspark.store.disk.trusted``)."""
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
         self._lock_fd = -1
+        self._compact_lock = -1
         # The doors of the parts. They are bound once, which saves a call per message.
         self.put = appender.put
         self.put_batch = appender.put_batch
@@ -295,12 +297,47 @@ class MessageStore:
         """Whether somebody has messages that the log no longer has."""
         return self._reads.older is not None
 
+    def _hold_compaction(self) -> bool:
+        """Whether nobody compacts, and will until the end of a copy was taken back."""
+        self.compact_duty.stop()
+        try:
+            self._compact_lock = self._files.lock(self.paths.root / COMPACT_LOCK, alone=False)
+        except StoreLocked as error:
+            _log.warning(
+                "the log cannot be taken back now, because its topics are being compacted: %s", error
+            )
+            return False
+        return True
+
     def _end_at(self, position: int) -> None:
         """The end of a copy was taken back to ``position``."""
         self.deletions.end_at(position)
-        self.compact_duty.cut(position)
+        self.compact_duty.forget()
+        self._cut_compacted()
+        self._files.unlock(self.paths.root / COMPACT_LOCK, self._compact_lock)
         if self.scrub is not None:
             self.scrub.end = min(self.scrub.end, position)
+
+    def _cut_compacted(self) -> None:
+        """Let what is compacted end with the log. The caller holds COMPACT_LOCK, or nothing is beyond the log."""
+        partial = self.compacted.cut(self._stored_bounds, self.log.min_offset)
+        if partial:
+            named = ", ".join(partial[:20]) + (", ..." if len(partial) > 20 else "")
+            self.damages.note(
+                Damage(
+                    "compaction.cut",
+                    Outcome.LOST,
+                    "the log has lost its end, which was compacted already: keys whose last value is older than the"
+                    f" log may be missing in {named}; a slave gets them from its master",
+                )
+            )
+
+    def _stored_bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """The offsets of a queue that the log has, shown or not; None for an unknown queue."""
+        queue = self.table.queues.get((topic, queue_id)) or self.batch_table.batch_queues.get(
+            (topic, queue_id)
+        )
+        return None if queue is None else (queue.min_offset, queue.next_offset)
 
     def refresh_settings(self) -> None:
         """Apply changes of ``config`` to the values that are cached beside it."""
@@ -356,6 +393,12 @@ class MessageStore:
             self.checkpoints.ends.end_at(report.end_position)
             with disk_full_as_typed("the list of deleted topics"):
                 self.deletions.end_at(report.end_position)
+            if self.compacted.is_beyond(self._stored_bounds):
+                lock = files.lock(paths.root / COMPACT_LOCK, alone=False)
+                try:
+                    self._cut_compacted()
+                finally:
+                    files.unlock(paths.root / COMPACT_LOCK, lock)
             if self.indexer is not None:
                 self.indexer.open(
                     report.end_position,

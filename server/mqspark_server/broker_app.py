@@ -27,6 +27,7 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.compacting.compactrunner import CompactRunner
+from mqspark_server.compacting.mastercopy import MasterCopy
 from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, listening, resolve_broker_ip
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.servertls import Certificates, client_context
@@ -146,6 +147,8 @@ class BrokerApp(ProcessApp):
         parts.route_finder.start()
         if parts.following is not None:
             parts.following.start()
+        if parts.master_copy is not None:
+            parts.master_copy.start()
         self.lifecycle.advance(Phase.READY)
         log.info("broker %s serves at %s, store %s", self.config.broker_name, self.address, self.store_path)
 
@@ -393,6 +396,7 @@ class BrokerApp(ProcessApp):
             escaping=escaping,
             archived=archived,
             compaction=CompactRunner(store, self.clock),
+            master_copy=None if following is None else MasterCopy(store, following.connect),
         )
 
         async def save() -> None:
@@ -415,6 +419,8 @@ class BrokerApp(ProcessApp):
         ends.on_stop(save)
         ends.on_kill(parts.housekeeper.stop)
         ends.always(parts.compaction.stop)
+        if parts.master_copy is not None:
+            ends.always(parts.master_copy.stop)
         if http is not None:
             ends.always(http.stop)  # here already: a page must not read a store that is being closed
         ends.on_stop(drain)

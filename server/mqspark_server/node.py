@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
     from mqspark.store.store import MessageStore
     from mqspark_server.compacting.compactrunner import CompactRunner
+    from mqspark_server.compacting.mastercopy import MasterCopy
     from mqspark_server.net.slaveport import ReplicationServer
     from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.peers.brokergroup import BrokerGroup
@@ -43,7 +44,8 @@ class BrokerParts:
     slaves: ReplicationServer
     compaction: CompactRunner
     following: Following | None
-    """None on a master."""
+    master_copy: MasterCopy | None
+    """Both None on a master."""
     group: BrokerGroup | None
     escaping: Escaping | None
     """Both with enableSlaveActingMaster."""

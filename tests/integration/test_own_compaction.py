@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,7 +79,22 @@ def read_all(broker: Broker) -> dict[str, bytes]:
     return found
 
 
-def expired(broker: Broker) -> None:
+def values_of(cluster: Cluster, number: int) -> dict[str, bytes]:
+    """What the store of a broker serves from offset 0 on."""
+    store = cluster.apps[number].store
+    assert store is not None
+    found: dict[str, bytes] = {}
+    offset, end = 0, cluster.call(lambda: store.max_offset(TOPIC, 0))
+    while offset < end:
+        got = cluster.call(lambda at=offset: store.get(TOPIC, 0, at, 32, 1 << 20))
+        for message in (each for buffer in got.buffers for each in decode_records(bytes(buffer))):
+            found[message.keys or ""] = message.body
+        assert got.next_offset > offset
+        offset = got.next_offset
+    return found
+
+
+def expired(broker: Cluster) -> None:
     eventually(lambda: log_begin(broker) > 2 * OLD, "the log expired")
 
 
@@ -181,13 +197,28 @@ def test_a_slave_compacts_its_own_copy(tmp_path: Path) -> None:
         eventually(
             lambda: cluster.call(lambda: store.max_offset(TOPIC, 0)) == 300, "the slave to have everything"
         )
-        found, offset = {}, 0
-        while offset < 300:
-            got = cluster.call(lambda at=offset: store.get(TOPIC, 0, at, 32, 1 << 20))
-            for message in (each for buffer in got.buffers for each in decode_records(bytes(buffer))):
-                found[message.keys or ""] = message.body
-            offset = got.next_offset
-        assert found == values
+        assert values_of(cluster, 1) == values
+
+
+@pytest.mark.slow("a slave copies a log twice; tests/unit/test_master_copy.py has the parts")
+def test_a_new_slave_gets_from_its_master_what_the_log_has_no_longer(tmp_path: Path) -> None:
+    with Cluster(slaves=1, store=tmp_path, settings=SETTINGS) as cluster:
+        cluster.shut_down(1)
+        shutil.rmtree(cluster.store_paths[1])
+        values = fill(cluster)
+        expired(cluster)
+        cluster.restart(1)
+        eventually(lambda: values_of(cluster, 1) == values, "the slave has the older values")
+        assert log_begin(cluster, 1) > 0
+        copy = cluster.apps[1].parts.master_copy
+        assert copy is not None
+        assert copy.copied == 1
+        # With its own compaction going on from there.
+        values |= fill(cluster)
+        begin = log_begin(cluster, 1)
+        eventually(lambda: log_begin(cluster, 1) > begin, "the slave's log expired")
+        eventually(lambda: values_of(cluster, 1) == values, "the slave has everything")
+        assert copy.copied == 1
 
 
 SLOW_CHILD = """

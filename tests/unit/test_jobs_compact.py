@@ -178,3 +178,22 @@ def test_a_generation_of_ours_is_newer_than_theirs(store: Path) -> None:
     (plan,) = _plans(CompactOptions(store), ["C"])
     assert not plan.has_theirs
     assert (plan.start, plan.end) == (80, 100)
+
+
+def test_what_a_power_cut_may_take_back_replaces_nothing(tmp_path: Path) -> None:
+    own = opened(tmp_path)
+    for number in range(20):
+        put(own, "C", 0, b"%d" % number, b"KEYS\x01k\x02")
+    flush(own)
+    for number in range(10):
+        put(own, "C", 0, b"%d" % number, b"KEYS\x01k\x02")
+    own.commit()
+    assert own.max_offset("C", 0) == 30
+    (plan,) = _plans(CompactOptions(tmp_path), ["C"])
+    assert (plan.start, plan.end) == (0, 20)
+    flush(own)
+    (plan,) = _plans(CompactOptions(tmp_path), ["C"])
+    assert plan.end == 30
+    own.close()
+    (plan,) = _plans(CompactOptions(tmp_path), ["C"])
+    assert (plan.end, plan.is_partial) == (30, False)

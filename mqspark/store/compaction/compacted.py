@@ -12,6 +12,11 @@ come from RocketMQ's own compaction (``mqspark.store.compaction.rocketcompaction
 by renaming once the files it names are on disk, so a read sees one generation, never a mix. The previous
 generation stays until the next one, for readers that are about to open it.
 
+When the log has lost its end (``CompactedQueues.cut``), ``current`` is replaced by one that describes the first part of
+the same files: what the log still has is read from there again. Values that what was lost had replaced are gone then if
+the log is not old enough to have them, and the generation ``is_partial``. So it is when a queue is compacted for the
+first time after its log has begun to expire. A slave gets a whole one from its master.
+
 Compaction itself is done in other processes, by the broker's own (``mqspark.store.tools.compactor``) or by a Spark
 job (``mqspark_jobs.compact``); the store only reads here. Each holds ``COMPACT_LOCK`` while it works on a queue,
 writes under temporary names and calls ``adopt``. The semantics are those of RocketMQ's CompactionStore.
@@ -37,6 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.errors import ConfigError
+from mqspark.logs import sparing
 from mqspark.names import path_below
 from mqspark.store.compaction.rocketcompaction import (
     COMPACTION,
@@ -63,6 +69,8 @@ __all__ = [
     "publish",
     "read_current",
 ]
+
+_log = sparing(__name__, lines=20)
 
 COMPACTED = "mqspark.compacted"
 COMPACT_LOCK = "mqspark.compact.lock"
@@ -91,6 +99,15 @@ class Current:
     """Offsets below this are in the generation, or were compacted away."""
     messages: int
     size_bytes: int
+    """The files may be longer: what is behind that was taken back."""
+    is_partial: bool = False
+    """Keys whose last value was stored before ``end`` may be missing."""
+
+    def encode(self) -> bytes:
+        fields = asdict(self)
+        if not self.is_partial:
+            del fields["is_partial"]
+        return json.dumps(fields).encode()
 
 
 def read_current(directory: Path, files: FileLayer | None = None) -> Current | None:
@@ -101,7 +118,8 @@ def read_current(directory: Path, files: FileLayer | None = None) -> Current | N
         return None
     try:
         current = Current(**json.loads(data))
-        if min(current.generation, current.end, current.messages, current.size_bytes) >= 0:
+        numbers = current.generation, current.end, current.messages, current.size_bytes
+        if min(numbers) >= 0 and isinstance(current.is_partial, bool):
             return current
     except (ValueError, TypeError, RecursionError):
         pass  # told below
@@ -124,7 +142,7 @@ def publish(directory: Path, current: Current, files: FileLayer | None = None) -
     fd = files.open(temporary, create=True)
     try:
         files.set_length(fd, 0)
-        files.write(fd, json.dumps(asdict(current)).encode(), 0)
+        files.write(fd, current.encode(), 0)
         files.sync(fd)
     finally:
         files.close(fd)
@@ -189,10 +207,10 @@ class Generation:
         path, budget = directory / f"{current.generation}.queue", MapBudget()
         mapping = try_map(files, path, None, budget, lambda: False)
         data = memoryview(mapping) if mapping is not None else memoryview(_whole(files, path))
-        whole = len(data) - len(data) % KEPT_DTYPE.itemsize
-        self.entries: npt.NDArray[Any] = np.frombuffer(data[:whole], KEPT_DTYPE)
-        if len(data) != current.messages * KEPT_DTYPE.itemsize:
+        whole = current.messages * KEPT_DTYPE.itemsize
+        if len(data) < whole:
             raise _damaged(path, f"{len(data)} bytes for {current.messages} messages")
+        self.entries: npt.NDArray[Any] = np.frombuffer(data[:whole], KEPT_DTYPE)
         if (wrong := self._wrong_entry()) is not None:
             raise _damaged(path, f"entry {wrong} is impossible")
         path = directory / f"{current.generation}.log"
@@ -203,7 +221,7 @@ class Generation:
             self._fd = files.open_read(path)
             weakref.finalize(self, files.close, self._fd)
         length = len(self._view) if self._view is not None else files.length(self._fd)
-        if length != current.size_bytes:
+        if length < current.size_bytes:
             raise _damaged(path, f"{length} bytes instead of {current.size_bytes}")
 
     def is_before(self, position: int) -> bool:
@@ -211,8 +229,27 @@ class Generation:
         those of a deleted topic: then the result is True."""
         if not len(self.entries):
             return True
-        last = self.record(int(self.entries["offset"][-1]))
-        return bool(_PHYSICAL_OFFSET.unpack_from(last, _PHYSICAL_OFFSET_AT)[0] < position)
+        return self._log_position(len(self.entries) - 1) < position
+
+    def _log_position(self, number: int) -> int:
+        """Where in the log a kept record was."""
+        position = int(self.entries["position"][number])
+        head = self._bytes(position, _PHYSICAL_OFFSET_AT + _PHYSICAL_OFFSET.size)
+        return int(_PHYSICAL_OFFSET.unpack_from(head, _PHYSICAL_OFFSET_AT)[0])
+
+    def cut(self, low: int, log_begin: int) -> Current:
+        """The first part of this generation: what the log does not have. ``low``: the first offset that it has;
+        ``log_begin``: the position at which it begins."""
+        count = int(self.entries["offset"].searchsorted(low))
+        while count < len(self.entries) and self._log_position(count) < log_begin:
+            count += 1  # the queue says less than the log has had
+        end, size_bytes = low, 0
+        if count:
+            last = self.entries[count - 1]
+            end = max(low, int(last["offset"]) + 1)
+            size_bytes = int(last["position"]) + int(last["size"])
+        is_partial = self.current.is_partial or end > 0
+        return Current(self.current.generation, end, count, size_bytes, is_partial)
 
     def _wrong_entry(self) -> int | None:
         """The first entry that is not behind the one before, of some thousand spread over all."""
@@ -233,7 +270,7 @@ class Generation:
     @property
     def view(self) -> memoryview:
         """All records; a copy where they cannot be mapped."""
-        return self._view if self._view is not None else self._bytes(0, self._files.length(self._fd))
+        return self._bytes(0, self.current.size_bytes)
 
     def _bytes(self, position: int, size: int) -> memoryview:
         if self._view is None:
@@ -385,6 +422,59 @@ class CompactedQueues:
             )
         except OSError:
             return True  # who reads is told
+
+    def look_again(self, topic: str, queue_id: int) -> None:
+        """The generation of a queue was replaced: the next read serves the new one."""
+        self._topics_at_ms = -_LOOK_MS
+        self._known.pop((topic, queue_id), None)
+
+    def cut(self, bounds: Callable[[str, int], tuple[int, int] | None], log_begin: int) -> list[str]:
+        """The log may have lost its end: let each generation that has more than its queue end where the log begins, so
+        that what is stored now in the place of what is gone is read from the log. ``bounds``: the first offset that
+        the log has of a queue, and the first that it has not yet; None for an unknown queue. Returns the queues whose
+        keys may have lost values. The caller holds ``COMPACT_LOCK``. Raises OSError."""
+        partial = []
+        for topic, queue_id, directory, generation in self._beyond(bounds):
+            low, end = bounds(topic, queue_id) or (0, 0)
+            current = generation.cut(low, log_begin)
+            publish(directory, current, self._files)
+            self._known.pop((topic, queue_id), None)
+            _log.warning(
+                "queue %s/%d was compacted to offset %d and ends at %d now: it is compacted to %d",
+                topic,
+                queue_id,
+                generation.current.end,
+                end,
+                current.end,
+            )
+            if current.is_partial:
+                partial.append(f"{topic}/{queue_id}")
+        return partial
+
+    def is_beyond(self, bounds: Callable[[str, int], tuple[int, int] | None]) -> bool:
+        """Whether ``cut`` would change anything."""
+        return next(self._beyond(bounds), None) is not None
+
+    def _beyond(
+        self, bounds: Callable[[str, int], tuple[int, int] | None]
+    ) -> Iterator[tuple[str, int, Path, Generation]]:
+        """The generations that have more than their queues."""
+        for topic in sorted(self._files.names(self._root)):
+            for name in sorted(self._files.names(path_below(self._root, topic))):
+                if not (name.isascii() and name.isdigit()):
+                    continue
+                directory = path_below(self._root, topic, int(name))
+                found = bounds(topic, int(name))
+                try:
+                    current = read_current(directory, self._files)
+                    if current is None or found is None or current.end <= found[1]:
+                        continue
+                    generation = Generation(directory, current, self._files)
+                except OSError as error:
+                    if error.errno not in (errno.EBADMSG, errno.ENOENT):
+                        raise
+                    continue  # who reads it is told
+                yield topic, int(name), directory, generation
 
     def leave_out(self, deleted: Mapping[str, int]) -> None:
         """Remove what is left of deleted topics (``Deletions.positions``)."""

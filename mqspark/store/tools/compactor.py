@@ -148,6 +148,10 @@ class _Queue:
         """Offsets below are compacted."""
         return self.old.current.end if self.old is not None else 0
 
+    @property
+    def is_partial(self) -> bool:
+        return self.old is not None and self.old.current.is_partial
+
 
 class Compactor:
     """One run over the topics of a task. ``alive`` is called now and then."""
@@ -333,10 +337,13 @@ class Compactor:
         be done before what is damaged, OSError."""
         newest: dict[bytes, int] = {}
         end, goes_on = queue.done, False
+        is_partial = queue.is_partial
         damage: _Damaged | None = None
         count = 0
         try:
             for found in self._new(queue):
+                if not count and queue.theirs is None and found.offset > queue.done:
+                    is_partial = True  # what is between has expired uncompacted
                 digest = self._digest(found.checked.properties)
                 if digest is not None:
                     if len(newest) >= self._most_keys and digest not in newest:
@@ -348,21 +355,21 @@ class Compactor:
         except _Damaged as error:
             damage = error
         if end > queue.done:
-            self._write(queue, newest, end)
+            self._write(queue, newest, end, is_partial=is_partial)
             self._report.records_read += count
             self._report.stepped_over += sum(1 for offset in queue.stepped_over if offset < end)
         if damage is not None:
             raise damage
         return goes_on
 
-    def _write(self, queue: _Queue, newest: dict[bytes, int], end: int) -> None:
+    def _write(self, queue: _Queue, newest: dict[bytes, int], end: int, *, is_partial: bool) -> None:
         number = queue.current.generation + 1 if queue.current is not None else 1
         writer = GenerationWriter(queue.directory, "next-broker", self._files)
         try:
             for record, offset, code in self._kept(queue, newest, end):
                 writer.append(record, offset, code)
             writer.finish()
-            current = Current(number, end, writer.messages, writer.size_bytes)
+            current = Current(number, end, writer.messages, writer.size_bytes, is_partial)
             adopt(queue.directory, current, writer.log_path, writer.queue_path, self._files)
         except BaseException:
             writer.abandon()

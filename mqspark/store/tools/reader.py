@@ -188,6 +188,19 @@ class StoreReader:
             low += _READ_OFFSETS
         return high, high
 
+    def end_before(self, topic: str, queue_id: int, low: int, high: int, position: int) -> int:
+        """The end of the offsets in [low, high) whose records lie before a position of the log; ``high`` for -1."""
+        while position >= 0 and high > low:
+            first = max(low, high - _READ_OFFSETS)
+            entries = self.entries(topic, queue_id, first, high)
+            before = entries[entries["position"] < position]
+            if len(before) == len(entries) and len(entries):
+                return high
+            if len(before):
+                return min(high, max(first, self._queue_offset(before[-1]) + 1))
+            high = first
+        return high
+
     def _queue_offset(self, entry: Any) -> int:
         return self.queue_offset(int(entry["position"]))
 

@@ -37,12 +37,12 @@ class CompactDuty:
         self._end = end
         self.topics: Callable[[], list[str]] = list
         """The topics that are to be compacted. Set by who knows topics."""
+        self.stop: Callable[[], None] = lambda: None
+        """Ends a run at once. Set by who compacts."""
         self._since_ms = 0
         """When the store was opened, or the last run ended."""
         self._goes_on = False
         self._not_before_ms = 0
-        self._begun_end = 0
-        """``end`` of the last run that has begun."""
         self._done_end = -1
         """``end`` of the last run that left nothing."""
         self._position = 0
@@ -65,7 +65,7 @@ class CompactDuty:
     def begin(self) -> None:
         """The store was opened."""
         self._since_ms = self._clock.monotonic_ms()
-        self._not_before_ms = self._position = self._begun_end = self.held_segments = 0
+        self._not_before_ms = self._position = self.held_segments = 0
         self._done_end = -1
         self._known = frozenset()
         self.is_sure = False
@@ -111,7 +111,6 @@ class CompactDuty:
             self._since_ms = now_ms
             return None
         self.is_running, self._goes_on, self._taken = True, False, frozenset(topics)
-        self._begun_end = end
         return end
 
     def finished(self, end: int, position: int, queues: int, bytes_written: int, problem: str | None) -> None:
@@ -139,19 +138,11 @@ class CompactDuty:
         self._not_before_ms = 0
         self._done_end = -1
 
-    def cut(self, position: int) -> None:
-        """The log was taken back to ``position``: what it gets from there on is not compacted, whatever a run says that
+    def forget(self) -> None:
+        """What is compacted has changed, or the log was taken back: nothing is known of it, whatever a run says that
         began before."""
-        compacted_to = max(self._begun_end, self._position)
-        if position < compacted_to:
-            _log.error(
-                "the log was taken back to %d, and is compacted up to %d: compacted queues may have what is gone in the"
-                " place of what comes now",
-                position,
-                compacted_to,
-            )
         self._known = self._taken = frozenset()
-        self._begun_end = self._position = 0
+        self._position = 0
         self._done_end = -1
 
     def failed(self, problem: str) -> None:

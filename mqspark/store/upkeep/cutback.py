@@ -87,12 +87,14 @@ class CutBackJob:
         position: int,
         now_ms: int,
         is_quiet: Callable[[int], bool],
+        may_begin: Callable[[], bool],
         before: Callable[[int], None],
         after: Callable[[int], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """``before`` makes a start expect that the log ends at the position that it gets, and distrust what was noted
-        about its queues; ``after`` gets the log's new end."""
+        """``may_begin``: whether nobody else writes what follows from the log; if so, nobody does until ``after``, or
+        ever again if the cut fails. ``before`` makes a start expect that the log ends at the position that it gets, and
+        distrust what was noted about its queues; ``after`` gets the log's new end."""
         self._log = log
         self._tables = tables
         self._indexer = indexer
@@ -103,6 +105,7 @@ class CutBackJob:
         self._segments = list(log.segments)
         self._path = directory / f"{position:020d}-{now_ms}.log"
         self._is_quiet = is_quiet
+        self._may_begin = may_begin
         self._before = before
         self._after = after
         self._failed = failed
@@ -137,7 +140,7 @@ class CutBackJob:
             self._files.close(fd)
 
     def done(self, error: BaseException | None = None) -> None:
-        if error is not None or not self._saved or not self._is_quiet(self._end):
+        if error is not None or not self._saved or not self._is_quiet(self._end) or not self._may_begin():
             return
         position = self._position
         try:

@@ -30,8 +30,8 @@ __all__ = ["LogCopy"]
 
 
 class LogCopy:
-    """The log of one store as a copy, from ``follow`` on. ``after_cut`` gets the new end of the log after the rest was
-    taken back."""
+    """The log of one store as a copy, from ``follow`` on. ``may_cut``: whether the log may be taken back now;
+    ``after_cut`` gets the new end of the log after the rest was taken back."""
 
     __slots__ = (
         "_after_cut",
@@ -47,6 +47,7 @@ class LogCopy:
         "_indexer",
         "_levels",
         "_log",
+        "_may_cut",
         "_note",
         "_paths",
         "_pipeline",
@@ -68,6 +69,7 @@ class LogCopy:
         pipeline: CommitPipeline,
         condition: Condition,
         note: DurableNote,
+        may_cut: Callable[[], bool],
         after_cut: Callable[[int], None],
     ) -> None:
         self._config = config
@@ -83,6 +85,7 @@ class LogCopy:
         self._pipeline = pipeline
         self._condition = condition
         self._note = note
+        self._may_cut = may_cut
         self._after_cut = after_cut
         self._copier: LogCopier | None = None
         self._cut_back_to: int | None = None
@@ -199,6 +202,7 @@ class LogCopy:
             self._cut_back_to,
             self._clock.now_ms(),
             lambda end: self._log.position == end and self._pipeline.is_quiet,
+            self._may_cut,
             self._before_cut,
             self._cut,
             self._note_failure,

@@ -48,6 +48,7 @@ class CompactRunner:
         """Compacted topic and queue id → the offset before which damage was dealt with as far as it can be."""
         self._topics: list[TopicToCompact] = []
         """Those of the last run."""
+        store.compact_duty.stop = self._interrupt
 
     def start(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._tick)
@@ -62,6 +63,13 @@ class CompactRunner:
             process.wait()
         if self._thread is not None:
             self._thread.join()
+
+    def _interrupt(self) -> None:
+        """What a run reads is about to be taken back."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()  # then it holds no lock
 
     @property
     def process_id(self) -> int | None:

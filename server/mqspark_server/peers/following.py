@@ -197,6 +197,16 @@ class Following:
             connection.close()
             raise
 
+    async def connect(self) -> Outbound | None:
+        """A connection of one's own to the master; None while its log or its tables are not being copied. Raises
+        OSError, ValueError, MQError."""
+        address = self._master().address
+        if self.problems or not address or not self._metadata.is_fresh or self._connection is None:
+            return None
+        return await Outbound.connect(
+            address, lambda: None, tls=self._registrar.tls, signer=self._registrar.signer
+        )
+
     def _told(self, command: Command) -> None:
         """The master has changed a table: copy soon, with whatever else it changes meanwhile."""
         if is_table_notice(command) and self._notice is None:
