@@ -40,7 +40,7 @@ class Fault:
     value: int = 0
     when: str = ""
     """It waits from ``at_s`` on for this moment: "grown" (somebody is new in the SyncStateSet), or "tables" (a slave
-    has copied them)."""
+    has copied them, and its log does not go as far)."""
 
     def __str__(self) -> str:
         text = f"{self.at_s:7.3f} s  {self.kind} {self.node}"

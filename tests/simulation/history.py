@@ -210,10 +210,22 @@ class History:
             elif transport.host == self.controller.host:
                 if self.members()[0] != self._last_members:
                     self._check_members()
-            elif TABLES_END in data:
+            elif TABLES_END in data and self._lacks_something(transport):
                 self.when("tables")
         except Broken as error:
             self.broken.append(str(error))
+
+    def _lacks_something(self, transport: Transport) -> bool:
+        """Whether a member of the SyncStateSet has copied tables that are ahead of its log."""
+        members = self.members()[0]
+        ends = {
+            each.host: (each.app.store.max_physical_offset, each.app.term.broker_id in members)
+            for each in self.brokers
+            if each.app is not None and each.app.store is not None and each.app.term is not None
+        }
+        end, _ = ends.get(transport.host, (0, False))
+        slave_end, is_member = ends.get(transport.peer_host, (end, False))
+        return is_member and slave_end < end
 
     def _tapped(self, transport: Transport, data: bytes) -> None:
         machine = next(each for each in self.brokers if each.host == transport.host)
