@@ -166,6 +166,11 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no connection any more."""
+        return self._end.is_set()
+
     def silent_s(self) -> float:
         """For how long nothing has come although an answer is due; 0 if none is."""
         oldest = next(iter(self._pending.values()), None)
@@ -318,6 +323,8 @@ class Remoting:
         self._signer = signer
         self._tls = tls
         self._channels: dict[str, Channel] = {}
+        self._retired: set[Channel] = set()
+        """Channels that take no more requests, but still wait for answers."""
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
         self._connecting_since: dict[str, float] = {}
         self._closed = False
@@ -421,9 +428,12 @@ class Remoting:
 
     async def close(self) -> None:
         self._closed = True
-        for task in list(self._connecting.values()):
+        opening = list(self._connecting.values())
+        for task in opening:
             task.cancel()
-        channels = list(self._channels.values())
+        # A connection that is made in this turn is closed too: the loop may end next.
+        await asyncio.gather(*opening, return_exceptions=True)
+        channels = [*self._channels.values(), *self._retired]
         self._channels.clear()
         for channel in channels:
             channel.close()
@@ -478,5 +488,9 @@ class Remoting:
     def _connection_lost(self, channel: Channel) -> None:
         known = self._channels.get(channel.address) is channel
         self._forget(channel)
+        if channel.has_ended:
+            self._retired.discard(channel)
+        else:
+            self._retired.add(channel)
         if known:
             self._on_lost(channel.address)
