@@ -1,7 +1,8 @@
-"""A crowd of strangers, a process of its own: ``python -m tests.security.crowd HOST PORT``.
+"""A crowd of strangers, a process of its own: ``python -m tests.security.crowd HOST PORT [tls]``.
 
 2,000 connections that say nothing, 200 that send a frame byte by byte and come again when the server closes them, 50
-that send a frame of 16 MiB but for its last byte. Prints "there" when all have come, and goes on until it is killed.
+that send a frame of 16 MiB but for its last byte. With ``tls``, those that say nothing have shaken hands before. Prints
+"idle" when they have come, "there" when all have, and goes on until it is killed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -19,8 +21,10 @@ PIECE = bytes(64 * 1024)
 PAUSE_S = 0.5
 
 
-def connected(address: tuple[str, int]) -> socket.socket:
+def connected(address: tuple[str, int], context: ssl.SSLContext | None = None) -> socket.socket:
     sock = socket.create_connection(address, timeout=30)
+    if context is not None:
+        sock = context.wrap_socket(sock)
     sock.setblocking(False)
     return sock
 
@@ -44,7 +48,12 @@ def main() -> None:
     address = sys.argv[1], int(sys.argv[2])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    idle = [connected(address) for _ in range(IDLE)]
+    context = None
+    if sys.argv[3:] == ["tls"]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    idle = [connected(address, context) for _ in range(IDLE)]
+    print("idle", flush=True)
     slow = {number: connected(address) for number in range(SLOW)}
     liars = [Liar(address) for _ in range(LIARS)]
     print("there", flush=True)
