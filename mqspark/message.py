@@ -169,6 +169,21 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
         raise InvalidMessage("a property name or value holds the separator 0x01 or 0x02", field="properties")
+    return _encoded(text)
+
+
+def encode_stored_properties(properties: Mapping[str, str]) -> bytes:
+    """``encode_properties`` for properties that other clients have chosen: a value may hold 0x01, which RocketMQ's
+    clients send and every reader takes for a part of the value."""
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    if text.count("\x02") != len(properties) or (
+        text.count("\x01") != len(properties) and any("\x01" in name for name in properties)
+    ):
+        raise InvalidMessage("a property name holds 0x01, or a name or value 0x02", field="properties")
+    return _encoded(text)
+
+
+def _encoded(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:

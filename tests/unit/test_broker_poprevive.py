@@ -91,6 +91,15 @@ def test_a_check_point_of_another_broker_process(bench: Bench) -> None:
     assert revived(bench) == ""
 
 
+def test_a_value_with_the_mark_of_values_is_revived(bench: Bench) -> None:
+    bench.peer().ask(SEND, send_ext("T", 0, "odd\x01a\x01b\x02"), b"d")
+    (one,) = pop(bench, bench.peer())
+    pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
+    (again,) = pop(bench, bench.peer())
+    assert again.body == one.body == b"d"
+    assert again.message.properties["odd"] == one.message.properties["odd"] == "a\x01b"
+
+
 def test_acknowledged_bits_in_the_check_point_count(bench: Bench) -> None:
     put_record(bench, "ck", check_point(bench, bm=0b101))
     assert revived(bench) == "b"

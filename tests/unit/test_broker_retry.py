@@ -83,6 +83,19 @@ def test_the_first_retry_waits_level_three(bench: Bench) -> None:
         assert getattr(again, name) == getattr(message, name), name
 
 
+def test_a_value_with_the_mark_of_values_is_retried_and_ends_as_a_dead_letter(bench: Bench) -> None:
+    peer = bench.peer()
+    message = stored(bench, "odd\x01a\x01b\x02")
+    assert give_back(peer, message).code == 0
+    bench.run_for(10_000)
+    (again,) = bench.records("%RETRY%CG")
+    assert again.properties["odd"] == message.properties["odd"] == "a\x01b"
+    assert give_back(peer, again, TO_DLQ).code == 0
+    assert bench.records("%DLQ%CG")[0].properties["odd"] == "a\x01b"
+    ext = send_ext("%RETRY%CG", properties="odd\x01a\x01b\x02DELAY\x011\x02", j="1")
+    assert peer.ask(SEND, ext, b"as a message of its own").code == 0
+
+
 def test_every_attempt_waits_longer_until_the_last_becomes_a_dead_letter(bench: Bench) -> None:
     peer = bench.peer()
     first = message = stored(bench)

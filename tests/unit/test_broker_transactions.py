@@ -170,6 +170,16 @@ def test_an_open_transaction_is_checked_until_it_is_decided(kit: Kit) -> None:
     assert kit.saved() == 3
 
 
+def test_a_value_with_the_mark_of_values_passes_check_and_commit(kit: Kit) -> None:
+    kit.prepare(properties={"odd": "a\x01b"})
+    kit.run(30_500)
+    (check,) = kit.checks()
+    assert decode_record(check.body).properties["odd"] == "a\x01b"
+    assert kit.answer_check(check, COMMIT).code == 0
+    (message,) = kit.messages()
+    assert message.properties["odd"] == "a\x01b"
+
+
 def test_a_young_transaction_is_left_alone(kit: Kit) -> None:
     kit.run(26_000)
     kit.prepare()

@@ -29,6 +29,7 @@ from mqspark.message import (
     encode_host,
     encode_offset_id,
     encode_properties,
+    encode_stored_properties,
     format_host,
     is_system_topic,
     java_hash,
@@ -59,6 +60,19 @@ def test_property_vectors(vector: dict[str, Any]) -> None:
 def test_separators_in_properties_are_refused(properties: dict[str, str]) -> None:
     with pytest.raises(InvalidMessage) as caught:
         encode_properties(properties)
+    assert caught.value.field == "properties"
+
+
+def test_a_value_of_another_client_may_hold_the_mark_of_values() -> None:
+    properties = decode_properties("a\x01b\x01\x01c\x02d\x01\x01e\x02")
+    assert properties == {"a": "b\x01\x01c", "d": "\x01e"}
+    assert decode_properties(encode_stored_properties(properties)) == properties
+
+
+@pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"a\x02b": "c"}])
+def test_what_would_become_another_property_is_never_stored(properties: dict[str, str]) -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        encode_stored_properties(properties)
     assert caught.value.field == "properties"
 
 

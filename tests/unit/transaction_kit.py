@@ -12,7 +12,7 @@ from mqspark.message import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     MessageExt,
-    encode_properties,
+    encode_stored_properties,
 )
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import HeartbeatData, ProducerData
@@ -59,7 +59,10 @@ class Kit(Bench):
             **more.pop("properties", {}),
         }
         ext = send_ext(
-            properties=encode_properties(properties).decode(), f="4", g=str(self.clock.now_ms()), **more
+            properties=encode_stored_properties(properties).decode(),
+            f="4",
+            g=str(self.clock.now_ms()),
+            **more,
         )
         answer = self.producer.ask(SEND, ext, body)
         assert answer.code == 0, answer.remark

@@ -42,7 +42,7 @@ from mqspark.message import (
     TIMER_DELIVER_MS,
     TIMER_ENQUEUE_MS,
     decode_properties,
-    encode_properties,
+    encode_stored_properties,
     parse_number,
 )
 from mqspark.protocol.dispatch import Refusal
@@ -529,7 +529,7 @@ class PopRevival:
         if record.reconsume_times == 0 or FIRST_POP_TIME not in table:
             table[FIRST_POP_TIME] = str(key.pop_time_ms)
         table[ORIGIN_GROUP] = key.group  # RocketMQ finds waiting pops by it
-        properties = encode_properties(table)
+        properties = encode_stored_properties(table)
         times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
         copy = record._replace(born_host=self._host, reconsume_times=times)
         stored = self._outlet.relay(copy, topic, queue_id, properties)

@@ -46,7 +46,7 @@ from mqspark.message import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED_TYPE,
     decode_properties,
-    encode_properties,
+    encode_stored_properties,
     parse_number,
 )
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
@@ -195,7 +195,7 @@ class EscapeBridge:
         if topic == TIMER_TOPIC:
             topic = self._wait_elsewhere(found)
         like = normal_topic(topic, found.get(ORIGIN_GROUP, "")) if topic.startswith(RETRY_PREFIX) else topic
-        text = encode_properties(found)
+        text = encode_stored_properties(found)
         position = self.hold(len(text) + len(record.body) + text_bytes(topic))
         self._new.append(
             Escapee(
@@ -215,7 +215,7 @@ class EscapeBridge:
 
     def send(self, draft: Draft, place: RevivePlace | None) -> int:
         """Queue a record as it is; its position. Raises NotNow."""
-        text, body = encode_properties(draft.properties), bytes(draft.body)
+        text, body = encode_stored_properties(draft.properties), bytes(draft.body)
         position = self.hold(len(text) + len(body) + text_bytes(draft.topic))
         self._new.append(
             Escapee(

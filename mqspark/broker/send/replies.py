@@ -26,7 +26,7 @@ from mqspark.message import (
     TRANSACTION_MASK,
     decode_properties,
     encode_offset_id,
-    encode_properties,
+    encode_stored_properties,
     format_host,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -122,7 +122,7 @@ class ReplyProcessor:
             flag=header.flag,
             born_host=format_host(session.peer_host),
             store_host=format_host(self._store_host),
-            properties=encode_properties({**properties, PUSH_REPLY_TIME: str(now_ms)}).decode(),
+            properties=encode_stored_properties({**properties, PUSH_REPLY_TIME: str(now_ms)}).decode(),
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode or False,
             store_timestamp=now_ms,

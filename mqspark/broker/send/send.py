@@ -66,8 +66,8 @@ from mqspark.message import (
     UNIQ_KEY,
     check_topic,
     decode_properties,
-    encode_properties,
     encode_recall_handle,
+    encode_stored_properties,
     is_broker_topic,
     java_hashes,
     parse_number,
@@ -189,7 +189,7 @@ class SendProcessor:
             CLUSTER: config.broker_cluster_name,
             TRACE_ON: self._trace[TRACE_ON],
         }
-        self._suffix = encode_properties(self._marks).decode()
+        self._suffix = encode_stored_properties(self._marks).decode()
         self._plain_answer = config.trace_on
         self._region = config.region_id
         self._multi_dispatch = self._state.store_config.multi_dispatch
@@ -519,7 +519,7 @@ class SendProcessor:
         if shared and shared[-1] != "\x02":
             shared += "\x02"
         if topic.inner_batch or _may_name_ours(shared):
-            shared = encode_properties(self._own(shared)).decode()
+            shared = encode_stored_properties(self._own(shared)).decode()
             self._check_batch(shared)
         unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01") or None
         body = self._body(command)

@@ -33,7 +33,7 @@ from mqspark.message import (
     TIMER_DELIVER_MS,
     TRANSACTION_PREPARED,
     decode_properties,
-    encode_properties,
+    encode_stored_properties,
     java_hashes,
 )
 from mqspark.protocol.session import Session
@@ -151,7 +151,7 @@ class Writer:
                 born_timestamp_ms=draft.born_timestamp_ms,
                 born_host=draft.born_host,
                 body=draft.body,
-                properties=encode_properties(draft.properties),
+                properties=encode_stored_properties(draft.properties),
                 tags_code=code,
                 sys_flag=sys_flag,
                 flag=draft.flag,
@@ -195,7 +195,7 @@ class Writer:
         if _CRC_NAME in properties:  # belongs to the record that it was read from
             found = decode_properties(properties)
             found.pop(CRC32, None)
-            properties = encode_properties(found)
+            properties = encode_stored_properties(found)
         if self._static_topics and (static := self._static_topics.get(topic)) is not None:
             queue_id = static.written_queue(queue_id)
         target = self._topics.get(topic)

@@ -50,7 +50,7 @@ from mqspark.message import (
     TIMER_ROLL_TIMES,
     TIMER_TOPIC,
     decode_properties,
-    encode_properties,
+    encode_stored_properties,
     is_broker_topic,
     java_hashes,
     parse_number,
@@ -795,7 +795,7 @@ def _stamped(properties: bytes, enqueue_ms: int, now_ms: int, *, is_roll: bool) 
         if is_roll:
             found[TIMER_ROLL_TIMES] = str((parse_number(found.get(TIMER_ROLL_TIMES)) or 0) + 1)
         found[TIMER_DEQUEUE_MS] = str(now_ms)
-        return encode_properties(found)
+        return encode_stored_properties(found)
     joint = b"" if properties.endswith(b"\x02") else b"\x02"
     return b"%s%sTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (
         properties,

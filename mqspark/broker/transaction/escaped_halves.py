@@ -25,7 +25,7 @@ from mqspark.message import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_PREPARED_TYPE,
-    encode_properties,
+    encode_stored_properties,
 )
 from mqspark.record import take_apart
 
@@ -101,7 +101,7 @@ class EscapedHalves:
         properties[TRANSACTION_PREPARED] = "true"
         parts = half.parts
         flags = parts.sys_flag & ~TRANSACTION_MASK | TRANSACTION_PREPARED_TYPE
-        self._outlet.relay(parts._replace(sys_flag=flags), *target, encode_properties(properties))
+        self._outlet.relay(parts._replace(sys_flag=flags), *target, encode_stored_properties(properties))
 
     def _pass(self, offset: int) -> None:
         if offset > self._next:

@@ -40,7 +40,7 @@ from mqspark.message import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED,
     decode_properties,
-    encode_properties,
+    encode_stored_properties,
 )
 from mqspark.record import PendingRecord
 from mqspark.store.messages.membertable import BatchMembers, batch_members
@@ -157,7 +157,9 @@ def members(half: Half) -> Members | None:
 def _inner_properties(half: Half) -> bytes:
     """Properties of the single record that its commit is in a BatchCQ topic."""
     own = (REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_PREPARED, TRANSACTION_BATCH)
-    return encode_properties({name: value for name, value in half.properties.items() if name not in own})
+    return encode_stored_properties(
+        {name: value for name, value in half.properties.items() if name not in own}
+    )
 
 
 def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = None) -> StoredPosition:
@@ -208,7 +210,7 @@ def still_missing(items: Sequence[Item], found: Sequence[tuple[bytes, bytes]]) -
 
 
 def _suffix(properties: dict[str, str]) -> bytes:
-    return encode_properties({name: properties[name] for name in _MARKS if name in properties})
+    return encode_stored_properties({name: properties[name] for name in _MARKS if name in properties})
 
 
 def _count_and_flags(text: str | None) -> tuple[int, int]:

@@ -50,7 +50,7 @@ from mqspark.message import (
     WAIT,
     decode_offset_id,
     encode_offset_id,
-    encode_properties,
+    encode_stored_properties,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
@@ -508,7 +508,7 @@ class TransactionService:
         )
 
     def _put_copy(self, parts: Parts, topic: str, properties: dict[str, str]) -> StoredPosition:
-        encoded = encode_properties(properties)
+        encoded = encode_stored_properties(properties)
         return self._state.writer.relay(parts, topic, 0, encoded, "transaction")
 
     def _prepare_check(self, half: Half, properties: dict[str, str], stored: StoredPosition) -> None:
@@ -529,7 +529,7 @@ class TransactionService:
         body = encode_record(
             topic=target[0],
             body=bytes(parts.body),
-            properties=properties,
+            properties=encode_stored_properties(properties),
             queue_id=target[1],
             queue_offset=stored.queue_offset,
             physical_offset=stored.physical_offset,
