@@ -88,6 +88,8 @@ class ReadOptions:
     poll_timeout_ms: int
     """How long an idle stream waits for a message before it reports to Spark that there is none."""
     signing: SigningOptions = ENVIRONMENT
+    has_spans: bool = False
+    """openTelemetry: tasks make spans."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -136,6 +138,7 @@ class ReadOptions:
             retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
             poll_timeout_ms=texts.number("pollTimeoutMs", 250, lowest=0),
             signing=texts.signing(),
+            has_spans=texts.flag("openTelemetry", False),
         )
         columns_of(options, texts)
         parsed._check(texts, streaming=streaming)

@@ -92,7 +92,7 @@ from mqspark.protocol.slices import Work
 from mqspark.shares import Holders, Shares, TimedShares
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.files import physical_memory_bytes
+from mqspark.store.disk.files import usable_memory_bytes
 from mqspark.store.disk.flush import Job
 from mqspark.store.log.epochs import EpochFile, begin_term
 from mqspark.store.store import MessageStore, StoreProgress
@@ -261,7 +261,7 @@ class BrokerCore:
             self.timers.divert,
             self.transactions.check_draft,
         ]
-        machine_bytes = memory_bytes or physical_memory_bytes()
+        machine_bytes = memory_bytes or usable_memory_bytes()
         lookups = LookupProcessor(state, machine_bytes)
         self.pop = PopService(
             state,

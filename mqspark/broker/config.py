@@ -14,7 +14,7 @@ from mqspark.message import PERM_READ, PERM_WRITE
 __all__ = ["BrokerConfig", "BrokerRole", "UPDATABLE_KEYS"]
 
 
-MIN_TABLES_BYTES = 256 << 20
+MIN_TABLES_BYTES = 64 << 20
 """The bound of all tables together on a machine with less than four times as much memory."""
 
 
@@ -180,7 +180,7 @@ class BrokerConfig:
 
     max_tables_bytes: int = 0
     """All tables above together; a table may also not be larger than what is left of it. 0: a quarter of the
-    machine's memory, and 256 MiB at least."""
+    machine's memory or of the limit of its control group, and 64 MiB at least."""
 
     sync_flush_timeout: int = 5_000  # ms; a send that waits longer is answered FLUSH_DISK_TIMEOUT
 
@@ -313,7 +313,7 @@ class BrokerConfig:
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     def tables_bound(self, memory_bytes: int) -> int:
-        """``max_tables_bytes`` on a machine of this size."""
+        """``max_tables_bytes`` with so much memory."""
         return self.max_tables_bytes or max(memory_bytes // 4, MIN_TABLES_BYTES)
 
     def __post_init__(self) -> None:

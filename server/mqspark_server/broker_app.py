@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import importlib.util
 import logging
@@ -51,7 +52,8 @@ from mqspark_server.web.http import HttpServer
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
     from mqspark_server.brokerspans import BrokerSpans
-    from mqspark_server.console.pages import ClusterAt, Console
+    from mqspark_server.console.clusteraccess import ClusterAt
+    from mqspark_server.console.history.sampler import Sampler
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
 __all__ = ["BrokerApp"]
@@ -64,6 +66,8 @@ HTTP_PORT_DISTANCE = 3
 LOOPBACK_TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
 """Gives a broker without users the token that changes over HTTP need."""
 
+SAMPLES_AFTER_S = 5.0
+"""After a start, which has other things to do, the charts of the console begin."""
 _NEVER_MS = 60_000
 """The tick interval of a stopped process."""
 
@@ -98,8 +102,8 @@ class BrokerApp(ProcessApp):
         self.more_handlers: dict[int, Handler] = {}
         self.extensions: Extensions | None = None
         """Those that the settings name, from the start on."""
-        self._console: Console | None = None
-        """Of HTTP, once it was asked for anything."""
+        self._sampler: Sampler | None = None
+        """What the charts of the console show, once this broker has served for some seconds."""
         self._spans: BrokerSpans | None = None
         """With openTelemetryEnable."""
 
@@ -123,6 +127,8 @@ class BrokerApp(ProcessApp):
         self._ends.always(flush_worker.close)
         self._ends.always(worker.close)
         http = self._start_http(worker) if self.settings.server.http_enable else None
+        if http is not None:
+            self._ends.always(self._stop_sampler)
 
         self.lifecycle.advance(Phase.RECOVERING)
         store = await self._recover(flush_worker, worker)
@@ -150,6 +156,8 @@ class BrokerApp(ProcessApp):
         if parts.master_copy is not None:
             parts.master_copy.start()
         self.lifecycle.advance(Phase.READY)
+        if http is not None:
+            self._start_samples(worker)
         log.info("broker %s serves at %s, store %s", self.config.broker_name, self.address, self.store_path)
 
     def _bind(self) -> BrokerSockets:
@@ -185,7 +193,6 @@ class BrokerApp(ProcessApp):
         except OSError as error:
             raise cannot_listen("HTTP", host, port, error) from None
         self._ends.always(http.stop)
-        self._ends.always(self._stop_console)
         self.http_url = http.url
         return http
 
@@ -196,19 +203,44 @@ class BrokerApp(ProcessApp):
         from mqspark_server.web.api import create_api
 
         door = BrokerDoor(lambda: self.settings.auth.authentication_enabled)
-        self._console = Console(self._cluster_to_show, door, self.clock)
-        return create_api(self, [self._console.router, docs_router])
+        console = Console(self._cluster_to_show, door, self.clock, self._load_sampler())
+        return create_api(self, [console.router, docs_router])
 
-    async def _stop_console(self) -> None:
-        if self._console is not None:
-            await self._console.stop()
+    def _load_sampler(self) -> Sampler:
+        """In the thread of housekeeping: the client is loaded for it."""
+        if self._sampler is None:
+            from mqspark_server.console.history.sampler import Sampler
+
+            self._sampler = Sampler(self._cluster_to_show, self.clock)
+        return self._sampler
+
+    async def _begin_samples(self, worker: Worker) -> None:
+        """The charts of the console have a past when somebody looks at them first."""
+        await asyncio.sleep(SAMPLES_AFTER_S)
+        sampler = await worker.run(self._load_sampler)
+        auth = self.settings.auth
+        if auth.inner_credentials is not None or not auth.authentication_enabled:  # else it would be refused
+            sampler.begin()
+
+    def _start_samples(self, worker: Worker) -> None:
+        task = asyncio.get_running_loop().create_task(self._begin_samples(worker), name="mqspark-charts")
+
+        async def stop() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self._ends.always(stop)
+
+    async def _stop_sampler(self) -> None:
+        if self._sampler is not None:
+            await self._sampler.stop()
 
     def _cluster_to_show(self) -> ClusterAt:
         """Where the console asks: the name servers of this broker, in the name of who is logged in."""
         from mqspark.client.remoting.credentials import Credentials
         from mqspark.client.remoting.identity import ClientOptions
         from mqspark_server.console.apidocs import BROKER_LINKS
-        from mqspark_server.console.pages import ClusterAt
+        from mqspark_server.console.clusteraccess import ClusterAt
         from mqspark_server.web.api import store_report
 
         namesrv = self.config.namesrv_addr or ""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,12 +17,14 @@ import httpx
 import pytest
 
 from mqspark import AdminClient, Message, MessageExt, Producer, PushConsumer
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import ConfigError
 from mqspark.message import dlq_topic
-from mqspark.testing import Broker
+from mqspark.testing import Broker, FakeClock
+from mqspark_server import broker_app
+from mqspark_server.commands.shell import connection_of
 from mqspark_server.console import letterpages
 from mqspark_server.console.gateway import ConsoleApp
+from mqspark_server.console.history import sampler
 from tests.integration.client_kit import FIRST
 from tests.support.processes import mqspark_command, ready_line, start, stop
 from tests.support.waiting import eventually
@@ -541,15 +546,6 @@ def test_a_tail_ends_with_the_session(guarded: Broker) -> None:
             reader.join(60)
 
 
-def test_keys_of_the_process_are_not_used_for_pages(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without a login must not have a user's rights."""
-    monkeypatch.setenv("MQSPARK_ACCESS_KEY", "someone")
-    monkeypatch.setenv("MQSPARK_SECRET_KEY", "a secret of someone")
-    with pytest.raises(ConfigError, match="takes no keys"):
-        ConsoleApp(broker.namesrv, ClientOptions(), 0)
-    assert "keys of its own" in page(broker, "/topics", 503)
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("console-users")
@@ -573,6 +569,15 @@ def test_with_users_nobody_sees_anything(guarded: Broker) -> None:
         assert nobody.get("/topics/Orders/tail").status_code == 503
         assert log_in(nobody, user="root", secret=WRONG).status_code == 401
         assert log_in(nobody, secret=guarded.apps[0].loopback_token).status_code == 401
+
+
+def test_keys_of_a_brokers_environment_are_not_used_for_pages(
+    guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MQSPARK_ACCESS_KEY", ROOT[0])
+    monkeypatch.setenv("MQSPARK_SECRET_KEY", ROOT[1])
+    with browser(guarded) as nobody:
+        assert nobody.get("/topics").status_code == 303
 
 
 def test_users_ask_in_their_own_name(guarded: Broker) -> None:
@@ -609,6 +614,24 @@ def test_users_ask_in_their_own_name(guarded: Broker) -> None:
         assert "User clerk is deleted." in change(root, "/users/clerk/delete", {}, "/users")
 
 
+def test_a_broker_has_a_past_before_its_first_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples are taken while nobody has asked it anything over HTTP."""
+    monkeypatch.setattr(broker_app, "SAMPLES_AFTER_S", 0.01)
+    monkeypatch.setattr(sampler, "PERIOD_S", 0.05)
+    monkeypatch.setattr(sampler, "UNWATCHED_S", 0.0)
+    clock = FakeClock()
+    with Broker(http=True, clock=clock) as running:
+        end_s = time.monotonic() + 1.0
+        while time.monotonic() < end_s:  # real time for rounds; a step of the charts is ten seconds
+            time.sleep(0.1)
+            clock.advance(10_000)
+        drawn = [
+            json.loads(html.unescape(each)) for each in re.findall(r'data-chart="([^"]+)"', page(running, ""))
+        ]
+    rates = next(each["columns"] for each in drawn if each["labels"] == ["in", "out"])
+    assert len(rates[0]) >= 2  # the page itself notes one
+
+
 # --- of any cluster ---
 
 
@@ -630,19 +653,95 @@ def test_the_command_shows_a_cluster(broker: Broker, tmp_path: Path) -> None:
         stop(process)
 
 
-def test_the_command_asks_for_keys_where_there_are_users(guarded: Broker, tmp_path: Path) -> None:
-    log = tmp_path / "log"
+@contextmanager
+def gateway(
+    broker: Broker, folder: Path, *arguments: str, **environment: str
+) -> Iterator[Callable[[], httpx.Client]]:
+    """``mqspark console``, and what makes a browser at it."""
+    log = folder / "log"
     process = start(
-        [*mqspark_command(), "console", "-n", guarded.namesrv, "--port", "0"], log, stdout=subprocess.PIPE
+        [*mqspark_command(), "console", "-n", broker.namesrv, "--port", "0", *arguments],
+        log,
+        stdout=subprocess.PIPE,
+        env={"MQSPARK_HTTP_TOKEN": TOKEN, **environment},
     )
     try:
         url = ready_line(process, log)["console"]
-        with httpx.Client(
-            base_url=url, timeout=60, trust_env=False, headers={"origin": url.removesuffix("/console")}
-        ) as client:
-            assert client.get("/topics").status_code == 303
-            assert log_in(client, user=ROOT[0], secret=WRONG).status_code == 401
-            assert log_in(client, user=ROOT[0], secret=ROOT[1]).status_code == 303
-            assert client.get("/topics").status_code == 200
+        headers = {"origin": url.removesuffix("/console")}
+        yield lambda: httpx.Client(base_url=url, timeout=60, trust_env=False, headers=headers)
     finally:
         stop(process)
+
+
+def test_the_command_asks_for_keys_where_there_are_users(guarded: Broker, tmp_path: Path) -> None:
+    with gateway(guarded, tmp_path) as visit, visit() as client:
+        assert client.get("/topics").status_code == 303
+        assert log_in(client, user=ROOT[0], secret=WRONG).status_code == 401
+        assert "access key, too" in log_in(client, secret=TOKEN).text
+        assert log_in(client, user=ROOT[0], secret=ROOT[1]).status_code == 303
+        assert client.get("/topics").status_code == 200
+
+
+def test_keys_of_the_command_are_for_who_has_its_token(guarded: Broker, tmp_path: Path) -> None:
+    """Nobody else sees what they may see; who has the token sees and changes what their policies allow, no more; other
+    users still come with their own keys."""
+    with browser(guarded) as root:
+        log_in(root, user=ROOT[0], secret=ROOT[1])
+        change(root, "/users", {"name": "viewer", "password": CLERK}, "/users")
+        for resource in ("Topic:Seen", "Cluster:*"):
+            rule: dict[str, str | list[str]] = {
+                "resource": resource,
+                "decision": "Allow",
+                "actions": ["Get", "List"],
+            }
+            change(root, "/users/viewer/rules", rule, "/users")
+        for topic in ("Seen", "Hidden"):
+            change(root, "/topics", {"name": topic}, "/users")
+    keys = tmp_path / "keys"
+    keys.write_text(f"accessKey: viewer\nsecretKey: {CLERK}\n")
+    keys.chmod(0o600)
+    with (
+        gateway(guarded, tmp_path, "--credentials", str(keys)) as visit,
+        visit() as nobody,
+        visit() as client,
+    ):
+        assert nobody.get("/topics").status_code == 303
+        assert "token that" in nobody.get("/login").text
+        assert log_in(nobody, secret=WRONG).status_code == 401
+        assert log_in(nobody, user="viewer", secret=TOKEN).status_code == 401
+        assert nobody.get("/brokers").status_code == 303
+        assert log_in(client, secret=TOKEN).status_code == 303
+        assert '<span class="pill on">viewer</span>' in client.get("/brokers").text
+        assert "no permission" not in client.get("/topics/Seen/config").text
+        assert "no permission" in client.get("/topics/Hidden/config").text
+        token = csrf(client.get("/topics/Seen/send").text)
+        refused = client.post("/topics/Seen/delete", data={"csrf": token, "sure": "yes"})
+        assert refused.status_code == 403
+        assert log_in(nobody, user=ROOT[0], secret=ROOT[1]).status_code == 303
+        assert "no permission" not in nobody.get("/topics/Hidden/config").text
+
+
+def test_keys_of_the_command_from_environment_and_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")
+    keys.chmod(0o600)
+    contexts = tmp_path / "contexts.toml"
+    contexts.write_text(f'[contexts.here]\nnameserver = "127.0.0.1:1"\ncredentials_file = "{keys}"\n')
+
+    def has_keys(**given: str) -> bool:
+        namesrv, options, _, _ = connection_of(given)
+        return ConsoleApp(namesrv, options, 0).has_keys
+
+    assert not has_keys(nameserver="127.0.0.1:1")
+    assert has_keys(nameserver="127.0.0.1:1", credentials_file=str(keys))
+    monkeypatch.setenv("MQSPARK_CONTEXTS", str(contexts))
+    assert has_keys(context_name="here")
+    monkeypatch.setenv("MQSPARK_CREDENTIALS_FILE", str(keys))
+    assert has_keys(nameserver="127.0.0.1:1")
+    monkeypatch.setenv("MQSPARK_ACCESS_KEY", ROOT[0])
+    with pytest.raises(ConfigError, match="lacks MQSPARK_SECRET_KEY"):
+        has_keys(nameserver="127.0.0.1:1")
+    monkeypatch.setenv("MQSPARK_SECRET_KEY", ROOT[1])
+    assert has_keys(nameserver="127.0.0.1:1")

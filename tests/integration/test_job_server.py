@@ -8,15 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from mqspark.testing import FakeClock
-from mqspark_server.scheduler.jobrecords import JobDirectory, JobState
+from mqspark_server.scheduler.jobrecords import JobDirectory, JobState, RunPage
 from mqspark_server.scheduler.jobserver import JobServerApp, run_now
 from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob, parse_jobs
 from tests.support import processes
@@ -80,10 +82,48 @@ async def test_jobs_run_when_they_are_due_and_once(tmp_path: Path) -> None:
         assert row["next_ms"] % HOUR_MS == 0
         assert "options" not in row
         runs_of_a = (await asyncio.to_thread(get, f"{one.url}/api/v1/jobs/a/runs?limit=2")).json()
-        assert [each["summary"]["rows"] for each in runs_of_a] == [7, 7]
+        assert [each["summary"]["rows"] for each in runs_of_a["items"]] == [7, 7]
+        seen = await _all_pages(f"{one.url}/api/v1/runs?limit=4")
+        assert [(each["job"], each["finished_ms"]) for each in seen] == [
+            (each.job, each.finished_ms) for each in one.directory.history()
+        ]
+        assert {each["job"] for each in await _all_pages(f"{one.url}/api/v1/jobs/a/runs?limit=1")} == {"a"}
         assert (await asyncio.to_thread(get, f"{one.url}/api/v1/jobs/c/runs")).status_code == 404
         ready = await asyncio.to_thread(get, f"{one.url}/health/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "problem": None, "failing": {}})
+
+
+async def _all_pages(url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        page = (await asyncio.to_thread(get, f"{url}{after}")).json()
+        found += page["items"]
+        if page["next"] is None:
+            return found
+        after = f"&after={quote(page['next'], safe='')}"
+
+
+async def test_a_slow_disk_does_not_hold_up_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of the history that the disk does not give: jobs are started meanwhile."""
+    clock, is_read = FakeClock(), threading.Event()
+    async with serving(jobs_file(tmp_path, "a"), "print('{\"ok\": true}')", clock) as app:
+        runs, asked = app.directory.runs, threading.Event()
+
+        def slow(*arguments: Any) -> RunPage:
+            asked.set()
+            assert is_read.wait(30)
+            return runs(*arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(app.directory, "runs", slow)
+            page = asyncio.create_task(asyncio.to_thread(get, f"{app.url}/api/v1/runs"))
+            await asyncio.to_thread(asked.wait, 30)
+            clock.advance(HOUR_MS)
+            await eventually_async(lambda: app.directory.load("a").runs)
+            assert (await asyncio.to_thread(get, f"{app.url}/health/live")).status_code == 200
+            is_read.set()
+            assert len((await page).json()["items"]) == 1
 
 
 async def test_a_failure_is_tried_again_and_reported(tmp_path: Path) -> None:
@@ -123,7 +163,8 @@ async def test_other_ends(tmp_path: Path, script: str, outcome: str, error: str)
         clock.advance(HOUR_MS)
         # It may have ended before anybody looks.
         await eventually_async(lambda: app.is_running_here("a") or app.directory.history())
-        await eventually_async(lambda: clock.advance(500) or app.directory.history())
+        pace_ms = 500 if outcome == "timeout" else 0
+        await eventually_async(lambda: clock.advance(pace_ms) or app.directory.history())
         record = app.directory.history()[-1]
         assert record.outcome == outcome
         assert record.error.startswith(error)

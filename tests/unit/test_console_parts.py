@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.message import MessageExt
 from mqspark_server.console import jobpages, sparkpages, visitors
-from mqspark_server.console.site import Trouble
+from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.sparkpages import latest_of, parsed
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
 from mqspark_server.net.httpget import WebServer
@@ -70,6 +70,8 @@ def test_a_session_ends_when_users_come() -> None:
     has_users = False
 
     class Open(Door):
+        has_keys = False
+
         async def has_users(self) -> bool:
             return has_users
 

@@ -13,11 +13,11 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import ClientError
 from mqspark.logs import forget
 from mqspark.testing import FakeClock
+from mqspark_server.console.clusteraccess import ClusterAt, Trouble
 from mqspark_server.console.history import sampler, samples
 from mqspark_server.console.history.sampler import ALL_LAGS, CLUSTER, Sampler, broker_series, group_series
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import chart
-from mqspark_server.console.site import ClusterAt, Trouble
 
 HOUR_STEP_MS, DAY_STEP_MS = (span.step_ms for span in SPANS.values())
 GONE = "127.0.0.1:1"
@@ -121,8 +121,8 @@ class Cluster:
         return 10
 
 
-def sampler_of(history: History, clock: FakeClock, **more: Any) -> Sampler:
-    return Sampler(lambda: ClusterAt(GONE, ClientOptions(connect_timeout_ms=2_000)), history, clock, **more)
+def sampler_of(clock: FakeClock, **more: Any) -> Sampler:
+    return Sampler(lambda: ClusterAt(GONE, ClientOptions(connect_timeout_ms=2_000)), clock, **more)
 
 
 def take(cluster: Any, one: Sampler) -> None:
@@ -130,8 +130,9 @@ def take(cluster: Any, one: Sampler) -> None:
 
 
 def test_a_round_has_rates_disks_and_lags() -> None:
-    history, cluster = History(), Cluster(brokers=2)
-    take(cluster, sampler_of(history, FakeClock()))
+    one = sampler_of(FakeClock())
+    take(Cluster(brokers=2), one)
+    history = one.history
     assert history.columns(CLUSTER, "hour")[1:] == [[5], [10], [0.25]]
     assert history.columns(broker_series("b1"), "hour")[1:] == [[2.5], [5], [0.25]]
     assert history.columns(group_series("g0000"), "day")[1] == [10]
@@ -141,8 +142,8 @@ def test_a_round_has_rates_disks_and_lags() -> None:
 
 
 def test_a_large_cluster_costs_no_more() -> None:
-    history, cluster, clock = History(), Cluster(brokers=500, groups=5_000), FakeClock()
-    one = sampler_of(history, clock)
+    cluster, clock = Cluster(brokers=500, groups=5_000), FakeClock()
+    one = sampler_of(clock)
     rounds = []
     for _ in range(70):
         cluster.asked.clear()
@@ -156,15 +157,15 @@ def test_a_large_cluster_costs_no_more() -> None:
     assert len(in_turn) == 70
     assert len(set(in_turn)) == sampler.MAX_GROUPS
     # The sum is known when all were asked.
-    assert len(history.columns(ALL_LAGS, "hour")[0]) == 70 - sampler.MAX_GROUPS + 1
+    assert len(one.history.columns(ALL_LAGS, "hour")[0]) == 70 - sampler.MAX_GROUPS + 1
 
 
 def test_no_broker_answers() -> None:
-    history, cluster = History(), Cluster()
+    cluster, one = Cluster(), sampler_of(FakeClock())
     cluster.is_down = True
     with pytest.raises(Trouble, match="down"):
-        take(cluster, sampler_of(history, FakeClock()))
-    assert history.columns(CLUSTER, "hour") == []
+        take(cluster, one)
+    assert one.history.columns(CLUSTER, "hour") == []
 
 
 def test_a_cluster_that_is_down_is_asked_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
@@ -179,7 +180,7 @@ def test_a_cluster_that_is_down_is_asked_ever_more_rarely(caplog: pytest.LogCapt
                 enough.set()
                 await asyncio.Event().wait()
 
-        one = sampler_of(History(), FakeClock(), pause=pause)
+        one = sampler_of(FakeClock(), pause=pause)
         one.begin()
         one.begin()
         await enough.wait()
@@ -196,27 +197,52 @@ def test_a_cluster_that_is_down_is_asked_ever_more_rarely(caplog: pytest.LogCapt
     assert GONE in lines[0]
 
 
-def test_rounds_that_take_long_come_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, pauses = FakeClock(), []
-    durations_ms = iter([100, 400, 3_000])
+def pauses_of(
+    monkeypatch: pytest.MonkeyPatch, clock: FakeClock, take: Any, count: int, watch: bool
+) -> list[float]:
+    """Between the first rounds, each of which is a call of ``take``."""
+    pauses: list[float] = []
 
     async def run() -> None:
         enough = asyncio.Event()
 
         async def pause(seconds: float) -> None:
             pauses.append(seconds)
-            if len(pauses) == 3:
+            clock.advance(int(seconds * 1000))
+            if len(pauses) == count:
                 enough.set()
                 await asyncio.Event().wait()
 
-        async def took(self: Sampler, admin: Any) -> None:
-            clock.advance(next(durations_ms))
-
-        monkeypatch.setattr(Sampler, "take", took)
-        one = sampler_of(History(), clock, pause=pause)
+        monkeypatch.setattr(Sampler, "take", take)
+        one = sampler_of(clock, pause=pause)
+        if watch:
+            one.watched()
         one.begin()
         await enough.wait()
         await one.stop()
 
     asyncio.run(run())
-    assert pauses == [9.9, 9.6, 30]
+    return pauses
+
+
+def test_rounds_that_take_long_come_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    durations_ms = iter([100, 400, 3_000])
+
+    async def took(self: Sampler, admin: Any) -> None:
+        clock.advance(next(durations_ms))
+
+    assert pauses_of(monkeypatch, clock, took, 3, watch=False) == [9.9, 9.6, 30]
+
+
+def test_a_large_cluster_is_sampled_rarely_unless_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its brokers has a sampler."""
+    real = Sampler.take
+
+    async def took(self: Sampler, admin: Any) -> None:
+        cluster: Any = Cluster(brokers=500)
+        await real(self, cluster)
+
+    assert pauses_of(monkeypatch, FakeClock(), took, 2, watch=False) == [500, 500]
+    monkeypatch.setattr(sampler, "WATCHED_FOR_MS", 20_000)
+    assert pauses_of(monkeypatch, FakeClock(), took, 4, watch=True) == [10, 10, 500, 500]

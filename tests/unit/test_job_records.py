@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from mqspark_server.scheduler import jobrecords
 from mqspark_server.scheduler.jobprocess import finished
 from mqspark_server.scheduler.jobrecords import JobDirectory, JobState, RunRecord
 from mqspark_server.scheduler.jobsfile import ScheduledJob
@@ -44,6 +48,45 @@ def test_a_history_is_bounded_and_keeps_the_newest(directory: JobDirectory) -> N
     assert [each.due_ms for each in found] == list(range(499, 499 - len(found), -1))
     assert 10 < len(found) <= 100
     assert [each.due_ms for each in directory.history("a", 2)] == [498, 496]
+
+
+def test_a_history_in_pages(tmp_path: Path) -> None:
+    """Read from its end: a page of a large history reads its last part alone."""
+    directory = JobDirectory(tmp_path, 64 << 20)
+    directory.make()
+    line = msgspec.json.encode(replace(record(0), summary={"x": "y" * 10_000}))
+    with (tmp_path / "history.jsonl").open("wb") as file:
+        for number in range(2_000):
+            file.write(line.replace(b'"finished_ms":1', b'"finished_ms":%d' % (number + 1)) + b"\n")
+    first = directory.runs(limit=3)
+    assert [each.finished_ms for each in first.items] == [2_000, 1_999, 1_998]
+    second = directory.runs(limit=3, after=first.next)
+    assert [each.finished_ms for each in second.items] == [1_997, 1_996, 1_995]
+    large = directory.runs(limit=1_000)
+    assert len(large.items) == jobrecords.PAGE_BYTES // len(line)
+    assert directory.runs(after="of a run that has left").items == []
+    tracemalloc.start()
+    directory.runs(limit=3)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    every: list[int] = []
+    after = None
+    while page := directory.runs(limit=700, after=after, most_bytes=64 << 20):
+        every += [each.finished_ms for each in page.items]
+        if (after := page.next) is None:
+            break
+    assert every == list(range(2_000, 0, -1))
+
+
+def test_a_line_without_an_end_is_left_out(directory: JobDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobrecords, "MAX_LINE_BYTES", 500)
+    monkeypatch.setattr(jobrecords, "BLOCK_BYTES", 100)
+    directory.add_to_history(record(1))
+    with (directory.path / "history.jsonl").open("ab") as file:
+        file.write(b"x" * 2_000 + b"\n")
+    directory.add_to_history(record(2))
+    assert [each.due_ms for each in directory.history()] == [2, 1]
+    assert directory.runs(limit=1, after=directory.runs(limit=1).next).next is None
 
 
 def test_damage_costs_its_line_alone(directory: JobDirectory) -> None:

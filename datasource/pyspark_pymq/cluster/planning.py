@@ -54,6 +54,7 @@ class ReadTask:
     signing: SigningOptions = ENVIRONMENT
     logic: Mapping[MessageQueue, LogicPlace] = field(default_factory=dict)
     """Of static topics, whose ranges are those of physical queues: what the rows show instead."""
+    has_spans: bool = False
 
 
 def plan_tasks(

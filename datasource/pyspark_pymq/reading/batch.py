@@ -46,6 +46,10 @@ def partitions_of(
 ) -> list[InputPartition]:
     """The ranges as Spark tasks, each with the data that its worker needs; archived ranges come before live ones."""
     partitions: list[InputPartition] = []
+    if options.has_spans:
+        from pyspark_pymq.reading.receivespans import ReceiveSpans
+
+        ReceiveSpans()  # without the API the driver says so, not each task
     if cluster.archive is not None:
         from pyspark_pymq.cluster.history import plan_archive
 
@@ -72,6 +76,7 @@ def partitions_of(
                 retry_timeout_ms=options.retry_timeout_ms,
                 signing=options.signing,
                 logic=cluster.logic_places(each.queue for each in task),
+                has_spans=options.has_spans,
             )
         )
         for task in tasks
@@ -105,7 +110,12 @@ def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
 
     if not isinstance(partition, RangePartition):
         return iter(())
-    return read_task(partition.task)
+    task = partition.task
+    if not task.has_spans:
+        return read_task(task)
+    from pyspark_pymq.reading.receivespans import traced
+
+    return traced(read_task(task), sorted({each.queue.topic for each in task.ranges}), task.group)
 
 
 class BatchReader(PickledToTask, DataSourceReader):  # type: ignore[misc]

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from mqspark.errors import ConfigError
 from mqspark.protocol.signature import Signer
@@ -111,9 +112,10 @@ def _values(text: str) -> Mapping[str, str]:
     return values
 
 
-def signer_of(credentials: Credentials | None) -> Signer | None:
-    """The signer for these credentials, or for those of the environment. Raises ConfigError."""
-    credentials = credentials or Credentials.from_environment()
+def signer_of(credentials: Credentials | Literal[False] | None) -> Signer | None:
+    """The signer for these credentials; None: for those of the environment; False: none. Raises ConfigError."""
     if credentials is None:
+        credentials = Credentials.from_environment()
+    if not credentials:
         return None
     return Signer(credentials.access_key, credentials.secret_key, credentials.security_token)

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.remoting import split_address
@@ -65,8 +65,8 @@ class ClientOptions:
     """An idle connection is closed after this time (clientChannelMaxIdleTimeSeconds), and opened again when it is
     needed."""
 
-    credentials: Credentials | None = None
-    """Sign every request with these; None: with the credentials of the environment, if any."""
+    credentials: Credentials | Literal[False] | None = None
+    """Sign every request with these; None: with the credentials of the environment, if any; False: with none."""
     tls: Tls | None = None
     """TLS: True, ``TlsSettings`` or an ``ssl.SSLContext``; False: no TLS; None: according to the environment."""
     clock: Clock | None = None
@@ -102,7 +102,7 @@ class ClientKeywords(TypedDict, total=False):
     route_interval_ms: int
     heartbeat_interval_ms: int
     idle_timeout_ms: int
-    credentials: Credentials | None
+    credentials: Credentials | Literal[False] | None
     tls: Tls | None
     clock: Clock | None
     max_inflated_bytes: int

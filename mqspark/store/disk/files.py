@@ -47,8 +47,8 @@ __all__ = [
     "is_disk_full",
     "is_locked_directory",
     "lock_name",
-    "physical_memory_bytes",
     "open_regular",
+    "usable_memory_bytes",
 ]
 
 StrPath = str | Path
@@ -68,9 +68,38 @@ def descriptor_limit() -> int:
     return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
 
-def physical_memory_bytes() -> int:
-    """Physical memory of the machine in bytes. Most of it caches files."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def usable_memory_bytes(
+    membership: StrPath = "/proc/self/cgroup", hierarchies: StrPath = "/sys/fs/cgroup"
+) -> int:
+    """Memory that this process may use: the machine's, or less where a control group limits it, as a container or a
+    service's MemoryMax does. Most of it caches files."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *_group_limits(Path(membership), Path(hierarchies))])
+
+
+def _group_limits(membership: Path, hierarchies: Path) -> Iterator[int]:
+    """The limits of this process's control group and of those above it, of either version (cgroups(7)). Inside of a
+    container only the last of them may be visible."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return  # no Linux, or no /proc
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if kinds == "":
+            root, name = hierarchies, "memory.max"
+        elif "memory" in kinds.split(","):
+            root, name = hierarchies / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        place = Path(path.lstrip("/"))
+        for group in (place, *place.parents):
+            try:
+                text = (root / group / name).read_text().strip()
+            except OSError:
+                continue
+            if text.isdecimal():  # else max
+                yield int(text)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Parts, Verdict, check_record, parts_at
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.files import physical_memory_bytes
+from mqspark.store.disk.files import usable_memory_bytes
 from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog, Segment
 from mqspark.store.messages.coldness import Coldness
 from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
@@ -97,7 +97,7 @@ class Fetcher:
         self._queues = table.queues
         self._batch_queues = batch_table.batch_queues
         self._visible_end = visible_end
-        self._memory_bytes = physical_memory_bytes()
+        self._memory_bytes = usable_memory_bytes()
         self._coldness = Coldness(config, log, self._memory_bytes)
         self.get_count = 0
         self.got_count = 0

@@ -19,6 +19,7 @@ from mqspark.protocol.headers.admin_headers import (
     DeleteUserRequestHeader,
     UpdateUserRequestHeader,
 )
+from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.clusterdata import (
     brokers_of,
     config_of,
@@ -33,7 +34,7 @@ from mqspark_server.console.data import ConsoleData
 from mqspark_server.console.history.sampler import ALL_LAGS, CLUSTER, broker_series, note_brokers
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import ROOT, chart
-from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
+from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.visitors import Form
 
 __all__ = ["add_cluster_pages", "wanted_span"]

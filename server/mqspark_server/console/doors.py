@@ -33,25 +33,33 @@ log = logging.getLogger("mqspark.console")
 class BrokerDoor:
     """Of the console of a broker."""
 
+    has_keys = False
+
     def __init__(self, has_users: Callable[[], bool]) -> None:
         self._has_users = has_users
 
     async def has_users(self) -> bool:
         return self._has_users()
 
-    async def check(self, request: Request, name: str, secret: str) -> None:
+    async def check(self, request: Request, name: str, secret: str) -> Credentials | None:
         """Raises Problem."""
         callers: Callers = request.app.state.callers
         callers.check_login(request.scope, name, secret)
+        return Credentials(name, secret) if name else None
 
 
 class ClusterDoor:
-    """Of a console for any cluster, on loopback. ``token``: for a cluster without users."""
+    """Of a console for any cluster, on loopback. ``own``: the keys of the console. ``token``: lets its holder ask with
+    them, and change a cluster without users."""
 
-    def __init__(self, namesrv: str, options: ClientOptions, token: str, clock: Clock) -> None:
+    def __init__(
+        self, namesrv: str, options: ClientOptions, token: str, clock: Clock, own: Credentials | None = None
+    ) -> None:
         self._namesrv = namesrv
         self._options = options
         self._token = token
+        self._own = own
+        self.has_keys = own is not None
         self._clock = clock
         self._failures = Failures()
         self._known: tuple[int, bool] | None = None
@@ -63,29 +71,42 @@ class ClusterDoor:
             self._known = now_ms, await self._refusal(None) is not None
         return self._known[1]
 
-    async def check(self, request: Request, name: str, secret: str) -> None:
+    async def check(self, request: Request, name: str, secret: str) -> Credentials | None:
         """Raises Problem."""
         client = request.client
         address = "" if client is None else client.host
         wait_ms = self._failures.wait_ms(address, self._clock.monotonic_ms())
         if wait_ms:
             raise Problem(429, TOO_MANY, headers={"Retry-After": str(-(-wait_ms // 1000))})
-        if await self.has_users():
-            refusal = (
-                "give an access key, too" if not name else await self._refusal(Credentials(name, secret))
-            )
-            is_in = refusal is None or _MAY_NOT in refusal
-        else:
-            is_in = not name and hmac.compare_digest(secret.encode("utf-8", "replace"), self._token.encode())
+        found: Credentials | None = None
+        refusal: str | None
+        if name or (await self.has_users() and self._own is None):
+            if not name:
+                refusal = "give an access key, too"
+            elif not await self.has_users():
+                refusal = "the cluster has no users: give the token alone"
+            else:
+                found = Credentials(name, secret)
+                refusal = await self._refusal(found)
+        elif not hmac.compare_digest(secret.encode("utf-8", "replace"), self._token.encode()):
             refusal = "this is not the token that the console printed when it began"
+        elif await self.has_users():
+            found = self._own
+            refusal = await self._refusal(found)
+            if refusal is not None and _MAY_NOT not in refusal:
+                raise Problem(502, f"the cluster refuses the keys of this console: {refusal}")
+        else:
+            refusal = None
+        is_in = refusal is None or _MAY_NOT in refusal
         log.info("login from %s: %s", _loggable(address), "allowed" if is_in else "refused")
         if not is_in:
             self._failures.note(address, self._clock.monotonic_ms())
             raise Problem(401, refusal or "")
+        return found
 
     async def _refusal(self, credentials: Credentials | None) -> str | None:
         """What the first broker that answers says to who has no right; None: it answered."""
-        options = dataclasses.replace(self._options, credentials=credentials)
+        options = dataclasses.replace(self._options, credentials=credentials or False)
         last = "the name servers know no broker"
         async with AdminClient(self._namesrv, timeout_ms=TIMEOUT_MS, options=options) as admin:
             try:

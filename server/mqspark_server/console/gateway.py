@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 from typing import TYPE_CHECKING
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.clock import SystemClock
-from mqspark.errors import ConfigError
 from mqspark_server.net.addresses import bind
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:
+    from mqspark_server.console.history.sampler import Sampler
     from mqspark_server.console.pages import Console
 
 __all__ = ["ConsoleApp"]
@@ -26,44 +27,52 @@ TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
 
 
 class ConsoleApp:
-    """``port`` 0: any free one. ``job_server``: whose jobs are shown. Raises ConfigError for keys, with which every
-    page would have their rights."""
+    """``port`` 0: any free one. ``job_server``: whose jobs are shown.
+
+    The keys of ``options`` or of the environment take the samples of the charts; who shows the token asks with them.
+    Raises ConfigError for half a pair in the environment.
+    """
 
     def __init__(
         self, namesrv: str, options: ClientOptions, port: int, job_server: WebServer | None = None
     ) -> None:
-        if options.credentials is not None or Credentials.from_environment() is not None:
-            raise ConfigError(
-                "the console takes no keys, because its pages would have their rights: log in on its page",
-                key="credentials",
-            )
+        given = options.credentials
+        self._own = Credentials.from_environment() if given is None else given or None
         self._namesrv = namesrv
-        self._options = options
+        self._options = dataclasses.replace(options, credentials=False)
         self._port = port
         self._job_server = job_server
         self._worker: Worker | None = None
         self._http: HttpServer | None = None
         self._console: Console | None = None
+        self._sampler: Sampler | None = None
         self.token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
-        """Lets its holder change what a cluster without users has."""
+        """Lets its holder ask with the keys of the console, and change a cluster without users."""
+
+    @property
+    def has_keys(self) -> bool:
+        return self._own is not None
 
     @property
     def url(self) -> str:
         return "" if self._http is None else f"{self._http.url}/console"
 
     async def start(self) -> None:
+        from mqspark_server.console.clusteraccess import ClusterAt
         from mqspark_server.console.doors import ClusterDoor
-        from mqspark_server.console.pages import ClusterAt, Console
+        from mqspark_server.console.history.sampler import Sampler
+        from mqspark_server.console.pages import Console
 
         sock = bind("HTTP", HOST, self._port)
-        at = ClusterAt(self._namesrv, self._options, job_server=self._job_server)
+        at = ClusterAt(self._namesrv, self._options, job_server=self._job_server, own_credentials=self._own)
         clock = SystemClock()
-        door = ClusterDoor(self._namesrv, self._options, self.token, clock)
-        self._console = Console(lambda: at, door, clock)
+        door = ClusterDoor(self._namesrv, self._options, self.token, clock, self._own)
+        self._sampler = Sampler(lambda: at, clock)
+        self._console = Console(lambda: at, door, clock, self._sampler)
         self._worker = Worker("mqspark-console")
         self._http = HttpServer(sock, self._build, self._worker, MAX_CONNECTIONS)
         self._http.start()
-        self._console.begin()
+        self._sampler.begin()
 
     def _build(self) -> object:
         from fastapi import FastAPI
@@ -82,8 +91,8 @@ class ConsoleApp:
         return Guarded(app, ())
 
     async def stop(self) -> None:
-        if self._console is not None:
-            await self._console.stop()
+        if self._sampler is not None:
+            await self._sampler.stop()
         if self._http is not None:
             await self._http.stop()
         if self._worker is not None:

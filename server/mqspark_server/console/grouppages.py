@@ -12,12 +12,13 @@ from mqspark.errors import BrokerError, InvalidMessage
 from mqspark.message import MessageQueue, check_group, check_topic
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
+from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.clusterpages import wanted_span
 from mqspark_server.console.data import ConsoleData, Page, time_ms
 from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.history.samples import History
 from mqspark_server.console.rendering import ROOT, chart
-from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
+from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.topicpages import number_in, wanted_page
 from mqspark_server.console.visitors import Form
 

@@ -13,12 +13,13 @@ from urllib.parse import quote
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.clusterdata import masters_of
 from mqspark_server.console.data import MAX_ROWS, Row
 from mqspark_server.console.rendering import ROOT
-from mqspark_server.console.site import Asking, Site, Trouble
+from mqspark_server.console.site import Asking, Site
 from mqspark_server.net.httpget import NotAnswered, WebServer
-from mqspark_server.scheduler.jobrecords import MAX_ERROR, JobOverview, JobRow, RunRecord
+from mqspark_server.scheduler.jobrecords import MAX_ERROR, JobOverview, JobRow, RunPage, RunRecord
 
 __all__ = ["add_job_pages", "job_row", "run_row", "told_by"]
 
@@ -70,10 +71,10 @@ def add_job_pages(router: APIRouter, site: Site, now_ms: Callable[[], int]) -> N
                     404, "There is no such job", f"The job server at {server} has none of this name."
                 )
             path = f"/api/v1/jobs/{quote(found.name, safe='')}/runs?limit={RUNS_OF_JOB}"
-            runs = await told_by(server, path, list[RunRecord])
+            runs = await told_by(server, path, RunPage)
             return {
                 "job": job_row(found, now_ms()),
-                "runs": [run_row(each) for each in runs[:RUNS_OF_JOB]],
+                "runs": [run_row(each) for each in runs.items[:RUNS_OF_JOB]],
                 "figures": list(found.last.summary.items())[:MAX_FIGURES] if found.last is not None else [],
             }
 

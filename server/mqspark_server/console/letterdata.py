@@ -11,8 +11,9 @@ from mqspark.client.admin import AdminClient
 from mqspark.client.producer.producer import Producer
 from mqspark.errors import MQError, NoRoute
 from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
+from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.data import MESSAGES, Page, Row, paged
-from mqspark_server.console.site import Asking, Trouble
+from mqspark_server.console.site import Asking
 from mqspark_server.shown.deadletters import origin_of, resent_copy
 from mqspark_server.shown.traces import trace_rows
 

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import TRACE_TOPIC, MessageExt, check_group, check_topic
+from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.data import MAX_ROWS, VIEWS, ConsoleData, Look, Page
 from mqspark_server.console.letterdata import (
     MAX_RESENT,
@@ -23,7 +24,7 @@ from mqspark_server.console.letterdata import (
     traced,
 )
 from mqspark_server.console.rendering import HEADERS, ROOT, message_row
-from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
+from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.topicpages import wanted_page
 from mqspark_server.console.visitors import Form, Visitor
 from mqspark_server.web.events import EventStream, event

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from mqspark.clock import Clock
+from mqspark_server.console.clusteraccess import ClusterAt
 from mqspark_server.console.clusterpages import add_cluster_pages
 from mqspark_server.console.grouppages import add_group_pages
 from mqspark_server.console.history.sampler import Sampler
@@ -16,32 +17,24 @@ from mqspark_server.console.history.samples import History
 from mqspark_server.console.jobpages import add_job_pages
 from mqspark_server.console.letterpages import add_letter_pages
 from mqspark_server.console.rendering import HEADERS, ROOT, static_file
-from mqspark_server.console.site import ClusterAt, Site
+from mqspark_server.console.site import Site
 from mqspark_server.console.sparkpages import add_spark_pages
 from mqspark_server.console.topicpages import add_topic_pages
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
 from mqspark_server.web.problems import Problem
 
-__all__ = ["ClusterAt", "Console"]
+__all__ = ["Console"]
 
 
 class Console:
-    """The pages of one process, and the samples of their charts, which are taken from ``begin`` or the first page on.
+    """The pages of one process.
 
-    ``cluster`` is asked for each page; ``door`` says who may log in.
+    ``cluster`` is asked for each page; ``door`` says who may log in; ``sampler`` has the past of the charts.
     """
 
-    def __init__(self, cluster: Callable[[], ClusterAt], door: Door, clock: Clock) -> None:
-        history = History()
-        self._sampler = Sampler(cluster, history, clock)
-        site = Site(cluster, Visitors(door, clock.monotonic_ms), self._sampler.begin)
-        self.router = _router(site, history, clock)
-
-    def begin(self) -> None:
-        self._sampler.begin()
-
-    async def stop(self) -> None:
-        await self._sampler.stop()
+    def __init__(self, cluster: Callable[[], ClusterAt], door: Door, clock: Clock, sampler: Sampler) -> None:
+        site = Site(cluster, Visitors(door, clock.monotonic_ms), sampler.watched)
+        self.router = _router(site, sampler.history, clock)
 
 
 def _router(site: Site, history: History, clock: Clock) -> APIRouter:
@@ -107,7 +100,11 @@ def _add_login(router: APIRouter, site: Site) -> None:
             visitor = await visitors.of(request)
         except Problem as failed:
             visitor, problem, status = Visitor(None, has_users=True), problem or failed.detail, failed.status
-        values = {"to": _inside(where), "problem": problem}
+        values = {
+            "to": _inside(where),
+            "problem": problem,
+            "token_has_keys": visitor.has_users and visitors.token_has_keys,
+        }
         return await site.page(request, "login.html", "Log in", visitor, values, status)
 
 

@@ -5,7 +5,6 @@ is asked about once.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,16 +14,16 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
 from mqspark.client.admin import AdminClient
-from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, NoRoute
 from mqspark.protocol.codes import ResponseCode
+from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
 from mqspark_server.console.rendering import HEADERS, HTML, ROOT, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.web.problems import Problem
 
-__all__ = ["Asking", "ClusterAt", "Done", "Confirmation", "Site", "Trouble", "admin_of"]
+__all__ = ["Asking", "Confirmation", "Done", "Site"]
 
 AT_ONCE = 4
 """Pages that are made at the same time; others wait."""
@@ -32,22 +31,6 @@ PAGE_S = 20.0
 CHANGE_S = 60.0
 TIMEOUT_MS = 5_000
 _ABSENT = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterAt:
-    """Where to ask. ``problem``: why nothing can be shown, and what to do about it. ``report``: what this process
-    knows of its own store."""
-
-    namesrv: str
-    options: ClientOptions
-    problem: str | None = None
-    report: Callable[[], dict[str, Any] | None] = lambda: None
-    links: Sequence[tuple[str, str]] = ()
-    """What else this process has for a browser: name and path."""
-    job_server: WebServer | None = None
-    own_credentials: Credentials | None = None
-    """Of this process, for samples alone: pages ask in the name of who looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +43,6 @@ class Asking:
     visitor: Visitor
     report: Callable[[], dict[str, Any] | None]
     job_server: WebServer | None
-
-
-class Trouble(Exception):
-    def __init__(self, status: int, title: str, detail: str) -> None:
-        super().__init__(detail)
-        self.status, self.title, self.detail = status, title, detail
 
 
 @dataclass(slots=True)
@@ -207,33 +184,9 @@ class _Connected:
         await self._asked.admin.stop()
 
 
-def admin_of(at: ClusterAt, credentials: Credentials | None, timeout_ms: int) -> AdminClient:
-    """A client that asks in the name of these keys, or in nobody's. Raises Trouble."""
-    if at.problem is not None:
-        raise Trouble(503, "The console cannot show this cluster", at.problem)
-    options = at.options
-    if credentials is not None:
-        options = dataclasses.replace(options, credentials=credentials)
-    elif options.credentials is not None or _has_own_keys():
-        raise Trouble(
-            503,
-            "The console has keys of its own",
-            "Its pages would have their rights: start it without MQSPARK_ACCESS_KEY and MQSPARK_CREDENTIALS_FILE"
-            " in its environment, and log in here.",
-        )
-    return AdminClient(at.namesrv, timeout_ms=timeout_ms, options=options)
-
-
 def _inside(where: str) -> str:
     """A path of the console."""
     return where if where.startswith(f"{ROOT}/") else ROOT
-
-
-def _has_own_keys() -> bool:
-    try:
-        return Credentials.from_environment() is not None
-    except ConfigError:
-        return True
 
 
 def _here(request: Request) -> str:

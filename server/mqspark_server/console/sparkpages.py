@@ -19,9 +19,10 @@ from fastapi import APIRouter, Request, Response
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, NoRoute
 from mqspark.message import MessageExt, check_topic
+from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.data import Row
 from mqspark_server.console.rendering import ROOT, chart
-from mqspark_server.console.site import Asking, Site, Trouble
+from mqspark_server.console.site import Asking, Site
 
 __all__ = ["add_spark_pages", "latest_of", "parsed"]
 

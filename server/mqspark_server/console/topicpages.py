@@ -12,9 +12,10 @@ from fastapi import APIRouter, Request, Response
 from mqspark.client.producer.producer import Producer
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import PERM_READ, PERM_WRITE, Message, check_topic
+from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.data import LOOKS, VIEWS, ConsoleData, Look, Page
 from mqspark_server.console.rendering import ROOT
-from mqspark_server.console.site import Asking, Confirmation, Done, Site, Trouble
+from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.visitors import Form
 
 __all__ = ["add_topic_pages", "number_in", "wanted_page"]

@@ -1,8 +1,9 @@
 """Who looks at the pages: sessions by a cookie, and the forms that they send.
 
 A visitor of a cluster with users asks the brokers with their own keys, which are held in memory as long as the session
-lasts; so the brokers judge and audit them as they do any client. A cluster without users is open to read; to change it,
-a visitor shows the token that the process printed when it began.
+lasts; so the brokers judge and audit them as they do any client. Where the process was given keys, who shows the token
+that it printed when it began asks with those. A cluster without users is open to read; to change it, a visitor shows
+the token.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ class NoForm(Exception):
 class Door(Protocol):
     """Who may come in. Raises Problem."""
 
+    has_keys: bool
+    """Whether this process has keys, with which asks who shows its token."""
+
     async def has_users(self) -> bool:
         """Whether the cluster has users: then nobody sees anything without keys."""
         ...
 
-    async def check(self, request: Request, name: str, secret: str) -> None:
-        """Whether these are the keys of a user, or with an empty name the token."""
+    async def check(self, request: Request, name: str, secret: str) -> Credentials | None:
+        """The keys with which this visitor asks; None: without any. With an empty name ``secret`` is the token. Raises
+        Problem for who may not come in."""
         ...
 
 
@@ -94,6 +99,11 @@ class Visitors:
         self._now_ms = now_ms
         self._logins = Logins()
 
+    @property
+    def token_has_keys(self) -> bool:
+        """Whether the token is a login in a cluster with users, too."""
+        return self._door.has_keys
+
     async def of(self, request: Request) -> Visitor:
         """Raises Problem."""
         has_users = await self._door.has_users()
@@ -105,9 +115,9 @@ class Visitors:
 
     async def enter(self, request: Request, name: str, secret: str) -> str:
         """The cookie to set. Raises Problem."""
-        await self._door.check(request, name, secret)
-        credentials = Credentials(name, secret) if name else None
-        session, _ = self._logins.open(name, "", self._now_ms(), kept=_Kept(credentials))
+        credentials = await self._door.check(request, name, secret)
+        user = "" if credentials is None else credentials.access_key
+        session, _ = self._logins.open(user, "", self._now_ms(), kept=_Kept(credentials))
         return _set_cookie(request, session, LONGEST_MS // 1000)
 
     def leave(self, request: Request) -> str:

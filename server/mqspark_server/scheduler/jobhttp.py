@@ -1,9 +1,14 @@
 """HTTP of the job server: health, metrics, and its jobs with their last and next runs. It only reads, and shows no
-option of a job, which may hold a secret."""
+option of a job, which may hold a secret.
+
+What reads files is a plain function, which FastAPI runs in a thread, and one at a time: the loop goes on starting jobs
+however slow the disk is, and many requests cost the memory of one.
+"""
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
@@ -14,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, RunRecord
+from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, RunPage, RunRecord
 from mqspark_server.web.httpguard import ASGIApp, Guarded
 
 if TYPE_CHECKING:
@@ -28,6 +33,8 @@ __all__ = ["create_job_api"]
 R = TypeVar("R", RunRecord, RunRecord | None)
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _MAX_FIGURES = 64
+MAX_PLACE = 200
+"""Characters of the place in the history after which a page begins."""
 
 
 class ServedJobs(Protocol):
@@ -47,8 +54,9 @@ class ServedJobs(Protocol):
 
 
 def create_job_api(app: ServedJobs) -> ASGIApp:
-    """/health/live, /health/ready, /metrics, /api/v1/overview, /api/v1/jobs and /api/v1/jobs/{name}/runs."""
+    """/health/live, /health/ready, /metrics, and below /api/v1 overview, jobs, runs and jobs/{name}/runs."""
     api = FastAPI(title="mqspark job server", openapi_url="/openapi.json")
+    reading = threading.Lock()
 
     @api.get("/health/live", tags=["health"])
     async def live() -> dict[str, str]:
@@ -56,44 +64,66 @@ def create_job_api(app: ServedJobs) -> ASGIApp:
         return {"status": "live"}
 
     @api.get("/health/ready", tags=["health"])
-    async def ready() -> JSONResponse:
+    def ready() -> JSONResponse:
         """Whether jobs are started when they are due. A job that fails does not change that: it is listed."""
         good = app.lifecycle.ready and app.problem is None
         failing = {}
-        for job, state in _states(app):
-            if state.failures and state.last is not None:
-                failing[job.name] = state.last.error
+        with reading:
+            for job, state in _states(app):
+                if state.failures and state.last is not None:
+                    failing[job.name] = state.last.error
         body = {"status": "ready" if good else "not ready", "problem": app.problem, "failing": failing}
         return JSONResponse(body, 200 if good else 503)
 
     @api.get("/metrics", tags=["metrics"], response_class=Response)
-    async def metrics() -> Response:
+    def metrics() -> Response:
         """Prometheus text."""
         registry = CollectorRegistry()
         registry.register(_JobMetrics(app))
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        with reading:
+            return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @api.get("/api/v1/jobs", tags=["jobs"])
-    async def jobs() -> list[dict[str, Any]]:
+    def jobs() -> list[dict[str, Any]]:
         """Every job: its schedule, whether it runs, its last and its next run."""
-        return [msgspec.to_builtins(_row(app, job, state)) for job, state in _states(app)]
+        with reading:
+            return [msgspec.to_builtins(_row(app, job, state)) for job, state in _states(app)]
 
     @api.get("/api/v1/overview", tags=["jobs"])
-    async def overview(runs: Annotated[int, Query(ge=1, le=200)] = 50) -> Any:
+    def overview(runs: Annotated[int, Query(ge=1, le=200)] = 50) -> Any:
         """Whether jobs are started, every job, and the newest finished runs of all; without the figures of runs."""
-        rows = [_row(app, job, state) for job, state in _states(app)]
+        with reading:
+            rows = [_row(app, job, state) for job, state in _states(app)]
+            newest = app.directory.history(limit=runs)
         for row in rows:
             row.last = _without_figures(row.last)
-        newest = [_without_figures(each) for each in app.directory.history(limit=runs)]
         good = app.lifecycle.ready and app.problem is None
-        return msgspec.to_builtins(JobOverview(good, app.problem, rows, newest))
+        found = JobOverview(good, app.problem, rows, [_without_figures(each) for each in newest])
+        return msgspec.to_builtins(found)
+
+    @api.get("/api/v1/runs", tags=["jobs"])
+    def runs_of_all(
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        after: Annotated[str | None, Query(max_length=MAX_PLACE)] = None,
+    ) -> Any:
+        """A page of the finished runs of all jobs, the newest first; ``next`` is the next page's ``after``."""
+        return page(None, limit, after)
 
     @api.get("/api/v1/jobs/{name}/runs", tags=["jobs"])
-    async def runs(name: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Any:
-        """Finished runs, the newest first."""
+    def runs_of_job(
+        name: str,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        after: Annotated[str | None, Query(max_length=MAX_PLACE)] = None,
+    ) -> Any:
+        """A page of the finished runs of one job, the newest first; ``next`` is the next page's ``after``."""
         if name not in app.file.jobs:
             raise HTTPException(404, "there is no such job")
-        return msgspec.to_builtins(app.directory.history(name, limit))
+        return page(name, limit, after)
+
+    def page(name: str | None, limit: int, after: str | None) -> Any:
+        with reading:
+            found: RunPage = app.directory.runs(name, limit, after)
+        return msgspec.to_builtins(found)
 
     return Guarded(api, app.file.server.http_allowed_hosts.split(";"))
 

@@ -22,11 +22,17 @@ import msgspec
 
 from mqspark.protocol.headers.header import I64
 
-__all__ = ["JobDirectory", "JobOverview", "JobRow", "JobState", "RunRecord"]
+__all__ = ["JobDirectory", "JobOverview", "JobRow", "JobState", "RunPage", "RunRecord"]
 
 MAX_STATE_BYTES = 1 << 20
 MAX_SUMMARY_BYTES = 64 << 10
 MAX_ERROR = 2_000
+MAX_LINE_BYTES = 1 << 20
+"""Of one run in the history; a longer line is damage, and is left out."""
+BLOCK_BYTES = 64 << 10
+"""Of the history that is read at a time, from its end."""
+PAGE_BYTES = 4 << 20
+"""Of the runs of one page."""
 
 
 class RunRecord(msgspec.Struct, omit_defaults=True):
@@ -48,6 +54,18 @@ class RunRecord(msgspec.Struct, omit_defaults=True):
     @property
     def is_good(self) -> bool:
         return self.outcome == "ok"
+
+    @property
+    def place(self) -> str:
+        """Tells it from other runs, also when lines before it have left the history: a job runs once at a time."""
+        return f"{self.finished_ms}-{self.started_ms}-{self.job}"
+
+
+class RunPage(msgspec.Struct):
+    """Finished runs, the newest first. ``next``: pass it as ``after`` for those before them; None: there are none."""
+
+    items: list[RunRecord] = []
+    next: str | None = None
 
 
 class JobState(msgspec.Struct, omit_defaults=True):
@@ -178,22 +196,59 @@ class JobDirectory:
 
     def history(self, name: str | None = None, limit: int = 100) -> list[RunRecord]:
         """The newest runs first. A line that cannot be read is left out."""
-        try:
-            with self._history.open("rb") as file:
-                size_bytes = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size_bytes - 2 * self._history_max_bytes))
-                lines = file.read().splitlines()
-        except FileNotFoundError:
-            return []
+        return self.runs(name, limit).items
+
+    def runs(
+        self,
+        name: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        most_bytes: int = PAGE_BYTES,
+    ) -> RunPage:
+        """A page of the history, read from its end. ``after``: the ``next`` of a page; empty if that run has left the
+        history. A page has at most ``most_bytes`` of lines, but one run at least."""
         found: list[RunRecord] = []
-        for line in reversed(lines):
-            if len(found) >= limit:
-                break
-            with contextlib.suppress(msgspec.MsgspecError):
+        is_after, size_bytes = after is None, 0
+        for line in self._lines_from_end():
+            try:
                 record = msgspec.json.decode(line, type=RunRecord)
-                if name is None or record.job == name:
-                    found.append(record)
-        return found
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                continue
+            if name is not None and record.job != name:
+                continue
+            if not is_after:
+                is_after = record.place == after
+                continue
+            size_bytes += len(line)
+            if len(found) == limit or (found and size_bytes > most_bytes):
+                return RunPage(found, found[-1].place)
+            found.append(record)
+        return RunPage(found)
+
+    def _lines_from_end(self) -> Iterator[bytes]:
+        """The lines of the history, the newest first, in blocks. A line that is too long is left out."""
+        try:
+            file = self._history.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            end = file.seek(0, os.SEEK_END)
+            first = max(0, end - 2 * self._history_max_bytes)
+            rest, is_too_long = b"", False
+            while end > first:
+                begin = max(first, end - BLOCK_BYTES)
+                file.seek(begin)
+                head, *lines = (file.read(end - begin) + rest).split(b"\n")
+                end = begin
+                if lines and is_too_long:
+                    lines.pop()
+                    is_too_long = False
+                yield from (line for line in reversed(lines) if line)
+                rest = head
+                if len(rest) > MAX_LINE_BYTES:
+                    rest, is_too_long = b"", True
+            if rest and not is_too_long and first == 0:
+                yield rest
 
     def summary(self, name: str) -> dict[str, Any]:
         """The line of JSON that the newest run has printed last; empty if there is none."""

@@ -231,7 +231,11 @@ def console(port: int, job_server: str | None, **given: Any) -> None:
     serve(
         app,
         lambda: f"READY console={app.url}",
-        lambda: f"to change something there: log in with your keys, or without users with {app.token}",
+        lambda: (
+            f"log in there with your keys, or, to ask with those of this process, with {app.token}"
+            if app.has_keys
+            else f"to change something there: log in with your keys, or without users with {app.token}"
+        ),
     )
 
 

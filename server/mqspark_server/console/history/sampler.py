@@ -1,7 +1,9 @@
 """Takes samples of a cluster in the background: rates and disks of its brokers, and the lag of its groups.
 
 What it costs is bounded, whatever the size of the cluster: so many requests a round, and pauses that are longer than
-the rounds by PAUSE_FACTOR. A cluster that does not answer is asked again after a minute, then ever more rarely.
+the rounds by PAUSE_FACTOR. Each broker of a cluster has a sampler: one whose pages nobody looks at pauses for a second
+for each broker that there is, so that all of them together ask a broker about once a second. A cluster that does not
+answer is asked again after a minute, then ever more rarely.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from mqspark.client.admin import AdminClient
 from mqspark.clock import Clock
 from mqspark.errors import MQError
+from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
 from mqspark_server.console.clusterdata import brokers_of, totals_of
 from mqspark_server.console.data import Row, each_of, is_built_in
 from mqspark_server.console.history.samples import History
-from mqspark_server.console.site import ClusterAt, Trouble, admin_of
 
 __all__ = ["ALL_LAGS", "CLUSTER", "Sampler", "broker_series", "group_series", "note_brokers"]
 
@@ -30,6 +32,10 @@ MAX_BROKERS = 64
 MAX_GROUPS = 64
 REQUESTS_FOR_GROUPS = 64
 """Of one round; each group is asked of every master."""
+UNWATCHED_S = 1.0
+"""For each broker, between two rounds, while nobody looks."""
+WATCHED_FOR_MS = 3_600_000
+"""After the newest page."""
 NAMES_S = 300.0
 NAMES_FACTOR_S = 0.5
 """For each group that the cluster has: the names of all groups come in one answer for each master, which is large where
@@ -60,12 +66,11 @@ class Sampler:
     def __init__(
         self,
         cluster: Callable[[], ClusterAt],
-        history: History,
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._cluster = cluster
-        self._history = history
+        self.history = History()
         self._clock = clock
         self._pause = pause
         self._task: asyncio.Task[None] | None = None
@@ -74,6 +79,13 @@ class Sampler:
         self._next_group = 0
         self._names_at_ms = 0
         self._lags: dict[str, int] = {}
+        self._brokers = 0
+        self._watched_ms: int | None = None
+
+    def watched(self) -> None:
+        """Somebody looks at a page. Takes samples from then on, if none are taken yet."""
+        self._watched_ms = self._clock.monotonic_ms()
+        self.begin()
 
     def begin(self) -> None:
         """Take samples until ``stop``. Called again, it does nothing."""
@@ -99,21 +111,29 @@ class Sampler:
                                 await self.take(admin)
                             away_s = AWAY_S
                             took_s = (self._clock.monotonic_ms() - began_ms) / 1000
-                            await self._pause(max(PERIOD_S - took_s, took_s * PAUSE_FACTOR))
+                            await self._pause(self._rest_s(took_s))
             except (MQError, OSError, TimeoutError, Trouble) as error:
                 why = str(error) or f"no answer within {ROUND_S:g} s"
                 log.warning("no samples for the charts: %s; the next try is in %d s", why[:300], away_s)
             await self._pause(away_s)
             away_s = min(away_s * 2, LONGEST_AWAY_S)
 
+    def _rest_s(self, took_s: float) -> float:
+        rest_s = max(PERIOD_S - took_s, took_s * PAUSE_FACTOR)
+        watched_ms = self._watched_ms
+        if watched_ms is not None and self._clock.monotonic_ms() - watched_ms < WATCHED_FOR_MS:
+            return rest_s
+        return max(rest_s, self._brokers * UNWATCHED_S)
+
     async def take(self, admin: AdminClient) -> None:
         """One round. Raises MQError, Trouble when no broker answers."""
         values = await brokers_of(admin, MAX_BROKERS)
         brokers: list[Row] = values["brokers"]
+        self._brokers = len(brokers) + values["left_out"]
         totals = totals_of(brokers)
         if brokers and not totals["answering"]:
             raise Trouble(502, "No broker answers", brokers[0]["error"])
-        note_brokers(self._history, brokers, totals, self._clock.now_ms())
+        note_brokers(self.history, brokers, totals, self._clock.now_ms())
         masters = sum(each["id"] == 0 for each in brokers)
         await self._take_lags(admin, max(1, REQUESTS_FOR_GROUPS // max(1, masters)))
 
@@ -132,11 +152,11 @@ class Sampler:
         async def ask(group: str) -> None:
             with contextlib.suppress(MQError):  # it has committed nothing, or its broker is away
                 lag = self._lags[group] = await admin.group_lag(group)
-                self._history.note(group_series(group), self._clock.now_ms(), lag)
+                self.history.note(group_series(group), self._clock.now_ms(), lag)
 
         await each_of(chosen, ask)
         if self._lags and self._next_group >= len(groups):
-            self._history.note(ALL_LAGS, self._clock.now_ms(), sum(self._lags.values()))
+            self.history.note(ALL_LAGS, self._clock.now_ms(), sum(self._lags.values()))
 
 
 def note_brokers(history: History, brokers: Sequence[Row], totals: Row, now_ms: int) -> None:

@@ -1,0 +1,49 @@
+"""Where the cluster is that the console shows, and a client that asks it in somebody's name.
+
+Must not know a page: samples are taken before HTTP is used, without what serves it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark_server.net.httpget import WebServer
+
+__all__ = ["ClusterAt", "Trouble", "admin_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAt:
+    """Where to ask. ``problem``: why nothing can be shown, and what to do about it. ``report``: what this process
+    knows of its own store."""
+
+    namesrv: str
+    options: ClientOptions
+    problem: str | None = None
+    report: Callable[[], dict[str, Any] | None] = lambda: None
+    links: Sequence[tuple[str, str]] = ()
+    """What else this process has for a browser: name and path."""
+    job_server: WebServer | None = None
+    own_credentials: Credentials | None = None
+    """Of this process, for samples alone: pages ask in the name of who looks."""
+
+
+class Trouble(Exception):
+    def __init__(self, status: int, title: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.title, self.detail = status, title, detail
+
+
+def admin_of(at: ClusterAt, credentials: Credentials | None, timeout_ms: int) -> AdminClient:
+    """A client that asks in the name of these keys, or in nobody's: never with those in the environment of the process.
+    Raises Trouble."""
+    if at.problem is not None:
+        raise Trouble(503, "The console cannot show this cluster", at.problem)
+    options = dataclasses.replace(at.options, credentials=credentials or False)
+    return AdminClient(at.namesrv, timeout_ms=timeout_ms, options=options)
