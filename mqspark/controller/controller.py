@@ -359,6 +359,7 @@ class Controller:
             asked.sync_state_set,
             asked.sync_state_set_epoch,
             self._liveness.is_alive,
+            confirms=bool(header.confirms),
         )
         _log.info("broker %s: the SyncStateSet is %s", found.name, sorted(found.in_sync))
         answer = AlterSyncStateSetResponseHeader(new_sync_state_set_epoch=found.in_sync_epoch)

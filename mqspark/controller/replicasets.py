@@ -211,11 +211,15 @@ class ReplicaTable:
         members: Iterable[int],
         in_sync_epoch: int,
         is_alive: IsAlive,
+        *,
+        confirms: bool = False,
     ) -> None:
-        """The master of this epoch says who has everything. Raises Refusal; RocketMQ checks in the same order."""
+        """The master of this epoch says who has everything. ``confirms``: the set may stay as it is, and gets a new
+        epoch. Raises Refusal; RocketMQ checks in the same order."""
         wanted = frozenset(members)
         rejecting = "Rejecting alter syncStateSet request because"
-        if wanted == found.in_sync:
+        is_same = wanted == found.in_sync
+        if is_same and not confirms:
             raise Refusal(
                 ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
                 "The newSyncStateSet is equal with oldSyncStateSet, no needed to update syncStateSet",
@@ -235,7 +239,7 @@ class ReplicaTable:
                 ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
                 f"{rejecting} the current syncStateSet epoch is:{{{found.in_sync_epoch}}}, not {{{in_sync_epoch}}}",
             )
-        for member in sorted(wanted):
+        for member in () if is_same else sorted(wanted):
             if member not in found.replicas:
                 raise Refusal(
                     ResponseCode.CONTROLLER_INVALID_REPLICAS,

@@ -350,6 +350,7 @@ class ControlledApp(BrokerApp):
                     or self.term is None
                     or self.term.master_id is None
                     or self.term.is_over
+                    or self.term.is_unsure
                     or (self.term.is_master and not self.term.holds)
                 ):
                     polled_s = now_s
@@ -411,7 +412,9 @@ class ControlledApp(BrokerApp):
 
     def _set_is_wrong(self) -> bool:
         replicas = self.parts.core.replicas if self.parts is not None else None
-        return isinstance(replicas, ControlledReplicas) and replicas.wanted_set() is not None
+        if not isinstance(replicas, ControlledReplicas):
+            return False
+        return replicas.wanted_set() is not None or (self.term is not None and self.term.is_unsure)
 
     async def _alter(self) -> None:
         parts, term = self.parts, self.term
@@ -420,5 +423,9 @@ class ControlledApp(BrokerApp):
         wanted = parts.core.replicas.wanted_set()
         if wanted is not None:
             await self._talk(self._manager.alter(term, wanted))
-            log.info("the SyncStateSet is %s", sorted(term.sync_set))
-            self._replicated()
+        elif term.holds and term.is_unsure:
+            await self._talk(self._manager.settle(term))
+        else:
+            return
+        log.info("the SyncStateSet is %s", sorted(term.sync_set))
+        self._replicated()

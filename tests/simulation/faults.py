@@ -39,8 +39,8 @@ class Fault:
     for_s: float
     value: int = 0
     when: str = ""
-    """It waits from ``at_s`` on for this moment: "grown" (somebody is new in the SyncStateSet), or "tables" (a slave
-    has copied them, and its log does not go as far)."""
+    """It waits from ``at_s`` on for this moment: "asks" (a master asks for somebody new in the SyncStateSet), "grown"
+    (that is granted), or "tables" (a slave has copied them, and its log does not go as far)."""
 
     def __str__(self) -> str:
         text = f"{self.at_s:7.3f} s  {self.kind} {self.node}"
@@ -130,6 +130,13 @@ def draw_story(seed: int, story: str, begin_s: float) -> list[Fault]:
         add(12.2, "kill", "master", 3.0, when="grown")
     elif story == "torn copy":
         found = _tears(chance, at_s, at_s + 8.0, "slave-a")
+    elif story == "unknown":  # a request to count a slave in is lost, and the slave dies
+        add(0, "isolate", "slave-a", 5.0)
+        for node, for_s in (("controller", chance.uniform(0.1, 0.6)), ("slave-a", 20.0)):
+            add(3.0, "kill", node, for_s, when="asks")
+    elif story == "heard":  # nobody hears the master but the name server
+        for node in ("controller", "slave-a", "slave-b"):
+            add(0, "cut", node, 12.0, 1, other="master")
     else:  # tables
         for number in range(4):
             add(2.5 * number, "kill", "master", 1.5, when="tables")

@@ -13,6 +13,9 @@ import msgspec
 
 from mqspark.controller.statefile import StateFile
 from mqspark.message import MessageExt, decode_offset_id
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.replica_bodies import SyncStateSet
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
 from tests.crash.disk import Tree
 from tests.simulation.machines import QUEUES, BrokerMachine, ControllerMachine, Machine
@@ -42,6 +45,8 @@ BEFORE_S, AFTER_S = 0.4, 1.2
 """How long it matters that something happens."""
 TABLES_END = b"commitLogMaxOffset"
 """In the last answer of a round in which a slave copies tables."""
+SET_NAME = b"syncStateSet"
+"""In a request to change the SyncStateSet."""
 FEW_BYTES = 1024
 """Most records are shorter."""
 LAST_BYTES = 100
@@ -93,6 +98,8 @@ class History:
     """As many have what is acknowledged."""
     right_time: bool = True
     """Whether no clock was stepped."""
+    most_route_s: float | None = None
+    """How long a name server may name another master than the controller."""
     topics: tuple[str, ...] = (ORDERS,)
     acked: dict[Place, Sent] = field(default_factory=dict)
     seen: dict[Place, tuple[bytes, str]] = field(default_factory=dict)
@@ -134,6 +141,7 @@ class History:
     """The controller's state, and what it says."""
     _led: int | None = None
     """The master's broker id."""
+    _led_since_s: float = 0.0
     _truth: bytearray = field(default_factory=bytearray)
     """The log as far as any broker has shown it."""
     _last_members: frozenset[int] = frozenset()
@@ -210,6 +218,9 @@ class History:
             elif transport.host == self.controller.host:
                 if self.members()[0] != self._last_members:
                     self._check_members()
+            elif transport.peer_host == self.controller.host and SET_NAME in data:
+                if self._asked(data) - self.members()[0]:
+                    self.when("asks")
             elif TABLES_END in data and self._lacks_something(transport):
                 self.when("tables")
         except Broken as error:
@@ -226,6 +237,15 @@ class History:
         end, _ = ends.get(transport.host, (0, False))
         slave_end, is_member = ends.get(transport.peer_host, (end, False))
         return is_member and slave_end < end
+
+    def _asked(self, data: bytes) -> frozenset[int]:
+        """The members of the SyncStateSets that requests are for."""
+        return frozenset(
+            member
+            for command in Connection().receive_data(data)
+            if command.code == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+            for member in decode_body(SyncStateSet, bytes(command.body)).sync_state_set
+        )
 
     def _tapped(self, transport: Transport, data: bytes) -> None:
         machine = next(each for each in self.brokers if each.host == transport.host)
@@ -269,7 +289,8 @@ class History:
             int(number): hosts[replica["address"].partition(":")[0]]
             for number, replica in saved["orders"]["replicas"].items()
         }
-        self._led = saved["orders"]["master"]
+        if saved["orders"]["master"] != self._led:
+            self._led, self._led_since_s = saved["orders"]["master"], self.world.now_s
         self._saved = data, frozenset(saved["orders"]["inSync"]), by_id
         self.stirred_s = self.world.now_s
         return self._saved[1:]
@@ -316,6 +337,20 @@ class History:
             self._compare(machine, core.store, shown)
         self._check_members()
         self._check_commits()
+        self._check_route()
+
+    def _check_route(self) -> None:
+        """A name server that is always there learns soon who leads."""
+        if self.most_route_s is None or self.route is None:
+            return
+        asked_s, address = self.route
+        master = self.machine_as("master")
+        is_late = asked_s > self._led_since_s + self.most_route_s
+        if master is not None and is_late and not address.startswith(f"{master.host}:"):
+            raise Broken(
+                f"{master.name} leads since {self._led_since_s:.3f} s, and the route at {asked_s:.3f} s names"
+                f" {address or 'nobody'}"
+            )
 
     def _check_commits(self) -> None:
         """A master that leads for so long after it has acknowledged an offset has saved it, and told all others."""

@@ -28,6 +28,9 @@ STORY_SHARE = 0.15
 """Of all seeds."""
 STORIES = ("majority", "return", "grown", "grown lost", "torn copy", "tables")
 """Runs whose faults are not drawn one by one: they lead to a moment at which a mistake would show."""
+HALT_SHARE = 0.04
+HALTS = ("unknown", "heard")
+"""Stories in which something would stand still: the bounds are below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,17 @@ class Shape:
     def lag_s(self) -> float:
         """How much longer the bytes of some connections take than those of others between the same hosts."""
         return {"grown": 0.04, "grown lost": 0.04, "tables": 0.4}.get(self.story, 0.0)
+
+    @property
+    def most_gap_s(self) -> float | None:
+        """How long there may be no acknowledgement: a slave that is silent is waited for, and a controller that comes
+        back. None: it depends on the faults."""
+        return 6.0 if self.story == "unknown" else None
+
+    @property
+    def most_route_s(self) -> float | None:
+        """How long a name server may name another master than the controller. None: it depends on the faults."""
+        return 3.0 if self.story == "heard" else None
 
     @property
     def may_cut_power(self) -> bool:
@@ -103,10 +117,11 @@ def draw_shape(seed: int) -> Shape:
 
 def _with_story(seed: int, shape: Shape) -> Shape:
     chance = random.Random(f"story {seed}")
-    if chance.random() >= STORY_SHARE:
+    share = chance.random()
+    if share >= STORY_SHARE + HALT_SHARE:
         return shape
-    story = chance.choice(STORIES)
-    users: frozenset[str] = frozenset({"delays"} if story == "tables" else ())
+    story = chance.choice(STORIES if share < STORY_SHARE else HALTS)
+    users = frozenset({"tables": ["delays"], "heard": ["producer"]}.get(story, []))
     flush = "ASYNC_FLUSH" if story == "torn copy" else "SYNC_FLUSH"
     tables_s = 3.0 if story in ("grown", "grown lost", "tables") else shape.tables_s
     return Shape(flush, 2, users, shape.window, tables_s, story)

@@ -44,6 +44,10 @@ LOOK_S = 0.5
 ROUND_REQUESTS = 30
 """Ways of bytes in a round in which a slave copies tables."""
 HA_PORT = 10_912
+MOMENT_S = {"asks": 0.004}
+"""How soon a fault begins that waits for a moment: before the request that it asks by is answered."""
+SOON_S = 0.05
+"""The same for other moments."""
 SMALL_RANGE_MS = range(min(SMALL_STEPS_MS), max(SMALL_STEPS_MS) + 1)
 PIECE_BYTES, LOOKS = 2_000, 400
 ROLES = ("master", "slave-a", "slave-b")
@@ -132,6 +136,7 @@ class Simulation:
                 time_s for each in self.faults for time_s in (each.at_s, each.at_s + each.for_s)
             ),
             right_time=all(fault.kind != "clock" for fault in self.faults),
+            most_route_s=shape.most_route_s,
             topics=(
                 ORDERS,
                 *([LATER] if "delays" in shape.users else []),
@@ -176,6 +181,9 @@ class Simulation:
             self._go_on(world.now_s + LOOK_S)
             self._heal()
         self.settled_s = world.now_s - end_s
+        most_s = self.shape.most_gap_s
+        if most_s is not None and history.gap_s > most_s:
+            raise Broken(f"nothing was acknowledged for {history.gap_s:.1f} s")
         history.finish()
         if not history.acked:
             raise Broken("nothing was acknowledged in the whole run")
@@ -215,11 +223,14 @@ class Simulation:
     # --- faults ---
 
     def _moment(self, moment: str) -> None:
-        """One fault that waits for it begins, within some milliseconds."""
-        fault = next((each for each in self._armed if each.when == moment), None)
-        if fault is not None and self.world.now_s < self.end_s:
+        """What waits for it, and was armed at the same time, begins within some milliseconds."""
+        first = next((each for each in self._armed if each.when == moment), None)
+        if first is None or self.world.now_s >= self.end_s:
+            return
+        for fault in [each for each in self._armed if (each.when, each.at_s) == (moment, first.at_s)]:
             self._armed.remove(fault)
-            self.world.at(self.world.now_s + self.world.chance.uniform(0.0, 0.05), partial(self.begin, fault))
+            soon_s = self.world.chance.uniform(0.0, MOMENT_S.get(moment, SOON_S))
+            self.world.at(self.world.now_s + soon_s, partial(self.begin, fault))
 
     def _at_nodes(self, fault: Fault) -> Fault:
         """With the names of machines, where it has roles."""

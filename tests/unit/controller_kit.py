@@ -109,8 +109,11 @@ class ControllerBench:
         }
         return self.operator.ask(RequestCode.CONTROLLER_ELECT_MASTER, header)
 
-    def alter(self, master: int, epoch: int, members: set[int], set_epoch: int) -> Command:
+    def alter(
+        self, master: int, epoch: int, members: set[int], set_epoch: int, *, confirms: bool = False
+    ) -> Command:
         header = {"brokerName": NAME, "masterBrokerId": str(master), "masterEpoch": str(epoch)}
+        header |= {"confirms": "true"} if confirms else {}
         body = json.dumps({"syncStateSet": sorted(members), "syncStateSetEpoch": set_epoch}).encode()
         return self.operator.ask(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)
 

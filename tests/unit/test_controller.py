@@ -331,6 +331,30 @@ def test_an_answer_that_was_lost_can_be_asked_for(trio: ControllerBench) -> None
     assert trio.info() == (1, 1, {1, 2}, 3)
 
 
+def test_a_set_that_is_confirmed_fences_earlier_requests(trio: ControllerBench) -> None:
+    """A request whose outcome its master does not know may arrive late."""
+    trio.alter(1, 1, {1, 2}, 2)
+    trio.die(2)
+    assert trio.alter(1, 1, {1, 2}, 3, confirms=True).code == 0, "whether they are alive or not"
+    assert trio.info() == (1, 1, {1, 2}, 4)
+    assert trio.alter(1, 1, {1, 2, 3}, 3).code == Code.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+    trio.reopen()
+    assert trio.info() == (1, 1, {1, 2}, 4), "it is durable"
+
+
+def test_only_the_master_confirms_its_set(trio: ControllerBench) -> None:
+    before = trio.info()
+    assert trio.alter(2, 1, {1, 2, 3}, 2, confirms=True).code == Code.CONTROLLER_INVALID_MASTER
+    assert trio.alter(1, 0, {1, 2, 3}, 2, confirms=True).code == Code.CONTROLLER_FENCED_MASTER_EPOCH
+    assert trio.alter(1, 1, {1, 2, 3}, 1, confirms=True).code == Code.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+    trio.die(3)
+    trio.alter(1, 1, {1, 2}, 2)
+    grown = trio.alter(1, 1, {1, 2, 3}, 3, confirms=True)
+    assert grown.code == Code.CONTROLLER_BROKER_NOT_ALIVE, "it is no other set"
+    assert before == (1, 1, {1, 2, 3}, 2)
+    assert trio.info() == (1, 1, {1, 2}, 3)
+
+
 # --- durability ----------------------------------------------------------------------------------------------------
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.replication.manager import ReplicasManager
+from mqspark.broker.replication.manager import ControllerRequest, ReplicasManager
 from mqspark.broker.replication.term import Term
 from mqspark.errors import NotNow
 from mqspark.protocol.codes import ResponseCode
@@ -37,6 +39,30 @@ class Master:
         assert self.term.members == {1, 2}, "it counts from when it is asked for"
         with pytest.raises(StopIteration if code == ResponseCode.SUCCESS else NotNow):
             talk.send(Command(code, body=body))
+
+    def ask_and_hear_nothing(self, *members: int) -> None:
+        talk = self.manager.alter(self.term, frozenset(members))
+        next(talk)
+        talk.close()
+
+
+Talk = Generator[ControllerRequest, Command, None]
+
+
+def asked(request: ControllerRequest) -> tuple[list[int], int, bool]:
+    """The set, the epoch that it is to replace, and whether it may be the same."""
+    body = json.loads(request.body)
+    confirms = getattr(request.header, "confirms", None) is True
+    return body["syncStateSet"], body["syncStateSetEpoch"], confirms
+
+
+def answer(talk: Talk, code: int, members: list[int], epoch: int) -> ControllerRequest | None:
+    """The next request, or None at a good end."""
+    body = json.dumps({"syncStateSet": members, "syncStateSetEpoch": epoch}).encode()
+    try:
+        return talk.send(Command(code, body=b"" if code else body))
+    except StopIteration:
+        return None
 
 
 @pytest.fixture
@@ -77,12 +103,71 @@ def test_a_set_that_may_be_in_force_goes_on_counting(master: Master, code: int) 
     electable must have what is acknowledged (apache/rocketmq 5663)."""
     master.alter(code)
     assert (master.term.sync_set, master.term.members) == ({1}, {1, 2})
-    master.alter(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED)
-    assert master.term.members == {1, 2}, "the first one may still come into force"
+    assert master.term.is_unsure
     master.term.decided({1, 2}, 4)
     assert master.term.members == {1, 2}
+    assert not master.term.is_unsure
     master.term.decided({1}, 5)
     assert master.term.members == {1}
+
+
+def test_a_refusal_does_not_end_an_earlier_request(master: Master) -> None:
+    """The first one may still come into force. It cannot any more once the set has a newer epoch."""
+    master.ask_and_hear_nothing(1, 2)
+    talk = master.manager.alter(master.term, frozenset({1, 2}))
+    next(talk)
+    again = answer(talk, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, [], 0)
+    assert again is not None
+    assert master.term.members == {1, 2}
+    assert asked(again) == ([1], 3, True)
+    with pytest.raises(NotNow, match="accept"):
+        answer(talk, ResponseCode.SUCCESS, [1], 4)
+    assert (master.term.members, master.term.set_epoch) == ({1}, 4)
+
+
+def test_a_member_that_may_never_come_is_waited_for_until_the_set_is_confirmed(master: Master) -> None:
+    """The outcome of a request for a slave that died is not known: the master would wait for it for ever."""
+    master.term.decided({1, 2}, 4)
+    master.ask_and_hear_nothing(1, 2, 3)
+    master.term.decided({1, 2}, 4)  # as a controller says that the request has not reached yet
+    assert master.term.members == {1, 2, 3}
+    talk = master.manager.settle(master.term)
+    assert asked(next(talk)) == ([1, 2], 4, True)
+    assert master.term.members == {1, 2, 3}
+    assert answer(talk, ResponseCode.SUCCESS, [1, 2], 5) is None
+    assert (master.term.sync_set, master.term.members, master.term.set_epoch) == ({1, 2}, {1, 2}, 5)
+
+
+def test_a_set_that_has_changed_after_all_is_not_confirmed(master: Master) -> None:
+    master.ask_and_hear_nothing(1, 2)
+    talk = master.manager.settle(master.term)
+    next(talk)
+    with pytest.raises(NotNow):
+        answer(talk, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH, [], 0)
+    assert master.term.members == {1, 2}
+    assert master.term.is_unsure, "the next question tells it"
+
+
+def test_under_a_controller_of_rocketmq_a_slave_goes_and_is_asked_back(master: Master) -> None:
+    """It refuses a set that is no change, and keeps its epoch."""
+    master.term.decided({1, 2, 4}, 4)
+    master.ask_and_hear_nothing(1, 2, 3, 4)
+    talk = master.manager.settle(master.term)
+    next(talk)
+    fewer = answer(talk, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, [], 0)
+    assert fewer is not None
+    assert asked(fewer) == ([1, 2], 4, False)
+    assert answer(talk, ResponseCode.SUCCESS, [1, 2], 5) is None
+    assert master.term.members == {1, 2}
+
+
+def test_a_master_without_slaves_has_no_other_set_to_ask_such_a_controller_for(master: Master) -> None:
+    master.ask_and_hear_nothing(1, 2)
+    talk = master.manager.settle(master.term)
+    next(talk)
+    with pytest.raises(NotNow):
+        answer(talk, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, [], 0)
+    assert master.term.members == {1, 2}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ elected, the SyncStateSet to be changed. Answers in, requests out.
     elect        there is no master
     poll         what the controller knows; also pushed (NOTIFY_BROKER_ROLE_CHANGED)
     alter        the SyncStateSet that the master wants
+    settle       the SyncStateSet gets a newer epoch, so that a change of unknown outcome is none any more
     heartbeat    every brokerHeartbeatInterval, to all controllers; the leader's answer renews the master's lease
 
 Only a newer epoch changes the role. Must not know connections.
@@ -251,28 +252,52 @@ class ReplicasManager:
 
     def alter(self, term: Term, wanted: frozenset[int]) -> Talk[None]:
         """Raises NotNow."""
+        is_first = not term.is_unsure
+        term.ask(wanted)
+        answer = yield from self._change(term, wanted)
+        if answer.code in REFUSED:
+            if is_first:
+                term.refused()
+            else:
+                yield from self.settle(term)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _refuse(answer, f"accept the SyncStateSet {sorted(wanted)}")
+
+    def settle(self, term: Term) -> Talk[None]:
+        """Get a newer epoch for the set that is in force: earlier requests, whose outcome is not known, cannot be
+        granted any more, and their members are waited for no longer. That a controller answers with the old set is not
+        enough: such a request may still be on its way. Raises NotNow."""
+        members = term.sync_set
+        answer = yield from self._change(term, members, confirms=True)
+        slaves = members - {term.broker_id}
+        if answer.code == ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED and slaves:
+            # RocketMQ's controllers refuse a set that is no change. This is one, and the slave is asked back in next.
+            fewer = members - {max(slaves)}
+            term.ask(fewer)
+            answer = yield from self._change(term, fewer)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _refuse(answer, f"confirm the SyncStateSet {sorted(members)}")
+
+    def _change(self, term: Term, wanted: frozenset[int], *, confirms: bool = False) -> Talk[Command]:
+        """One request, and what its answer says about the term."""
         header = AlterSyncStateSetRequestHeader(
             broker_name=self._config.broker_name,
             master_broker_id=term.broker_id,
             master_epoch=term.epoch,
             invoke_time=self._clock.now_ms(),
+            confirms=confirms or None,
         )
         body = encode_body(SyncStateSet(sync_state_set=sorted(wanted), sync_state_set_epoch=term.set_epoch))
-        is_first = term.members == term.sync_set
-        term.ask(wanted)
         answer = yield ControllerRequest(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)
         if answer.code == ResponseCode.SUCCESS:
             now = decode_body(SyncStateSet, bytes(answer.body))
             term.decided(_checked(now.sync_state_set), now.sync_state_set_epoch)
-            return
-        if answer.code in (
+        elif answer.code in (
             ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
             ResponseCode.CONTROLLER_INVALID_MASTER,
         ):
             term.is_over = True
-        elif is_first and answer.code in REFUSED:
-            term.refused()
-        raise _refuse(answer, f"accept the SyncStateSet {sorted(wanted)}")
+        return answer
 
     # --- life ---
 

@@ -2,7 +2,8 @@
 certain (ReplicasManager, AutoSwitchHAService).
 
 The SyncStateSet is the set of replicas of which a controller may make any one the master, so a message is acknowledged
-only when all of them have it. A change that is asked for and not answered may be in force or not: both sets count. A
+only when all of them have it. A change that is asked for and not answered may be in force, or come into force later:
+both sets count, until the set has a newer epoch. A
 master that has not been answered by a controller for controllerHeartBeatTimeoutMills may have been replaced: it shows
 and acknowledges nothing more. Its lease begins when the heartbeat was sent, and the controller's time when it arrived;
 it is also shorter by a little, because the clocks of two machines do not run equally fast. It is checked against a
@@ -53,6 +54,11 @@ class Term:
     def members(self) -> frozenset[int]:
         """Everyone whom a controller may make the master."""
         return self.sync_set | self._asked
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether a change was asked for that may be in force, or may still come into force."""
+        return bool(self._asked)
 
     def answered(self, sent_ms: int) -> None:
         """The leader of the controllers answered the heartbeat that was sent at this monotonic time. That does not

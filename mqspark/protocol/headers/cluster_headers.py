@@ -190,6 +190,9 @@ class AlterSyncStateSetRequestHeader(Header):
     master_broker_id: I64 | None = None
     master_epoch: I32 | None = None
     invoke_time: I64 = 0
+    confirms: bool | None = None
+    """Extension of this project, ignored by RocketMQ's controllers: a set that is the same gets a new epoch, so that
+    earlier requests cannot be granted any more."""
 
 
 class ElectMasterRequestHeader(Header):
