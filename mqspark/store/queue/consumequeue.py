@@ -389,35 +389,53 @@ class ConsumeQueue:
 
     def locate_end(self, limit: int | None, log_end: int | None = None) -> tuple[int, int]:
         """Find the end: before the first entry that is empty or (with ``limit``) whose record lies at or
-        after ``limit``.
+        after ``limit``. A filler has no position, and counts as the entry before it;
+        nothing is before a limit of 0.
 
-        Returns the end offset and where the record of the last entry ends in the log (0 without one). The
-        search is a bisection, which is correct when everything before the limit is intact, as a checkpoint
-        guarantees. With ``log_end``, after which no record ends, the entries around the end are checked.
+        Returns the end offset and where the record of the last entry ends in the log (0 without one, or when it is
+        a filler). The search is a bisection, which is correct when everything before the limit is intact, as a
+        checkpoint guarantees. With ``log_end``, after which no record ends, the entries around the end are checked.
         """
-        files = self._table.files
+        found: tuple[int, int] | None = None
+        """A file, and its entries before the end."""
         for start in reversed(self.file_starts):
-            fd = files.open(self._path(start))
+            fd = self._table.files.open(self._path(start))
             try:
-                if (length := files.length(fd)) != self._file_bytes:
-                    # A new file gets its length after its name, so a crash in between is not damage.
-                    if (0 < length < self._file_bytes) or (not length and limit is None):
-                        text = f"a file of it has {length} bytes instead of {self._file_bytes}"
-                        self.doubt((start + length) // self._entry_bytes, "queue.file-length", text)
-                    if length < self._file_bytes:
-                        files.set_length(fd, self._file_bytes)
-                count = self._count_entries(fd, limit)
-                if count or start == self.file_starts[0]:
-                    end = 0
-                    if count:
-                        position, size, _ = self._read_entry(fd, count - 1)
-                        end = 0 if size == FILLER_SIZE else position + size
-                        if log_end is not None:
-                            self._check_end(fd, start // self._entry_bytes, count, log_end)
-                    return start // self._entry_bytes + count, end
+                self._repair_length(fd, start, limit)
+                count, used = self._count_entries(fd, limit)
+                if not count:
+                    found = None
+                elif found is None or count * self._entry_bytes < self._file_bytes:
+                    found = start, count
+                if used and found == (start, count):
+                    return self._end_in(fd, start, count, log_end)
+                if used:
+                    break
             finally:
-                files.close(fd)
-        return 0, 0
+                self._table.files.close(fd)
+        if found is None:
+            return self.first_file_offset if self.file_starts else 0, 0
+        fd = self._table.files.open_read(self._path(found[0]))
+        try:
+            return self._end_in(fd, *found, log_end)
+        finally:
+            self._table.files.close(fd)
+
+    def _repair_length(self, fd: int, start: int, limit: int | None) -> None:
+        length = self._table.files.length(fd)
+        # A new file gets its length after its name, so a crash in between is not damage.
+        if (0 < length < self._file_bytes) or (not length and limit is None):
+            text = f"a file of it has {length} bytes instead of {self._file_bytes}"
+            self.doubt((start + length) // self._entry_bytes, "queue.file-length", text)
+        if length < self._file_bytes:
+            self._table.files.set_length(fd, self._file_bytes)
+
+    def _end_in(self, fd: int, start: int, count: int, log_end: int | None) -> tuple[int, int]:
+        """What ``locate_end`` returns, when the end is after ``count`` entries of this file."""
+        position, size, _ = self._read_entry(fd, count - 1)
+        if log_end is not None:
+            self._check_end(fd, start // self._entry_bytes, count, log_end)
+        return start // self._entry_bytes + count, 0 if size == FILLER_SIZE else position + size
 
     def check_files(self, min_position: int) -> None:
         """Check by names and lengths that no file of a queue is missing, given that its log begins at
@@ -513,18 +531,41 @@ class ConsumeQueue:
         finally:
             self._table.files.close(fd)
 
-    def _count_entries(self, fd: int, limit: int | None) -> int:
-        low, high = 0, self._file_bytes // self._entry_bytes
+    def _count_entries(self, fd: int, limit: int | None) -> tuple[int, int]:
+        """How many entries of a file lie before its end, and how many of them up to the last one that is no filler.
+
+        The bisection takes fillers for entries before the end. If one of those behind has misled it, the entry before
+        that tells so, and the end is further to the front."""
+        high = self._file_bytes // self._entry_bytes
+        while True:
+            count = self._first_behind(fd, high, limit)
+            used = self._used_before(fd, count)
+            if not used or not self._is_behind(fd, used - 1, limit):
+                return count, used
+            high = used - 1
+
+    def _first_behind(self, fd: int, high: int, limit: int | None) -> int:
+        low = 0
         while low < high:
             middle = (low + high) // 2
             if self._is_behind(fd, middle, limit):
                 high = middle
             else:
                 low = middle + 1
-        # A filler among the entries after the limit may have misled the search.
-        while low and self._is_behind(fd, low - 1, limit):
-            low -= 1
         return low
+
+    def _used_before(self, fd: int, end: int) -> int:
+        """``end`` without the fillers before it."""
+        count = 1
+        while end:
+            low = max(0, end - count)
+            data = self._table.files.read_at(fd, (end - low) * self._entry_bytes, low * self._entry_bytes)
+            rows = np.frombuffer(data.ljust((end - low) * self._entry_bytes, b"\0"), self._table.dtype)
+            others = np.flatnonzero(rows["size"] != FILLER_SIZE)
+            if len(others):
+                return low + int(others[-1]) + 1
+            end, count = low, 1024
+        return 0
 
     def _is_behind(self, fd: int, index: int, limit: int | None) -> bool:
         position, size, _ = self._read_entry(fd, index)
@@ -724,10 +765,8 @@ class ConsumeQueue:
         for start in self.file_starts:
             fd = self._table.files.open_read(self._path(start))
             try:
-                count = used = self._count_entries(fd, None)
-                while count and self._read_entry(fd, count - 1)[1] == FILLER_SIZE:
-                    count -= 1
-                if (start and not used) or (count and self._read_entry(fd, count - 1)[0] < position):
+                count, used = self._count_entries(fd, None)
+                if (start and not count) or (used and self._read_entry(fd, used - 1)[0] < position):
                     found.append(start)
             finally:
                 self._table.files.close(fd)

@@ -1,0 +1,80 @@
+"""Where a ConsumeQueue ends, when some of its entries are fillers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue
+from mqspark.store.queue.queuetable import QueueTable
+from tests.support.store_tools import QuickFiles
+
+FILE_ENTRIES = 8
+RECORD_BYTES = 100
+FILLED = -1
+"""A filler, among the positions of records."""
+
+
+def queue_of(root: Path, positions: list[int], first: int = 0) -> ConsumeQueue:
+    """A queue whose entries from ``first`` on have these positions, as a start finds it."""
+    table = QueueTable(root, QuickFiles(), file_bytes=FILE_ENTRIES * ENTRY_BYTES, max_mapped=4)
+    table.load()
+    queue = table.create("T", 0)
+    queue.set_end(first)
+    for position in positions:
+        queue.reserve(1)
+        queue.settle(FILLER if position == FILLED else ENTRY.pack(position, RECORD_BYTES, 0))
+    table.maps.clear()
+    found = QueueTable(root, QuickFiles(), file_bytes=FILE_ENTRIES * ENTRY_BYTES, max_mapped=4)
+    found.load()
+    return found.queues["T", 0]
+
+
+def expected(positions: list[int], first: int, limit: int | None) -> tuple[int, int]:
+    """By looking at each of them."""
+    end, last = first, 0
+    for position in positions:
+        if position != FILLED and limit is not None and position >= limit:
+            break
+        end, last = end + 1, 0 if position == FILLED else position + RECORD_BYTES
+    return end, last
+
+
+def drawn(chance: random.Random) -> list[int]:
+    """Runs of fillers among records, some of them longer than a file."""
+    positions: list[int] = []
+    position = 0
+    while len(positions) < chance.choice((1, 7, 20, 40)):
+        if chance.random() < 0.3:
+            positions += [FILLED] * chance.choice(
+                (1, 2, FILE_ENTRIES - 1, FILE_ENTRIES, 2 * FILE_ENTRIES + 3)
+            )
+        positions.append(position)
+        position += RECORD_BYTES * chance.randint(1, 3)
+    return positions + [FILLED] * chance.choice((0, 0, 1, FILE_ENTRIES))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_end_is_before_the_first_record_behind_the_limit(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    positions, first = drawn(chance), chance.choice((0, 3, FILE_ENTRIES, 2 * FILE_ENTRIES + 5))
+    queue = queue_of(tmp_path, positions, first)
+    last = max(positions)
+    for limit in (None, *{chance.randint(1, last + RECORD_BYTES) for _ in range(12)}):
+        found = queue.locate_end(limit)
+        assert found == expected(positions, first, limit), f"limit {limit} of {positions}, from {first} on"
+
+
+def test_fillers_at_the_begin_of_a_file_do_not_hide_what_is_behind_in_the_file_before(tmp_path: Path) -> None:
+    positions = [0, 100, 200, 300, 400, 500, 600, 700, FILLED, FILLED, FILLED, 1100, 1200]
+    queue = queue_of(tmp_path, positions)
+    assert queue.locate_end(500) == (5, 500)
+    assert queue.locate_end(800) == (11, 0), "fillers count as the entry before them"
+
+
+def test_no_entry_behind_the_limit_stays_among_fillers(tmp_path: Path) -> None:
+    positions = [0, 100, 200, FILLED, 400, FILLED, 600, FILLED]
+    queue = queue_of(tmp_path, positions)
+    assert [queue.locate_end(limit)[0] for limit in (100, 200, 300, 500, 700)] == [1, 2, 4, 6, 8]
