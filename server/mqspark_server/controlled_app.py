@@ -421,11 +421,12 @@ class ControlledApp(BrokerApp):
         if parts is None or term is None or not isinstance(parts.core.replicas, ControlledReplicas):
             return
         wanted = parts.core.replicas.wanted_set()
-        if wanted is not None:
-            await self._talk(self._manager.alter(term, wanted))
-        elif term.holds and term.is_unsure:
-            await self._talk(self._manager.settle(term))
-        else:
+        if wanted is None and not (term.holds and term.is_unsure):
             return
-        log.info("the SyncStateSet is %s", sorted(term.sync_set))
-        self._replicated()
+        try:
+            await self._talk(
+                self._manager.settle(term) if wanted is None else self._manager.alter(term, wanted)
+            )
+            log.info("the SyncStateSet is %s", sorted(term.sync_set))
+        finally:
+            self._replicated()  # also after a refusal: members that were asked for may count no longer

@@ -3,11 +3,11 @@ certain (ReplicasManager, AutoSwitchHAService).
 
 The SyncStateSet is the set of replicas of which a controller may make any one the master, so a message is acknowledged
 only when all of them have it. A change that is asked for and not answered may be in force, or come into force later:
-both sets count, until the set has a newer epoch. A
-master that has not been answered by a controller for controllerHeartBeatTimeoutMills may have been replaced: it shows
-and acknowledges nothing more. Its lease begins when the heartbeat was sent, and the controller's time when it arrived;
-it is also shorter by a little, because the clocks of two machines do not run equally fast. It is checked against a
-monotonic clock each time, so it holds for a process that was frozen, too.
+both sets count, until the set has a newer epoch. A master that has not been answered by a controller for
+controllerHeartBeatTimeoutMills may have been replaced: it shows and acknowledges nothing more. Its lease begins when
+the heartbeat was sent, and the controller's time when it arrived; it is also shorter by a little, because the clocks of
+two machines do not run equally fast. It is checked against a monotonic clock each time, so it holds for a process that
+was frozen, too.
 
 Must not know connections or the log.
 """
