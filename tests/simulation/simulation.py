@@ -48,6 +48,8 @@ MOMENT_S = {"asks": 0.004}
 """How soon a fault begins that waits for a moment: before the request that it asks by is answered."""
 SOON_S = 0.05
 """The same for other moments."""
+GC_PASSES = 5
+"""At most: what is left would be frozen by the next run, and stay for ever."""
 SMALL_RANGE_MS = range(min(SMALL_STEPS_MS), max(SMALL_STEPS_MS) + 1)
 PIECE_BYTES, LOOKS = 2_000, 400
 ROLES = ("master", "slave-a", "slave-b")
@@ -333,7 +335,10 @@ def simulate(
     try:
         with patch("sys.unraisablehook", lambda _: None):  # killed coroutines do not end well
             result = _run(Simulation(seed, faults, users), bug)
-            gc.collect()  # frees what killed processes had mapped
+            # The first pass ends killed coroutines, the next one frees what they, and their processes, had.
+            for _ in range(GC_PASSES):
+                if not gc.collect():
+                    break
     finally:
         gc.unfreeze()
         if was_enabled:
