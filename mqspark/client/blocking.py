@@ -21,7 +21,7 @@ from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.blockingconnection import DEFAULT_TIMEOUT_MS, BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.tls import Tls, tls_context
-from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute
 from mqspark.config import parse_addresses
 from mqspark.errors import (
     BadRoute,
@@ -40,6 +40,7 @@ from mqspark.message import (
     MessageQueue,
     QueueOffset,
 )
+from mqspark.names import is_address
 from mqspark.protocol.bodies.admin_bodies import (
     MAX_QUEUES_ASKED,
     OffsetsOfQueues,
@@ -79,6 +80,7 @@ from mqspark.protocol.headers.cluster_headers import (
 from mqspark.protocol.headers.header import Header
 
 __all__ = [
+    "BUSY",
     "FIRST_CONTACT_MS",
     "BlockingClient",
     "meet",
@@ -97,8 +99,11 @@ _FIRST_REPORT_S = 3.0
 """The time after which retries are logged."""
 _REPORT_S = 10.0
 """The time between two log lines about one request."""
+_MOST_NAMES = 4_096
+"""Broker addresses whose names a client keeps."""
 T = TypeVar("T")
-_BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+"""Refusals that pass: of a broker with too much to do, or of a slave that was the master before."""
 
 
 class _Retries:
@@ -158,6 +163,8 @@ class BlockingClient:
         """Brokers that give the offset of one queue a request."""
         self._known_routes: dict[str, tuple[bytes, TopicRoute]] = {}
         """The answers to the last call of ``routes``."""
+        self._broker_names: dict[str, str] = {}
+        """Addresses in the routes of the last calls, to the names of their brokers."""
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -196,11 +203,13 @@ class BlockingClient:
     ) -> Command:
         """One repeatable request. Raises BrokerError for a code that is not in ``accept``."""
 
-        def once() -> Command:
+        def once(address: str) -> Command:
             connection = self.connection(address)
-            return connection.wait(connection.send(code, header, body), self._timeout_ms)
+            answer = connection.wait(connection.send(code, header, body), self._timeout_ms)
+            self._check(address, answer, accept)
+            return answer
 
-        return self._retried(address, once, accept)
+        return self._retrying(address, once)
 
     def request_all(
         self,
@@ -212,7 +221,7 @@ class BlockingClient:
     ) -> list[Command]:
         """One repeatable request per header, all in flight at once."""
 
-        def once() -> list[Command]:
+        def once(address: str) -> list[Command]:
             connection = self.connection(address)
             opaques = connection.send_all([(code, header) for header in headers])
             answers = [connection.wait(opaque, self._timeout_ms) for opaque in opaques]
@@ -222,30 +231,44 @@ class BlockingClient:
 
         return self._retrying(address, once)
 
-    def _retried(self, address: str, once: Callable[[], Command], accept: Sequence[int]) -> Command:
-        def checked() -> Command:
-            answer = once()
-            self._check(address, answer, accept)
-            return answer
-
-        return self._retrying(address, checked)
-
     def _check(self, address: str, answer: Command, accept: Sequence[int]) -> None:
         if answer.code not in accept:
             raise BrokerError(answer.code, answer.remark, address=address)
 
-    def _retrying(self, address: str, once: Callable[[], T]) -> T:
+    def _retrying(self, address: str, once: Callable[[str], T]) -> T:
+        """The outcome of ``once`` at this address, or at the one of the broker's new master."""
         retries = _Retries(self._retry_ms, self._sleep)
         while True:
             try:
-                return once()
+                return once(address)
             except (ConnectionLost, RequestTimeout) as error:
                 self.forget(address)
                 retries.pause(error)
             except BrokerError as error:
-                if error.code not in _BUSY:
+                if error.code not in BUSY:
                     raise
                 retries.pause(error)
+            address = self._successor(address)
+
+    def _successor(self, address: str) -> str:
+        """Where the master is now of the broker that a route had at ``address``; ``address`` if nobody knows."""
+        name = self._broker_names.get(address)
+        master = self.master_of(name) if name is not None else None
+        if name is None or master is None:
+            return address
+        self._broker_names[master] = name
+        return master
+
+    def master_of(self, broker_name: str) -> str | None:
+        """The address of the master of this name, asked once; None if no name server knows it or none answers."""
+        with self.without_retries():
+            try:
+                answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+                data = decode_body(ClusterInfo, answer.body).broker_addr_table.get(broker_name)
+            except (ClientError, ProtocolError):
+                return None  # whoever asks goes on at the address that it has
+        address = data.broker_addrs.get(MASTER_ID) if data is not None else None
+        return address if address is not None and is_address(address) else None
 
     def bridged(self, look_up: Callable[[], T]) -> T:
         """The outcome of ``look_up`` for a topic that is known to exist: name servers forget its route while all
@@ -306,7 +329,7 @@ class BlockingClient:
     ) -> list[Command]:
         """Ask name servers in turn until one answers; that one stays first. All requests are in flight at once."""
 
-        def once() -> list[Command]:
+        def once(_: str) -> list[Command]:
             failure: ClientError | None = None
             for address in list(self._nameservers):
                 try:
@@ -371,7 +394,14 @@ class BlockingClient:
         answer = self._route_answer(topic)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(topic, answer.remark)
-        return _route_of(topic, answer.body)
+        return self._learned(_route_of(topic, answer.body))
+
+    def _learned(self, route: TopicRoute) -> TopicRoute:
+        if len(self._broker_names) > _MOST_NAMES:
+            self._broker_names.clear()
+        for name, addresses in route.brokers.items():
+            self._broker_names.update(dict.fromkeys(addresses.values(), name))
+        return route
 
     def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
         """The routes of many topics; those that have none are left out. A route that has not changed since the last
@@ -389,7 +419,7 @@ class BlockingClient:
                     body = bytes(answer.body)
                     before = known.get(name)
                     if before is None or before[0] != body:
-                        before = body, _route_of(name, body)
+                        before = body, self._learned(_route_of(name, body))
                     self._known_routes[name] = before
         return {name: route for name, (_, route) in self._known_routes.items()}
 
@@ -398,11 +428,11 @@ class BlockingClient:
         NoRoute."""
         answer = self._route_answer(topic)
         if answer.code == ResponseCode.SUCCESS:
-            return _route_of(topic, answer.body)
+            return self._learned(_route_of(topic, answer.body))
         template = self._route_answer(DEFAULT_TOPIC)
         if template.code != ResponseCode.SUCCESS:
             raise NoRoute(topic, answer.remark)
-        return _route_of(topic, template.body, max_queues=default_queues)
+        return self._learned(_route_of(topic, template.body, max_queues=default_queues))
 
     def _route_answer(self, topic: str) -> Command:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mqspark.errors import MQError
+from mqspark.errors import ConnectionLost, MQError
 from mqspark.message import Message, MessageQueue
 from mqspark.store.disk.trusted import prove
 from pyspark_pymq.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
@@ -25,6 +25,7 @@ from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading import range_fetch as fetch
 from pyspark_pymq.reading.range_fetch import read_task
 from tests.support.dev import DevCluster
+from tests.support.processes import free_port
 
 COLUMNS = ("partition", "offset", "value", "key", "tags", "msgId", "timestamp")
 
@@ -133,6 +134,15 @@ def test_only_the_brokers_own_directory_is_trusted(store: DevCluster, no_maps: N
     ):
         assert fetch.local_store(changed) is None
         assert table(task(store, places={"dev": changed})).num_rows == 3000
+
+
+def test_pulls_go_on_at_the_new_master(store: DevCluster) -> None:
+    """The task was planned before the master changed: nobody listens at its address any more."""
+    gone = BrokerPlace(f"127.0.0.1:{free_port()}")
+    work = task(store, places={"dev": gone}, nameserver=store.nameserver)
+    assert table(work).num_rows == 3000
+    with pytest.raises(ConnectionLost):
+        table(replace(work, nameserver="", retry_timeout_ms=300))
 
 
 def test_a_segment_that_is_gone_is_pulled(store: DevCluster, tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ class ReadTask:
     logic: Mapping[MessageQueue, LogicPlace] = field(default_factory=dict)
     """Of static topics, whose ranges are those of physical queues: what the rows show instead."""
     has_spans: bool = False
+    nameserver: str = ""
+    """Who knows where the master of a broker is now; without one a task pulls from ``places`` alone."""
 
 
 def plan_tasks(

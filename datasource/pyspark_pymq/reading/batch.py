@@ -77,6 +77,7 @@ def partitions_of(
                 signing=options.signing,
                 logic=cluster.logic_places(each.queue for each in task),
                 has_spans=options.has_spans,
+                nameserver=options.nameserver,
             )
         )
         for task in tasks

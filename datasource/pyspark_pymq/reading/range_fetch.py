@@ -17,13 +17,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from mqspark.client.blocking import pull_header
+from mqspark.client.blocking import BUSY, BlockingClient, pull_header
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, RequestTimeout, StoreError
@@ -392,7 +393,9 @@ def _pull_bodies(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[A
         before = puller.position
         try:
             yield from puller.bodies()
-        except (ConnectionLost, RequestTimeout) as error:
+        except (ConnectionLost, RequestTimeout, BrokerError) as error:
+            if isinstance(error, BrokerError) and error.code not in BUSY:
+                raise
             now = time.monotonic()
             if puller.position > before or failing_since is None:
                 failing_since = now
@@ -403,8 +406,16 @@ def _pull_bodies(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[A
             if now - reported_at >= _REPORT_S:
                 reported_at = now
                 log.warning("%s; pulling again, for %.0f s more (retryTimeout)", error, left_s)
-            puller.reset()
+            puller.reset(_master_of(task, wanted.queue.broker_name))
             time.sleep(min(_PAUSE_S, left_s))
+
+
+def _master_of(task: ReadTask, broker_name: str) -> str | None:
+    """The address of the master after a failover; None if no name server knows one."""
+    if not task.nameserver:
+        return None
+    with closing(BlockingClient(task.nameserver, credentials=task.signing.credentials())) as client:
+        return client.master_of(broker_name)
 
 
 class _Puller:
@@ -428,12 +439,14 @@ class _Puller:
         """Size of the last answer, and of the largest."""
         self._empty = 0
 
-    def reset(self) -> None:
+    def reset(self, address: str | None) -> None:
+        """Begin again after a failure, at this address if it is given."""
         self._in_flight.clear()
         self._asked = self.position
         stale = open_connections.pop((os.getpid(), self._address, self._credentials), None)
         if stale is not None:
             stale.close()
+        self._address = address or self._address
 
     def bodies(self) -> Iterator[Any]:
         connection = _connection(self._address, self._credentials)
