@@ -18,6 +18,7 @@ docs/extensions.md has an example of each.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -42,6 +43,7 @@ __all__ = [
     "SendHook",
     "SendOutcome",
     "StoreObserver",
+    "TransactionDecision",
     "TransactionListener",
 ]
 
@@ -176,20 +178,28 @@ class OpenTransaction:
     """How many checks were sent before."""
 
 
+class TransactionDecision(enum.Enum):
+    """How a listener ends a transaction."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
 @runtime_checkable
 class TransactionListener(Protocol):
-    """Sees what becomes of transactions (AbstractTransactionalMessageCheckListener, TransactionalMessageService). A
-    broker may have several; all of them are called."""
+    """Sees what becomes of transactions, and may decide them (AbstractTransactionalMessageCheckListener,
+    TransactionalMessageService). A broker may have several; all of them are called."""
 
-    def on_check(self, transaction: OpenTransaction, /) -> bool:
-        """Called when it is time to ask a producer about a transaction (resolveHalfMsg). False: nobody is asked,
-        because the listener sees to it that somebody ends the transaction. The check counts all the same. An error is
-        ignored: the producer is asked."""
+    def on_check(self, transaction: OpenTransaction, /) -> bool | TransactionDecision:
+        """Called when it is time to ask a producer about a transaction (resolveHalfMsg). A decision ends the
+        transaction, as a producer's would; the first listener that has one decides. False: nobody is asked, because
+        the listener sees to it that somebody ends the transaction. The check counts all the same. An error is
+        ignored: the producer is asked. It is called again when the disk did not take the outcome."""
         return True
 
     def on_end(self, transaction: OpenTransaction, is_committed: bool, /) -> None:
-        """Called when a producer's decision has been carried out in memory, before it is answered. An error is
-        ignored."""
+        """Called when the decision of a producer or listener has been carried out in memory, before it is answered. An
+        error is ignored."""
 
     def on_discard(self, transaction: OpenTransaction, /) -> None:
         """Called when a transaction is given up and its message is moved to TRANS_CHECK_MAX_TIME_TOPIC

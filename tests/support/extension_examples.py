@@ -24,6 +24,7 @@ from mqspark.extensions import (
     SendHook,
     SendOutcome,
     StoreObserver,
+    TransactionDecision,
     TransactionListener,
 )
 
@@ -69,15 +70,18 @@ class Deliveries(ConsumeHook):
 
 
 class Undecided(TransactionListener):
-    """Asks no producer about transactions of the group Payments, and keeps what was given up."""
+    """Asks nobody about transactions of the group Payments, decides those of Stock, keeps what was given up."""
 
     def __init__(self) -> None:
         self.due: list[str] = []
         self.ended: list[tuple[str, bool]] = []
         self.given_up: list[bytes] = []
 
-    def on_check(self, transaction: OpenTransaction) -> bool:
+    def on_check(self, transaction: OpenTransaction) -> bool | TransactionDecision:
         self.due.append(transaction.transaction_id)
+        if transaction.group == "Stock":
+            in_stock = transaction.properties.get("left", "0") != "0"
+            return TransactionDecision.COMMIT if in_stock else TransactionDecision.ROLLBACK
         return transaction.group != "Payments"
 
     def on_end(self, transaction: OpenTransaction, is_committed: bool) -> None:

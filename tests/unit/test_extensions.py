@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from mqspark.auth.authority import Authority
-from mqspark.errors import ConfigError
+from mqspark.broker.state.writer import Draft, StoredPosition
+from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.extensions import (
     Arrival,
     AuthenticationProvider,
@@ -146,6 +147,52 @@ def test_a_transaction_listener_sees_checks_ends_and_what_is_given_up(tmp_path: 
     assert not kit.checks(payments)
     kit.run(180_000)
     assert b"pay" in listener.given_up
+    kit.close()
+
+
+@pytest.mark.parametrize("also_kept", [False, True])
+def test_a_transaction_listener_decides(tmp_path: Path, also_kept: bool) -> None:
+    listener = Undecided()
+    kit = Kit(tmp_path, extensions=having(listener), transaction_check_max=2)
+    kit.producer.ask(SEND, send_ext(), b"so that the topic exists")
+    stock = kit.live_producer("c2", "Stock")
+    if also_kept:  # a round passes it
+        kit.prepare("U0", b"later", properties={"PGROUP": "Stock", "CHECK_IMMUNITY_TIME_IN_SECONDS": "1000"})
+    some = kit.prepare("U1", b"some", properties={"PGROUP": "Stock", "left": "3"})
+    none = kit.prepare("U2", b"none", properties={"PGROUP": "Stock", "left": "0"})
+    kit.run(40_000)
+    assert listener.due == ["U1", "U2"]
+    assert listener.ended == [("U1", True), ("U2", False)]
+    assert not kit.checks(stock)
+    assert [message.body for message in kit.messages()] == [b"so that the topic exists", b"some"]
+    assert kit.broker.transactions.open_count == also_kept
+    for ext in (some, none):  # the producer comes too late
+        assert kit.end({**ext, "producerGroup": "Stock"}, COMMIT).code == 0
+    kit.run(10_000)
+    kit.close()
+    kit = Kit(tmp_path, extensions=having(listener), transaction_check_max=2)
+    kit.run(80_000)
+    assert len(kit.messages()) == 2
+    assert listener.due == ["U1", "U2"]
+    kit.close()
+
+
+def test_a_decision_that_cannot_be_carried_out_is_the_producers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(draft: Draft) -> StoredPosition:
+        raise InvalidMessage(draft.topic, field="topic")
+
+    listener = Undecided()
+    kit = Kit(tmp_path, extensions=having(listener), transaction_check_max=2)
+    kit.producer.ask(SEND, send_ext(), b"so that the topic exists")
+    stock = kit.live_producer("c2", "Stock")
+    kit.prepare("U1", b"some", properties={"PGROUP": "Stock", "left": "3"})
+    monkeypatch.setattr(kit.broker.state.writer, "put", refuse)
+    kit.run(40_000)
+    assert listener.due == ["U1"]
+    assert listener.ended == []
+    assert len(kit.checks(stock)) == 1
     kit.close()
 
 

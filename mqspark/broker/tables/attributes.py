@@ -27,6 +27,9 @@ _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE"
 """Attributes that only a new topic may be given, with their values; the first is the default."""
 
 
+_NEVER_COMPACTED = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
+
+
 def attribute_changes(text: str | None) -> dict[str, str | None]:
     """``+a=1,-b`` (AttributeParser)."""
     changes: dict[str, str | None] = {}
@@ -68,6 +71,11 @@ def changed_attributes(old: dict[str, str] | None, changes: dict[str, str | None
             attributes.pop(name, None)
         else:
             attributes[name] = value
+    if old is None and attributes.items() >= _NEVER_COMPACTED.items():
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            "a topic with queue.type=BatchCQ is not compacted: a record has many messages and one key",
+        )
     return attributes
 
 

@@ -38,7 +38,7 @@ from mqspark.broker.transaction.halfmessages import (
 )
 from mqspark.broker.transaction.openhalves import GROUP, recover
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
-from mqspark.extensions import OpenTransaction, TransactionListener
+from mqspark.extensions import OpenTransaction, TransactionDecision, TransactionListener
 from mqspark.logs import sparing
 from mqspark.message import (
     TAGS,
@@ -178,16 +178,11 @@ class TransactionService:
         current = self._current(half)
         if current is None:
             return ok(command)
-        events = self._state.stats.events(half.real_topic)
         if decision == TRANSACTION_ROLLBACK_TYPE:
-            self._decide(half.identity, current)
-            events.rolled_back()
-            self._tell_ended(half, is_committed=False)
+            self._end(half, current, is_committed=False)
             return ok(command)
         stored = self._commit_batch(half, current) if half.is_batch else self._commit(half, session)
-        self._decide(half.identity, current)
-        events.committed((self._state.clock.now_ms() - half.parts.born_timestamp_ms) // 1000)
-        self._tell_ended(half, is_committed=True)
+        self._end(half, current, is_committed=True)
         if not command.is_oneway:
             self._acks.other(command.code)
             self._acks.waiting.append((stored.end_offset, session, ok(command)))
@@ -263,16 +258,39 @@ class TransactionService:
         except _STORE_ERRORS as error:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
 
-    # --- listeners ---
-
-    def _tell_ended(self, half: Half, *, is_committed: bool) -> None:
+    def _end(self, half: Half, current: int, *, is_committed: bool) -> None:
+        """A decision was carried out: a commit is stored. ``current``: the copy that counts."""
+        self._decide(half.identity, current)
+        events = self._state.stats.events(half.real_topic)
+        if is_committed:
+            events.committed((self._state.clock.now_ms() - half.parts.born_timestamp_ms) // 1000)
+        else:
+            events.rolled_back()
         for each in self.listeners:
             each.tell(each.hooks.on_end, _shown(half), is_committed)
 
-    def _should_ask(self, half: Half) -> bool:
-        """Whether a producer is to be asked, unless a listener sees to the transaction itself."""
+    # --- listeners ---
+
+    def _ask_listeners(self, half: Half) -> bool | TransactionDecision:
+        """The first decision; otherwise whether a producer is to be asked."""
         answers = [each.tell(each.hooks.on_check, _shown(half)) for each in self.listeners]
-        return not any(answer is False for answer in answers)
+        decisions = (answer for answer in answers if isinstance(answer, TransactionDecision))
+        return next(decisions, all(answer is not False for answer in answers))
+
+    def _is_ended(self, half: Half, decision: TransactionDecision) -> bool:
+        """Carry out what a listener has decided. Returns False for a message that cannot be stored where it should go.
+        Raises StoreReadOnly, NotNow."""
+        if decision is TransactionDecision.COMMIT:
+            draft = half.committed()
+            try:
+                if draft is None:
+                    raise InvalidMessage("it names no real topic and queue", field="properties")
+                self._state.writer.put(draft)
+            except (InvalidMessage, MessageTooLarge, Refusal) as error:
+                _log.error("transaction %s cannot be committed as a listener says: %s", half.unique_id, error)
+                return False
+        self._end(half, half.offset, is_committed=decision is TransactionDecision.COMMIT)
+        return True
 
     # --- batches ---
 
@@ -479,6 +497,11 @@ class TransactionService:
             self._give_up(half)
             return True
         is_check = verdict is HalfDecision.CHECK
+        should_ask = self._ask_listeners(half) if is_check else False
+        if isinstance(should_ask, TransactionDecision):
+            if self._is_ended(half, should_ask):
+                return True
+            should_ask = True
         properties = half.checked_properties() if is_check else half.immune_properties()
         try:
             stored = self._put_copy(half.parts, TRANS_HALF_TOPIC, properties)
@@ -487,7 +510,7 @@ class TransactionService:
             self._give_up(half)
             return True
         self._remember(half.identity, stored.queue_offset)
-        if is_check and self._should_ask(half):
+        if should_ask:
             self._prepare_check(half, properties, stored)
         return True
 
