@@ -50,7 +50,7 @@ async def test_a_group_that_has_only_consumers(mq_broker: Broker, mq_topic: str)
         with consumer:
             broker = mq_broker.apps[0].parts.core
             assert broker is not None
-            groups = broker.tables.subscriptions
+            groups = broker.state.subscriptions
             await eventually_async(
                 lambda: "idle" in groups.wrapper().subscription_group_table, "the group is known"
             )

@@ -195,7 +195,7 @@ def test_one_user_makes_so_many_groups_over_whatever_connections(tmp_path: Path)
         assert pulled(mallory, "m0-0"), "what is there is used on"
         assert pulled(bob, "b"), "others make their own"
         assert pulled(guarded.root, "operators")
-        assert bench.broker.tables.subscriptions.ledger.refused == 3
+        assert bench.broker.state.subscriptions.ledger.refused == 3
     finally:
         bench.close()
 

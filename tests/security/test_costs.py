@@ -264,7 +264,7 @@ PARKED = 2_000
 
 def parked(bench: Bench, **more: str) -> Peer:
     """A peer whose pulls wait for the first message of T."""
-    bench.broker.tables.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
+    bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
     peer = bench.peer()
     for _ in range(PARKED):
         peer.give(RequestCode.PULL_MESSAGE, pull_ext("T", **{"sysFlag": "6", **more}))
@@ -343,7 +343,7 @@ def test_members_that_join_over_one_connection_are_told_once_a_turn(tmp_path: Pa
 
 def parked_pops(bench: Bench, groups: int, **more: str) -> list[Peer]:
     """One of each group, by a connection of its own."""
-    bench.broker.tables.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
+    bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
     peers = [bench.peer() for _ in range(groups)]
     for number, peer in enumerate(peers):
         peer.give(
@@ -492,7 +492,7 @@ def test_changes_during_the_rest_after_a_long_save_are_saved_together(
     bench = Bench(tmp_path)
 
     def change(number: int) -> None:
-        bench.broker.tables.topics.put(TopicConfig(topic_name=f"T{number}", perm=6))
+        bench.broker.state.topics.put(TopicConfig(topic_name=f"T{number}", perm=6))
 
     def save() -> int:
         jobs = bench.broker.jobs()

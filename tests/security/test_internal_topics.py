@@ -70,7 +70,7 @@ def make_decisions(bench: Bench, **more: str) -> None:
 @pytest.mark.parametrize("topic", OWN)
 def test_nothing_that_a_client_sends_gets_into_a_topic_of_the_broker(bench: Bench, topic: str) -> None:
     peer = bench.peer()
-    end, topics = bench.store.max_physical_offset, set(bench.broker.tables.topics.names())
+    end, topics = bench.store.max_physical_offset, set(bench.broker.state.topics.names())
     codes = [
         peer.ask(SEND, send_ext(topic), b"x").code,
         peer.ask(SEND, send_ext(topic, 0, "DELAY\x013\x02"), b"x").code,
@@ -84,14 +84,14 @@ def test_nothing_that_a_client_sends_gets_into_a_topic_of_the_broker(bench: Benc
     recalled = peer.ask(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
     assert recalled.code in (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
     assert bench.store.max_physical_offset == end
-    assert set(bench.broker.tables.topics.names()) == topics
+    assert set(bench.broker.state.topics.names()) == topics
 
 
 @pytest.mark.parametrize(
     "topic", [TRACE_TOPIC, "rmq_sys_TRACE_DATA_cn", BENCHMARK_TOPIC, "C_REPLY_TOPIC", "%RETRY%CG", "%DLQ%CG"]
 )
 def test_what_rocketmq_clients_send_to_they_may(bench: Bench, topic: str) -> None:
-    bench.broker.tables.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     assert bench.peer().ask(SEND, send_ext(topic), b"x").code == 0
 
 
@@ -259,7 +259,7 @@ def test_how_far_the_broker_is_only_it_says(bench: Bench) -> None:
     put(bench, "a")
     assert len(pop(bench, bench.peer())) == 1
     offsets, peer = bench.broker.state.offsets, bench.peer()
-    bench.broker.tables.subscriptions.put(SubscriptionGroupConfig(group_name=REVIVE_GROUP))
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name=REVIVE_GROUP))
     update = {"consumerGroup": REVIVE_GROUP, "topic": REVIVE, "commitOffset": "1000000"}
     for queue_id in range(8):
         answer = peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**update, "queueId": str(queue_id)})

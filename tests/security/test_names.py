@@ -150,11 +150,11 @@ def test_a_refusal_has_the_code_of_its_request_and_a_short_remark(
 def test_a_send_makes_no_topic_of_what_is_no_name(tmp_path: Path, code: RequestCode, name: str) -> None:
     """The one request whose handler checks by itself."""
     bench = Bench(tmp_path, store_settings={"enable_lmq": True, "enable_multi_dispatch": True})
-    before = set(bench.broker.tables.topics.names())
+    before = set(bench.broker.state.topics.names())
     answer = bench.peer().ask(code, send_ext(name), b"x")
     assert answer.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
     assert len(answer.remark or "") < 200
-    assert set(bench.broker.tables.topics.names()) == before
+    assert set(bench.broker.state.topics.names()) == before
     bench.close()
 
 
@@ -280,7 +280,7 @@ def test_rows_of_files_that_nothing_may_be_called_are_left_out(
     bench = Bench(tmp_path)
     peer = bench.peer()
     peer.ask(SEND, send_ext("T"), b"x")
-    bench.broker.tables.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     peer.ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "1"},

@@ -69,7 +69,7 @@ def names(prefix: str, count: int) -> tuple[str, ...]:
 
 
 def groups_of(bench: Bench) -> int:
-    return len(bench.broker.tables.subscriptions.names())
+    return len(bench.broker.state.subscriptions.names())
 
 
 # --- what may be made ---
@@ -99,7 +99,7 @@ def test_a_heartbeat_makes_a_thousand_groups_and_the_next_one_more(bench: Callab
         assert groups_of(one) == before + made
     assert peer.ask(RequestCode.HEART_BEAT, {}, body).code == 0
     assert groups_of(one) == before + 2_500
-    assert one.broker.tables.subscriptions.ledger.refused > 0
+    assert one.broker.state.subscriptions.ledger.refused > 0
 
 
 def test_what_is_refused_does_not_cost_the_other_groups_of_a_heartbeat(bench: Callable[..., Bench]) -> None:
@@ -149,7 +149,7 @@ def test_groups_of_a_broker_have_an_end(bench: Callable[..., Bench]) -> None:
     assert refused.code == ResponseCode.SYSTEM_BUSY
     known = SubscriptionGroupConfig(group_name="h1", retry_max_times=3)
     peer.give(code, {}, encode_body(known))
-    assert one.broker.tables.subscriptions.configured("h1") == known
+    assert one.broker.state.subscriptions.configured("h1") == known
     assert groups_of(one) == 30
 
 
@@ -159,7 +159,7 @@ def test_topics_of_a_broker_have_an_end(bench: Callable[..., Bench]) -> None:
     codes = [peer.ask(SEND, send_ext(topic=f"t{n}"), b"x").code for n in range(100)]
     made = codes.count(0)
     assert codes == [0] * made + [ResponseCode.SYSTEM_BUSY] * (100 - made)
-    topics = one.broker.tables.topics
+    topics = one.broker.state.topics
     assert len(topics) == 60
     body = encode_body(CreateTopicListRequestBody([TopicConfig(topic_name="by-an-operator")]))
     answer = peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)

@@ -257,7 +257,7 @@ def test_a_broker_gives_out_the_queues_of_a_large_topic_in_no_time(tmp_path: Pat
     bench = Bench(tmp_path)
     peer = bench.peer()
     topic = TopicConfig(topic_name="T", read_queue_nums=MAX_QUEUES, write_queue_nums=MAX_QUEUES)
-    bench.broker.tables.topics.put(topic)
+    bench.broker.state.topics.put(topic)
     heartbeat = HeartbeatData(client_id="c", consumer_data_set=[ConsumerData("g")])
     assert peer.ask(RequestCode.HEART_BEAT, {}, encode_body(heartbeat)).code == 0
     question = QueryAssignmentRequestBody("T", "g", "c", "AVG", "CLUSTERING")

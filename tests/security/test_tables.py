@@ -304,7 +304,7 @@ def test_a_full_table_refuses_what_is_new_and_keeps_what_it_has(
     assert peer.ask(Code.PULL_MESSAGE, pull_ext()).code == ResponseCode.PULL_NOT_FOUND
     if attack.table in ("offsets", "requestModes"):
         for number in range(800):
-            assert bench.broker.tables.subscriptions.find(f"G{number}", peer.session) is not None
+            assert bench.broker.state.subscriptions.find(f"G{number}", peer.session) is not None
     ledger = table(bench.broker.tables, attack.table)
     setattr(bench.config, attack.setting, ledger.bytes + BOUND)
     first_request = attack.request(0)

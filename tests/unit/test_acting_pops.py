@@ -224,7 +224,7 @@ def live(other: Bench, of: Bench | None, ms: int) -> list[str]:
 
 
 def retried(bench: Bench) -> list[bytes]:
-    names = [topic.name for topic in bench.broker.tables.topics if topic.name.startswith("%RETRY%CG")]
+    names = [topic.name for topic in bench.broker.state.topics if topic.name.startswith("%RETRY%CG")]
     return [record.body for name in names for record in bench.records(name)]
 
 
@@ -380,9 +380,9 @@ def test_a_deleted_group_gets_nothing_from_elsewhere(pair: Pair, other: Bench) -
     pair.lose_master()
     other.clock.wall_ms = pair.slave.clock.wall_ms
     assert escaped(other, check_point(other, c="Gone"), "ck", other.clock.now_ms() + 9_000) == 0
-    other.broker.tables.subscriptions.remove("Gone")
+    other.broker.state.subscriptions.remove("Gone")
     assert live(other, pair.slave, 20_000) == []
-    assert other.broker.tables.topics.get("%RETRY%Gone_T") is None
+    assert other.broker.state.topics.get("%RETRY%Gone_T") is None
 
 
 def test_a_message_that_is_there_no_longer_is_given_up(other: Bench) -> None:

@@ -115,7 +115,7 @@ def test_groups_take_no_other_attributes(bench: Bench) -> None:
     config = SubscriptionGroupConfig(group_name="CG", attributes={name: "1"})
     answer = peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
-    assert "CG" not in bench.broker.tables.subscriptions
+    assert "CG" not in bench.broker.state.subscriptions
     config.attributes = {f"-{name[1:]}": ""}
     answer = peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
     remark = f"only add attribute is supported while creating topic. key: {name[1:]}"

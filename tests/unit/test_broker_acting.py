@@ -430,7 +430,7 @@ def test_messages_that_a_dead_master_handed_out_come_back_elsewhere(pair: Pair) 
         assert message.reconsume_times == 1
     master = pair.return_master()
     master.run_for(15_000)
-    retries = [topic.name for topic in master.broker.tables.topics if topic.name.startswith("%RETRY%CG_")]
+    retries = [topic.name for topic in master.broker.state.topics if topic.name.startswith("%RETRY%CG_")]
     assert not any(master.records(name) for name in retries)
 
 

@@ -42,15 +42,15 @@ def test_create_change_and_delete_a_topic(bench: Bench) -> None:
         "topicSysFlag": 0,
         "writeQueueNums": 3,
     }
-    version = bench.broker.tables.topics.data_version
+    version = bench.broker.state.topics.data_version
     assert create(peer, "New") == 0  # equal: no change
-    assert bench.broker.tables.topics.data_version == version
+    assert bench.broker.state.topics.data_version == version
     assert create(peer, "New", writeQueueNums="5") == 0
-    assert bench.broker.tables.topics.data_version.counter == version.counter + 1
+    assert bench.broker.state.topics.data_version.counter == version.counter + 1
     assert peer.ask(SEND, send_ext("New", 4), b"x").code == 0
     assert commit(peer, "CG", "New", 4, 1) == 26
     assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "New"}).code == 0
-    assert "New" not in bench.broker.tables.topics
+    assert "New" not in bench.broker.state.topics
     assert bench.store.max_offset("New", 4) == 0
     gone = peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "New"})
     assert gone.code == ResponseCode.TOPIC_NOT_EXIST
@@ -65,7 +65,7 @@ def test_a_deletion_is_answered_when_no_crash_takes_it_back(
     assert create(peer, "New") == 0
     assert peer.ask(SEND, send_ext("New", 0), b"x").code == 0
     if not is_known:
-        bench.broker.tables.topics.remove("New")
+        bench.broker.state.topics.remove("New")
         bench.run_jobs()
     monkeypatch.setattr(bench, "run_jobs", lambda: None)
     opaque = peer.give(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "New"})
@@ -101,13 +101,13 @@ def test_topics_that_are_refused(bench: Bench, topic: str, more: dict[str, str],
     answer = bench.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(topic, **more))
     assert answer.code == code
     assert answer.remark
-    assert "X" not in bench.broker.tables.topics
+    assert "X" not in bench.broker.state.topics
 
 
 def test_attributes(bench: Bench) -> None:
     peer = bench.peer()
     assert create(peer, "F", attributes="+message.type=FIFO,+reserve.time=5") == 0
-    topic = bench.broker.tables.topics.get("F")
+    topic = bench.broker.state.topics.get("F")
     assert topic is not None
     assert topic.config.attributes == {"message.type": "FIFO", "reserve.time": "5"}
     assert create(peer, "F", attributes="-reserve.time") == 0
@@ -125,10 +125,10 @@ def test_a_list_of_topics(bench: Bench) -> None:
     }
     peer = bench.peer()
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, json.dumps(body).encode()).code == 0
-    topic = bench.broker.tables.topics.get("L1")
+    topic = bench.broker.state.topics.get("L1")
     assert topic is not None
     assert topic.config.attributes == {"message.type": "DELAY"}
-    assert "L2" in bench.broker.tables.topics
+    assert "L2" in bench.broker.state.topics
 
 
 def test_system_topics_are_there_from_the_start(bench: Bench) -> None:
@@ -148,7 +148,7 @@ def test_system_topics_are_there_from_the_start(bench: Bench) -> None:
         "rmq_sys_wheel_timer": (1, 6),
     }
     configs = {
-        topic.name: (topic.config.write_queue_nums, topic.config.perm) for topic in bench.broker.tables.topics
+        topic.name: (topic.config.write_queue_nums, topic.config.perm) for topic in bench.broker.state.topics
     }
     assert configs == expected
     listed = body_of(bench.peer(), RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
@@ -187,7 +187,7 @@ def test_pages_of_topics(bench: Bench) -> None:
 def test_unused_queues_are_cleaned(bench: Bench) -> None:
     peer = bench.peer()
     peer.ask(SEND, send_ext("Gone"), b"x")
-    bench.broker.tables.topics.remove("Gone")
+    bench.broker.state.topics.remove("Gone")
     peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)
     assert "Gone" not in bench.store.queues()
 
@@ -248,7 +248,7 @@ def test_ordered_topics_come_with_the_answer_to_a_registration(bench: Bench) -> 
     bench.broker.publication.accepted(
         last_registration(bench.broker), b'{"table":{"O":"b-a:3","Unknown":"x:1"}}'
     )
-    topic = bench.broker.tables.topics.get("O")
+    topic = bench.broker.state.topics.get("O")
     assert topic is not None
     assert topic.order
 

@@ -25,7 +25,7 @@ QUERY, SET_MODE, ALL_MODES = (
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
-    bench.broker.tables.topics.put(TopicConfig("T", 3, 3, 6))
+    bench.broker.state.topics.put(TopicConfig("T", 3, 3, 6))
     yield bench
     bench.close()
 
@@ -135,7 +135,7 @@ def test_refused_modes(bench: Bench, body: bytes, code: int) -> None:
 def test_the_default_mode(tmp_path: Path) -> None:
     bench = Bench(tmp_path, default_message_request_mode="POP")
     for topic in ("T", "%RETRY%CG"):
-        bench.broker.tables.topics.put(TopicConfig(topic, 1, 1, 6))
+        bench.broker.state.topics.put(TopicConfig(topic, 1, 1, 6))
     peer = join(bench, "c1")
     assert assignments(peer.ask(QUERY, {}, question("c1"))) == [("b-a", -1, "POP")]
     assert assignments(peer.ask(QUERY, {}, question("c1", topic="%RETRY%CG"))) == [("b-a", 0, "PULL")]
@@ -144,7 +144,7 @@ def test_the_default_mode(tmp_path: Path) -> None:
 
 def test_queues_of_other_brokers(tmp_path: Path) -> None:
     bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
-    bench.broker.tables.topics.put(TopicConfig("T", 1, 1, 6))
+    bench.broker.state.topics.put(TopicConfig("T", 1, 1, 6))
     peer = join(bench, "c1")
     routes = bench.broker.routes
     opaque = peer.give(QUERY, {}, question("c1"))
@@ -164,7 +164,7 @@ def test_queues_of_other_brokers(tmp_path: Path) -> None:
 
 def test_without_an_answer_the_broker_says_what_it_knows(tmp_path: Path) -> None:
     bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
-    bench.broker.tables.topics.put(TopicConfig("T", 1, 1, 6))
+    bench.broker.state.topics.put(TopicConfig("T", 1, 1, 6))
     peer = join(bench, "c1")
     peer.give(QUERY, {}, question("c1"))
     bench.clock.advance(1_600)

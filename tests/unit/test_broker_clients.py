@@ -81,7 +81,7 @@ def test_a_heartbeat_registers_and_answers(bench: Bench) -> None:
     peer = bench.peer()
     assert heartbeat(peer, "c1", "T") == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
     assert members(peer) == ["c1"]
-    retry = bench.broker.tables.topics.get("%RETRY%CG")
+    retry = bench.broker.state.topics.get("%RETRY%CG")
     assert retry is not None
     assert (retry.config.read_queue_nums, retry.config.perm) == (1, 6)
     assert bench.broker.publication.due  # tools look groups up by the route of their retry topic
@@ -166,7 +166,7 @@ def test_unknown_groups_are_left_out_when_they_may_not_be_created(tmp_path: Path
     peer = bench.peer()
     heartbeat(peer, "c1", "T", producer="PG")
     assert members(peer) == []
-    assert "%RETRY%CG" not in bench.broker.tables.topics
+    assert "%RETRY%CG" not in bench.broker.state.topics
     assert [m.client_id for m in bench.broker.state.clients.producer_members("PG")] == ["c1"]
     bench.close()
 

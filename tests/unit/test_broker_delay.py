@@ -134,7 +134,7 @@ def test_a_level_that_is_no_number_is_refused(bench: Bench, level: str) -> None:
 def test_a_delayed_message_may_be_the_first_of_a_batch_topic(bench: Bench) -> None:
     peer = bench.peer()
     attributes = {"queue.type": "BatchCQ"}
-    bench.broker.tables.topics.put(TopicConfig("T", 4, 4, 6, attributes=attributes))
+    bench.broker.state.topics.put(TopicConfig("T", 4, 4, 6, attributes=attributes))
     send(peer, 1)
     bench.run_for(1_000)
     assert peer.ask(SEND, send_ext("T"), b"y").code == 0

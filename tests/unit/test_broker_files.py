@@ -42,7 +42,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     peer.ask(
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, {"group": "CG", "topic": "Kept", "readable": "false"}
     )
-    version = bench.broker.tables.topics.data_version
+    version = bench.broker.state.topics.data_version
     bench.reopen()
     state = bench.broker.state
     topic = state.topics.get("Kept")
@@ -112,7 +112,7 @@ def test_a_store_of_the_real_broker(tmp_path: Path) -> None:
     assert (tmp_path / "config" / "topics.json").exists()
     bench = Bench(tmp_path)
     recorded = fastjson.loads((tmp_path / "config" / "topics.json").read_bytes())
-    topics = bench.broker.tables.topics
+    topics = bench.broker.state.topics
     assert {"GsPlain", "GsBcq", "GsTx"} <= recorded["topicConfigTable"].keys() & set(topics.names())
     assert topics.data_version.counter == recorded["dataVersion"]["counter"]
     inner = topics.get("GsBcq")
@@ -155,7 +155,7 @@ def test_a_template_from_a_file_follows_the_setting(
     version = {"counter": 9, "stateVersion": 0, "timestamp": 1}
     path.write_text(json.dumps({"dataVersion": version, "topicConfigTable": {"TBW102": config}}))
     bench = Bench(tmp_path, auto_create_topic_enable=enabled)
-    topic = bench.broker.tables.topics.get("TBW102")
+    topic = bench.broker.state.topics.get("TBW102")
     assert (topic and topic.config.perm) == after
     if topic is not None:
         assert topic.config.write_queue_nums == 3
@@ -220,7 +220,7 @@ def test_retention_settings_are_checked_when_they_are_changed(bench: Bench) -> N
 
 def test_long_tables_are_encoded_in_pieces_beside_the_loop(bench: Bench) -> None:
     """On the loop only lists are copied; in the thread each topic is read as it is by then."""
-    topics, offsets = bench.broker.tables.topics, bench.broker.state.offsets
+    topics, offsets = bench.broker.state.topics, bench.broker.state.offsets
     for number in range(200):
         topics.put(TopicConfig(topic_name=f"T{number:03}", read_queue_nums=4, write_queue_nums=4))
         offsets.commit("CG", f"T{number:03}", 0, number)

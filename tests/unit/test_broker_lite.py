@@ -22,7 +22,7 @@ PARENT, GROUP = "Parent", "LG"
 def bench(tmp_path: Path) -> Iterator[Bench]:
     with_queues = {"enable_lmq": True, "enable_multi_dispatch": True}
     bench = Bench(tmp_path, store_settings=with_queues)
-    topics = bench.broker.tables.topics
+    topics = bench.broker.state.topics
     topics.put(TopicConfig(topic_name=PARENT, perm=6, attributes={"message.type": "LITE"}))
     group(bench, GROUP)
     yield bench
@@ -32,7 +32,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def group(bench: Bench, name: str, **attributes: str) -> None:
     given = {"lite.bind.topic": PARENT, **{key.replace("_", "."): value for key, value in attributes.items()}}
-    bench.broker.tables.subscriptions.put(SubscriptionGroupConfig(group_name=name, attributes=given))
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name=name, attributes=given))
 
 
 def send(peer: Peer, lite_topic: str, body: bytes = b"m") -> Command:
@@ -364,7 +364,7 @@ def test_a_kill_keeps_lite_topics_and_offsets(bench: Bench) -> None:
         assert sorted(bodies(pop(bench, peer))) == [b"a2", b"a3", b"b0"], round_
         offsets = [bench.store.max_offset(f"%LMQ%${PARENT}${name}", 0) for name in "ab"]
         assert offsets == [4, 1]
-    assert bench.broker.tables.topics.get(PARENT) is not None
+    assert bench.broker.state.topics.get(PARENT) is not None
 
 
 def test_lags_of_lite_topics_are_those_of_their_parent_for_metrics_that_are_asked_for(bench: Bench) -> None:

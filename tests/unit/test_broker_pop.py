@@ -468,9 +468,9 @@ def test_records_are_rocketmqs(bench: Bench) -> None:
 def test_a_deleted_topic_is_not_revived(bench: Bench) -> None:
     put(bench, "a")
     pop(bench, bench.peer())
-    bench.broker.tables.topics.remove("T")
+    bench.broker.state.topics.remove("T")
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
-    assert bench.broker.tables.topics.get("%RETRY%CG_T") is None
+    assert bench.broker.state.topics.get("%RETRY%CG_T") is None
 
 
 def test_retries_go_with_their_topic(bench: Bench) -> None:
@@ -478,12 +478,12 @@ def test_retries_go_with_their_topic(bench: Bench) -> None:
     peer = bench.peer()
     pop(bench, peer)
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
-    assert bench.broker.tables.topics.get("%RETRY%CG_T") is not None
+    assert bench.broker.state.topics.get("%RETRY%CG_T") is not None
     assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
-    assert bench.broker.tables.topics.get("%RETRY%CG_T") is None
+    assert bench.broker.state.topics.get("%RETRY%CG_T") is None
     assert bench.broker.state.offsets.query("CG", "%RETRY%CG_T", 0) == -1
 
 
 def test_a_topic_without_messages(bench: Bench) -> None:
-    bench.broker.tables.topics.put(TopicConfig("Empty", 4, 4, 6))
+    bench.broker.state.topics.put(TopicConfig("Empty", 4, 4, 6))
     assert pop(bench, bench.peer(), topic="Empty") == []

@@ -29,7 +29,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     put(bench, *"abc")
     # The group has consumed all of it, so that only revival brings anything back.
-    bench.broker.tables.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     bench.broker.state.offsets.commit("CG", "T", 0, 3)
     yield bench
     bench.close()

@@ -132,7 +132,7 @@ def test_expression_of_the_heartbeat(bench: Bench) -> None:
 )
 def test_refusals(bench: Bench, ext: dict[str, str], code: int) -> None:
     put(bench, "A")
-    bench.broker.tables.topics.put(TopicConfig(topic_name="WriteOnly", perm=2))
+    bench.broker.state.topics.put(TopicConfig(topic_name="WriteOnly", perm=2))
     answer = bench.peer().ask(PULL, {**pull_ext(), **ext})
     assert answer.code == code
     assert answer.remark

@@ -191,7 +191,7 @@ def test_clients_are_told_when_the_broker_keeps_no_resets(tmp_path: Path) -> Non
     bench.flush()
     unknown = bench.peer().ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset_ext())
     assert unknown.code == ResponseCode.SYSTEM_ERROR, "it has committed nothing yet"
-    queues = bench.broker.tables.topics.get("T").read_queue_nums  # type: ignore[union-attr]
+    queues = bench.broker.state.topics.get("T").read_queue_nums  # type: ignore[union-attr]
     for queue_id in range(queues):
         bench.broker.state.offsets.commit("CG", "T", queue_id, 1 if queue_id == 0 else 0)
     client.heard()

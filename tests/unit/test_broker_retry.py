@@ -111,7 +111,7 @@ def test_every_attempt_waits_longer_until_the_last_becomes_a_dead_letter(bench: 
     (dead,) = bench.records("%DLQ%CG")
     assert dead.reconsume_times == 5
     assert dead.properties == message.properties | {"DELAY": "0"}
-    topic = bench.broker.tables.topics.get("%DLQ%CG")
+    topic = bench.broker.state.topics.get("%DLQ%CG")
     assert topic is not None
     assert (topic.write_queue_nums, topic.read_queue_nums, topic.config.perm) == (1, 1, 6)
 
@@ -176,12 +176,12 @@ def test_a_group_without_retry_queues_keeps_nothing(bench: Bench) -> None:
     before = bench.store.max_physical_offset
     assert give_back(peer, message).code == 0
     assert bench.store.max_physical_offset == before
-    assert "%RETRY%CG" not in bench.broker.tables.topics
+    assert "%RETRY%CG" not in bench.broker.state.topics
 
 
 def test_unit_mode_marks_the_retry_topic(bench: Bench) -> None:
     give_back(bench.peer(), stored(bench), ext={"unitMode": "true"})
-    topic = bench.broker.tables.topics.get("%RETRY%CG")
+    topic = bench.broker.state.topics.get("%RETRY%CG")
     assert topic is not None
     assert topic.sys_flag == 2
 
@@ -317,7 +317,7 @@ def test_a_retry_over_the_limit_is_a_dead_letter(bench: Bench, ext: dict[str, st
         assert bench.broker.stats.stats.dead == {("%RETRY%CG", "CG"): 1}
     else:
         assert not bench.broker.stats.stats.dead
-        assert "%DLQ%CG" not in bench.broker.tables.topics
+        assert "%DLQ%CG" not in bench.broker.state.topics
         assert len(bench.records(SCHEDULE, 1)) == 1
 
 

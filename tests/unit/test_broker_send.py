@@ -103,12 +103,12 @@ def test_a_legal_property_string_may_be_long_in_json(bench: Bench) -> None:
 def test_auto_creation_copies_the_template(bench: Bench) -> None:
     peer = bench.peer()
     peer.ask(SEND, send_ext("Fresh", d="3"), b"x")
-    topic = bench.broker.tables.topics.get("Fresh")
+    topic = bench.broker.state.topics.get("Fresh")
     assert topic is not None
     assert (topic.config.read_queue_nums, topic.config.write_queue_nums, topic.config.perm) == (3, 3, 6)
     assert bench.broker.publication.due
     peer.ask(SEND, send_ext("Wide", d="400"), b"x")
-    wide = bench.broker.tables.topics.get("Wide")
+    wide = bench.broker.state.topics.get("Wide")
     assert wide is not None
     assert wide.write_queue_nums == 8
 
@@ -196,7 +196,7 @@ def test_oneway_is_stored_and_not_answered(bench: Bench) -> None:
 
 def test_an_order_topic_needs_a_writable_broker(tmp_path: Path) -> None:
     bench = Bench(tmp_path, broker_permission=4)
-    bench.broker.tables.topics.put(TopicConfig(topic_name="O", order=True))
+    bench.broker.state.topics.put(TopicConfig(topic_name="O", order=True))
     peer = bench.peer()
     assert peer.ask(SEND, send_ext("O"), b"x").code == ResponseCode.NO_PERMISSION
     assert peer.ask(SEND, send_ext("P"), b"x").code == 0  # only the route hides other topics

@@ -371,7 +371,7 @@ def test_what_is_half_a_transaction_is_refused(kit: Kit, ext: dict[str, str]) ->
 
 def test_a_retry_of_a_committed_message_by_an_old_client_is_no_transaction(kit: Kit) -> None:
     properties = "TRAN_MSG\x01true\x02DELAY\x013\x02"
-    kit.broker.tables.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
+    kit.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     answer = kit.producer.ask(SEND, send_ext(properties=properties, f="4", j="1"), b"x")
     assert answer.code == 0
     assert not kit.messages(TRANS_HALF_TOPIC)

@@ -417,7 +417,7 @@ def test_consumers_see_only_what_all_slaves_in_sync_have(tmp_path: Path, sync: b
     (slave,) = connected(bench, 0)
     sender, reader = bench.peer(), bench.peer()
     suspended = {"sysFlag": "6", "suspendTimeoutMillis": "15000"}
-    bench.broker.tables.topics.ensure("T", 4)
+    bench.broker.state.topics.ensure("T", 4)
     reader.give(PULL, pull_ext(**suspended))
     sender.give(SEND, send_ext(queue_id=0), b"a")
     bench.broker.turn()

@@ -60,7 +60,7 @@ def copy_log(master: Bench, slave: Bench) -> None:
 
 
 def names(bench: Bench) -> set[str]:
-    return {topic.name for topic in bench.broker.tables.topics}
+    return {topic.name for topic in bench.broker.state.topics}
 
 
 def put_topic(master: Bench, name: str, queues: int = 2) -> None:
@@ -76,7 +76,7 @@ def test_nothing_is_copied_from_a_broker_that_is_a_slave_itself(pair: tuple[Benc
     master, slave = pair
     put_topic(master, "Orders")
     one_round(master, slave)
-    master.broker.tables.topics.remove("Orders")
+    master.broker.state.topics.remove("Orders")
     master.broker.state.config.broker_role = BrokerRole.SLAVE
     with pytest.raises(ProtocolError, match="is a slave"):
         one_round(master, slave)
@@ -171,7 +171,7 @@ def test_progress_at_a_place_of_another_masters_log_is_not_taken_over(pair: tupl
         return slave.broker.state.offsets.query("G", "Orders", 0)
 
     put_topic(master, "Orders")
-    assert master.broker.tables.subscriptions.find("G", master.peer().session) is not None
+    assert master.broker.state.subscriptions.find("G", master.peer().session) is not None
     assert master.peer().ask(SEND, send_ext("Orders", 0), b"only here").code == 0
     commit(1)
     one_round(master, slave)
@@ -239,7 +239,7 @@ def test_a_new_master_has_the_topics_of_messages_that_were_copied_faster(pair: t
     send("Kept", 4)
     copy_log(master, slave)
 
-    topics, known_at = slave.broker.tables.topics, metadata_of(slave).topics_known_at
+    topics, known_at = slave.broker.state.topics, metadata_of(slave).topics_known_at
     assert known_at is not None
     adopt_queues(topics, slave.store, known_at)
     assert names(slave) - names(master) == set()
@@ -304,7 +304,7 @@ def test_progress_never_runs_ahead_of_the_log(pair: tuple[Bench, Bench]) -> None
     master, slave = pair
     for number in range(5):
         assert master.peer().ask(SEND, send_ext(), b"%d" % number).code == 0
-    master.broker.tables.subscriptions.find("G", master.peer().session)
+    master.broker.state.subscriptions.find("G", master.peer().session)
     commit(master, 3)
     one_round(master, slave)
     offsets = slave.broker.state.offsets

@@ -28,7 +28,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
 def copied(master: Bench, slave: Bench, count: int = 5) -> Link:
     for number in range(count):
         assert master.peer().ask(SEND, send_ext(), b"%d" % number).code == 0
-    master.broker.tables.subscriptions.find("CG", master.peer().session)
+    master.broker.state.subscriptions.find("CG", master.peer().session)
     link = Link(master, slave)
     link.carry(pieces(1))
     one_round(master, slave)
@@ -114,7 +114,7 @@ def test_consumers_of_old_messages_are_sent_to_a_slave(tmp_path: Path) -> None:
     master.store_config.access_message_in_memory_max_ratio = 0
     assert pull(master, 0, maxMsgNums="1").ext["suggestWhichBrokerId"] == "1"
     assert pull(master, 39).ext["suggestWhichBrokerId"] == "0", "the newest is in memory"
-    group = master.broker.tables.subscriptions.configured("CG")
+    group = master.broker.state.subscriptions.configured("CG")
     assert group is not None
     group.which_broker_when_consume_slowly = 2
     assert pull(master, 0, maxMsgNums="1").ext["suggestWhichBrokerId"] == "2"

@@ -201,7 +201,7 @@ def test_a_mapping_beyond_the_limit_is_not_read(pair: Pair) -> None:
 def test_a_body_that_is_no_mapping_is_refused(pair: Pair, body: bytes) -> None:
     answer = pair.put("b-a", mapping("b-a", GOOD), body=body)
     assert answer.code == ERROR
-    assert TOPIC not in pair.sides["b-a"].bench.broker.tables.topics
+    assert TOPIC not in pair.sides["b-a"].bench.broker.state.topics
 
 
 # --- requests -----------------------------------------------------------------------------------------------
