@@ -21,6 +21,7 @@ from mqspark.errors import ConfigError, MQError, ProtocolError
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
+from mqspark_server.broker_app import BrokerApp
 from mqspark_server.controlled_app import broker_app
 from mqspark_server.process.phases import Phase
 from mqspark_server.settings.settings import Layer, broker_settings
@@ -93,6 +94,22 @@ def test_a_topic_that_no_slave_has_copied_yet_outlives_its_master(
             assert set(read_all(clients, topic, 3)) == {(number, 0) for number in range(3)}
 
 
+def controlled(store: Path, *controllers: Scripted, **settings: str) -> BrokerApp:
+    """A broker that asks these controllers."""
+    values = {
+        "enableControllerMode": "true",
+        "controllerAddr": ";".join(each.address for each in controllers),
+        "bindAddress": "127.0.0.1",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": "0",
+        "haListenPort": "0",
+        "storePathRootDir": str(store),
+        "mappedFileSizeCommitLog": str(1 << 22),
+        **settings,
+    }
+    return broker_app(broker_settings({}, Layer("test", values), use_environment=False))
+
+
 @pytest.mark.anyio
 async def test_a_leader_gets_heartbeats_again_after_its_connection_broke(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -113,18 +130,9 @@ async def test_a_leader_gets_heartbeats_again_after_its_connection_broke(
     monkeypatch.setattr("mqspark_server.controlled_app.ROLE_WAIT_S", 0.1)
     leader, follower = Scripted(answer), Scripted(answer)
     async with leader.serving(), follower.serving():
-        values = {
-            "enableControllerMode": "true",
-            "controllerAddr": f"127.0.0.1:9;{follower.address}",
-            "brokerHeartbeatInterval": "50",
-            "bindAddress": "127.0.0.1",
-            "brokerIP1": "127.0.0.1",
-            "listenPort": "0",
-            "haListenPort": "0",
-            "storePathRootDir": str(tmp_path),
-            "mappedFileSizeCommitLog": str(1 << 22),
-        }
-        app = broker_app(broker_settings({}, Layer("test", values), use_environment=False))
+        app = controlled(
+            tmp_path, follower, controllerAddr=f"127.0.0.1:9;{follower.address}", brokerHeartbeatInterval="50"
+        )
         starting = asyncio.get_running_loop().create_task(app.start())
         try:
             await eventually_async(lambda: beats(leader) > 2 and beats(follower) > 2)
@@ -155,17 +163,7 @@ async def test_a_silent_controller_does_not_hold_up_the_others(
     silent = Scripted(lambda command: SILENCE)
     late, leads = says(lambda: silent.address), says(lambda: leads.address)
     async with silent.serving(), late.serving(), leads.serving():
-        values = {
-            "enableControllerMode": "true",
-            "controllerAddr": ";".join(each.address for each in (silent, late, leads)),
-            "bindAddress": "127.0.0.1",
-            "brokerIP1": "127.0.0.1",
-            "listenPort": "0",
-            "haListenPort": "0",
-            "storePathRootDir": str(tmp_path),
-            "mappedFileSizeCommitLog": str(1 << 22),
-        }
-        app = broker_app(broker_settings({}, Layer("test", values), use_environment=False))
+        app = controlled(tmp_path, silent, late, leads)
         began_s = time.monotonic()
         starting = asyncio.get_running_loop().create_task(app.start())
         try:
@@ -174,6 +172,43 @@ async def test_a_silent_controller_does_not_hold_up_the_others(
             assert RequestCode.CONTROLLER_GET_NEXT_BROKER_ID not in silent.codes() + late.codes()
         finally:
             await starting
+            await app.kill()
+
+
+@pytest.mark.anyio
+async def test_a_slave_leaves_a_silent_master_as_soon_as_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has asked the old one, and what it asks it now, would take 3 s to fail."""
+
+    def answer(command: Command) -> Answer:
+        fields = {
+            "controllerLeaderAddress": controller.address,
+            "isLeader": "true",
+            "nextBrokerId": "1",
+            "masterBrokerId": "2" if master is old else "3",
+            "masterAddress": master.address,
+            "masterEpoch": "1" if master is old else "2",
+            "syncStateSetEpoch": "1",
+        }
+        return 0, fields, b""
+
+    def was_asked(broker: Scripted) -> bool:
+        """For the log and for the tables."""
+        return {RequestCode.EXCHANGE_BROKER_HA_INFO, RequestCode.GET_ALL_TOPIC_CONFIG} <= {*broker.codes()}
+
+    controller = Scripted(answer)
+    old, new = (Scripted(lambda command: SILENCE) for _ in range(2))
+    master = old
+    async with controller.serving(), old.serving(), new.serving():
+        app = controlled(tmp_path, controller, syncBrokerMetadataPeriod="100")
+        await app.start()
+        try:
+            await eventually_async(lambda: was_asked(old))
+            master, since_s = new, time.monotonic()
+            await eventually_async(lambda: was_asked(new))
+            assert time.monotonic() - since_s < 2
+        finally:
             await app.kill()
 
 
