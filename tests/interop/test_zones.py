@@ -32,7 +32,7 @@ def brokers_in(namesrv: str, **fields: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.slow(
-    "a RocketMQ name server and broker start; fast: test_a_client_in_zone_mode_gets_the_brokers_of_its_zone"
+    "a RocketMQ name server and broker start; fast: test_a_client_in_zone_mode_uses_the_brokers_of_its_zone"
 )
 def test_both_name_servers_know_the_zones_of_both_kinds_of_brokers(
     jars: Jars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

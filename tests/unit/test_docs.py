@@ -79,3 +79,17 @@ def test_the_tables_of_codes_are_those_of_the_code() -> None:
         rows = re.findall(r"^\| (\d+) \| ([A-Z_0-9]+) \|", part, re.MULTILINE)
         assert len(rows) > least
         assert {name: int(code) for code, name in rows}.items() <= codes.__members__.items()
+
+
+def test_the_marks_of_the_page_of_compatibility_name_tests_that_exist() -> None:
+    page = ROOT / "docs" / "compatibility.md"
+    marks = re.findall(r"\[✓\]\(([^ )]+) \"([^\"]+)\"\)", page.read_text())
+    assert len(marks) == page.read_text().count("✓")
+    assert len(marks) > 100
+    for target, named in marks:
+        source = (page.parent / target).read_text()
+        function, _, case = named.partition("[")
+        assert re.search(rf"^(async )?def {function}\(", source, re.MULTILINE), f"{target}: no {function}"
+        assert not case or "parametrize" in source or "params=" in source, (
+            f"{target}: {function} has no cases"
+        )
