@@ -156,11 +156,13 @@ class ActingPops:
         self._waiting = Acks(state.clock, state.stats.rpc)
         self._log = _EscapingLog(state, bridge)
         self._offsets = PopOffsets(state, starts_in_memory)
-        order = PopOrder(state)
-        self._pops = PopProcessor(state, self._log, self._offsets, order, self._answers, self._durably)
+        order = PopOrder(state, "actingPopOrder")
+        self._pops = PopProcessor(
+            state, self._log, self._offsets, order, self._answers, self._durably, "actingParkedPops"
+        )
         self._acks = AckProcessor(state, self._log, order, self._waiting, self._pops.wake)
         self.handlers: dict[int, Handler] = merged(self._pops.handlers, self._acks.handlers)
-        self.ledger = self._log.ledger
+        self.ledgers = self._log.ledger, self._pops.parked.ledger, order.ledger
 
     def begin(self, revival: ActingRevival) -> None:
         """``revival``: takes acknowledgements of what the dead master handed out."""

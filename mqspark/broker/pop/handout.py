@@ -160,7 +160,9 @@ class PopProcessor:
         order: PopOrder,
         answers: Deferred,
         durably: Deferred,
+        name: str = "parkedPops",
     ) -> None:
+        """``name``: of the table of parked pops."""
         self._state = state
         self._order = order
         self._log = log
@@ -172,6 +174,7 @@ class PopProcessor:
         must not be ahead of the check points that bring messages back."""
         self.parked: ParkedPops[Pop] = ParkedPops(
             state.clock,
+            name,
             max_bytes=lambda: state.config.max_parked_bytes,
             most=lambda: state.config.max_pop_polling_size,
         )

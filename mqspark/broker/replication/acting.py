@@ -149,7 +149,7 @@ class ActingMaster:
         acknowledgements."""
         self._delayed, self._timed, self._copies, checks = self.bridges
         self._pops = ActingPops(state, checks, starts_in_memory)
-        self.ledgers = (*(bridge.ledger for bridge in self.bridges), self._pops.ledger)
+        self.ledgers = (*(bridge.ledger for bridge in self.bridges), *self._pops.ledgers)
         self.announced: AnnouncedMaster | None = None
         self._announced_ms = -ANNOUNCED_MS
         self.ask: Callable[[], None] = lambda: None
