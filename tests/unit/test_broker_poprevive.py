@@ -343,7 +343,7 @@ def test_what_is_put_read_and_revived_is_counted(bench: Bench) -> None:
     assert len(popped) == 3
     assert bench.peer().ask(ACK, ack_ext(popped[0])).code == 0
     bench.run_for(1_000)
-    counts = bench.broker.stats.stats.revivals["T", "CG"]
+    counts = bench.broker.state.stats.revivals["T", "CG"]
     assert (counts.put, counts.read, counts.revived) == ({"ck": 1, "ack": 1}, {}, 0)
     assert bench.broker.pop.revive_behind() == [(0, 0)] * 8
     pass_time(bench, INVISIBLE_MS)

@@ -132,7 +132,7 @@ def test_a_consumer_may_name_the_level_or_give_up_at_once(bench: Bench) -> None:
     assert len(bench.records(SCHEDULE, 6)) == 1
     give_back(peer, message, TO_DLQ)
     assert [record.body for record in bench.records("%DLQ%CG")] == [b"zipped"]
-    assert bench.broker.stats.stats.dead == {("T", "CG"): 1}
+    assert bench.broker.state.stats.dead == {("T", "CG"): 1}
 
 
 def test_the_groups_limit_counts_where_the_consumer_has_none(bench: Bench) -> None:
@@ -314,9 +314,9 @@ def test_a_retry_over_the_limit_is_a_dead_letter(bench: Bench, ext: dict[str, st
         (record,) = bench.records("%DLQ%CG")
         assert record.properties["DELAY"] == "-1"
         assert "REAL_TOPIC" not in record.properties
-        assert bench.broker.stats.stats.dead == {("%RETRY%CG", "CG"): 1}
+        assert bench.broker.state.stats.dead == {("%RETRY%CG", "CG"): 1}
     else:
-        assert not bench.broker.stats.stats.dead
+        assert not bench.broker.state.stats.dead
         assert "%DLQ%CG" not in bench.broker.state.topics
         assert len(bench.records(SCHEDULE, 1)) == 1
 
