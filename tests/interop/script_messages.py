@@ -357,7 +357,8 @@ def wrong_sends(play: Play) -> None:
     send(play, "unknown topic, 0 queues", play.name("New7"), defaultTopicQueueNums=0)
     send(play, "unknown topic, -1 queues", play.name("New8"), defaultTopicQueueNums=-1)
     send(play, "unknown topic, wrong queue", play.name("New9"), queueId=50)
-    for number in range(1, 10):
+    send(play, "unknown topic, unit mode", play.name("New10"), unitMode=True)
+    for number in range(1, 11):
         play.ask(f"config of New{number}", 351, topic=play.name(f"New{number}"))
     send(play, "retry topic of nobody", play.name("%RETRY%nobody"))
     group = create_group(play, "somebody", retryMaxTimes=2)

@@ -9,7 +9,7 @@ import pytest
 
 from mqspark.batchitems import encode_batch
 from mqspark.message import Message, encode_properties, java_hash
-from mqspark.protocol.bodies.topic_bodies import TopicConfig
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
 from mqspark.record import decode_records
@@ -111,6 +111,16 @@ def test_auto_creation_copies_the_template(bench: Bench) -> None:
     wide = bench.broker.state.topics.get("Wide")
     assert wide is not None
     assert wide.write_queue_nums == 8
+
+
+def test_a_producer_in_unit_mode_creates_topics_of_units(bench: Bench) -> None:
+    peer = bench.peer()
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
+    for name, flag in (("Unit", 1), ("%RETRY%CG", 2)):
+        assert peer.ask(SEND, send_ext(name, k="true"), b"x").code == 0
+        topic = bench.broker.state.topics.get(name)
+        assert topic is not None
+        assert topic.config.topic_sys_flag == flag
 
 
 def test_auto_creation_follows_its_switch_both_ways(bench: Bench) -> None:

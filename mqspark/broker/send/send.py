@@ -23,7 +23,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.statictopic.logicqueues import LogicQueue, sent_offset
 from mqspark.broker.statictopic.mappings import StaticTopic
-from mqspark.broker.tables.topics import NORMAL, Topic
+from mqspark.broker.tables.topics import NORMAL, UNIT, UNIT_SUB, Topic
 from mqspark.broker.timer.delays import delay_level
 from mqspark.broker.transaction.halfmessages import divert_prepared
 from mqspark.errors import (
@@ -670,11 +670,13 @@ class SendProcessor:
                 raise self._refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
             if is_broker_topic(header.topic):
                 raise self._forbidden(header.topic)
+            is_retry = header.topic.startswith(RETRY_PREFIX)
+            flag = (UNIT_SUB if is_retry else UNIT) if header.unit_mode else 0
             topic = state.topics.auto_create(
-                header.topic, header.default_topic, header.default_topic_queue_nums, session
+                header.topic, header.default_topic, header.default_topic_queue_nums, session, sys_flag=flag
             )
-            if topic is None and header.topic.startswith(RETRY_PREFIX):
-                topic = state.topics.ensure(header.topic, 1, session=session)
+            if topic is None and is_retry:
+                topic = state.topics.ensure(header.topic, 1, sys_flag=flag, session=session)
             if topic is None:
                 raise self._refusal(
                     ResponseCode.TOPIC_NOT_EXIST,

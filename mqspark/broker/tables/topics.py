@@ -342,7 +342,13 @@ class Topics:
         self.ledger.shares.release(topic.owner, size_bytes)
 
     def auto_create(
-        self, name: str, template_name: str, client_queue_nums: int, session: Session | None = None
+        self,
+        name: str,
+        template_name: str,
+        client_queue_nums: int,
+        session: Session | None = None,
+        *,
+        sys_flag: int = 0,
     ) -> Topic | None:
         """Create an unknown topic from a send's ``defaultTopic``; None if that is not a template. Raises TableFull."""
         template = self._table.get(template_name)
@@ -356,6 +362,7 @@ class Topics:
                 write_queue_nums=queues,
                 perm=template.config.perm & ~PERM_INHERIT,
                 topic_filter_type=template.config.topic_filter_type,
+                topic_sys_flag=sys_flag,
             ),
             session=session,
         )
