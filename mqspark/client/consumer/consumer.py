@@ -188,7 +188,7 @@ class GroupConsumer(InstanceMember):
     # --- Member -----------------------------------------------------------------------------------------
 
     def topics(self) -> Collection[str]:
-        return {*self.subscriptions, *(queue.topic for queue in self._owner.owned())}
+        return dict.fromkeys((*self.subscriptions, *(queue.topic for queue in self._owner.owned())))
 
     def consumer_data(self) -> ConsumerData | None:
         settings = self.settings
@@ -266,7 +266,7 @@ class GroupConsumer(InstanceMember):
             if members is not None and len(set(members)) > 1:
                 await asyncio.sleep(self.settings.takeover_delay_ms / 1000)
             claimed = await self._owner.claim(change.add)
-            taken = await asyncio.gather(*(self._take(queue) for queue in claimed))
+            taken = await asyncio.gather(*(self._take(queue) for queue in change.add if queue in claimed))
             return len(claimed) == len(change.add) and all(taken)
         return True
 

@@ -186,7 +186,7 @@ class TransactionProducer(Producer):
         self._threads.clear()
 
     def _kept_topics(self) -> Collection[str]:
-        return {*super()._kept_topics(), *self._announced}
+        return dict.fromkeys((*super()._kept_topics(), *self._announced))
 
     # --- sending ----------------------------------------------------------------------------------------
 

@@ -361,8 +361,8 @@ class ClientInstance:
     async def _refresh_routes_forever(self) -> None:
         while True:
             await asyncio.sleep(self.options.route_interval_ms / 1000)
-            wanted = {topic for member in self._members for topic in member.topics()}
-            for topic in self._routes.keys() - wanted:
+            wanted = dict.fromkeys(topic for member in self._members for topic in member.topics())
+            for topic in self._routes.keys() - wanted.keys():
                 del self._routes[topic]  # otherwise its addresses would be used when they are stale
             self._index_brokers()
             for topic in wanted:
@@ -385,15 +385,15 @@ class ClientInstance:
         """Whether a member must be known to brokers."""
         return any(member.producer_group or member.consumer_group for member in self._members)
 
-    def _heartbeat_addresses(self) -> set[str]:
+    def _heartbeat_addresses(self) -> Collection[str]:
         consuming = any(member.consumer_group is not None for member in self._members)
-        return {
+        return dict.fromkeys(
             address
             for route in self._routes.values()
             for addresses in route.brokers.values()
             for number, address in addresses.items()
             if consuming or number == MASTER_ID
-        }
+        )
 
     async def _beat(self, address: str) -> None:
         try:

@@ -151,7 +151,7 @@ class RemotingServer:
         self._measure_above = 0
         self._shares_shrink_above = max_unsent_bytes - SHARE * high_water_bytes
         """Up to this total every connection may fill its high-water mark."""
-        self._blocked: set[RemotingConnection] = set()
+        self._blocked: dict[RemotingConnection, None] = {}
         """Connections whose commands wait until unread answers have been read."""
         self._unblock_handle: asyncio.TimerHandle | None = None
         self._unblock_s = BLOCKED_S
@@ -452,13 +452,13 @@ class RemotingServer:
 
     def block(self, connection: RemotingConnection) -> None:
         """Check the connection for room again after BLOCKED_S."""
-        self._blocked.add(connection)
+        self._blocked[connection] = None
         if self._unblock_handle is None:
             self._unblock_handle = self.loop.call_later(self._unblock_s, self._unblock)
 
     def _unblock(self) -> None:
         self._unblock_handle = None
-        blocked, self._blocked = self._blocked, set()
+        blocked, self._blocked = self._blocked, {}
         self._unblock_s = BLOCKED_S * (1 + len(blocked) // BLOCKED_AT_ONCE)
         for connection in blocked:
             connection.unblock()
@@ -557,7 +557,7 @@ class RemotingServer:
         self._handshakes.pop(connection, None)
         self._unidentified.pop(connection, None)
         self.strangers.keep(connection, 0, 0.0)
-        self._blocked.discard(connection)
+        self._blocked.pop(connection, None)
         if connection.evicted:
             self._evicted -= 1
         left = self._addresses.pop(address, 1) - 1
