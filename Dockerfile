@@ -33,6 +33,8 @@ ENTRYPOINT ["mqspark"]
 CMD ["broker", "run", "-c", "/etc/mqspark/broker.toml"]
 
 FROM base AS jobs
+# The newest of the distribution: a fixed version leaves its archive with the next update.
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*
 COPY --from=build-jobs /opt/mqspark /opt/mqspark
 ENV MQSPARK_HEALTH=http://127.0.0.1:8687/health/ready

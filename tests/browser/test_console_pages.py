@@ -18,7 +18,7 @@ import pytest
 from mqspark import AdminClient, Message, Producer
 from mqspark.message import dlq_topic
 from mqspark.testing import Broker
-from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, RunRecord
+from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, RunPage, RunRecord
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 QUERY = "7c1c9a9e-3f0e-4a53-8a51-0123456789ab"
@@ -104,7 +104,7 @@ def jobs() -> dict[str, Any]:
     return {
         "/api/v1/overview": JobOverview(True, None, rows, runs),
         "/api/v1/jobs": rows,
-        "/api/v1/jobs/archive/runs": [each for each in runs if each.job == "archive"],
+        "/api/v1/jobs/archive/runs": RunPage([each for each in runs if each.job == "archive"]),
     }
 
 

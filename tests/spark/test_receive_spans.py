@@ -132,7 +132,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 provider = TracerProvider()
 out = open({path!r}, "a", buffering=1)
-provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out, formatter=lambda s: s.to_json(None) + "\\n")))
+exporter = ConsoleSpanExporter(out=out, formatter=lambda span: span.to_json(None) + "\\n")
+provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)
 """
 DRIVER = """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -116,6 +119,26 @@ def test_the_settings_that_matter_are_settings() -> None:
     rest = Path("conf/broker.toml").read_text().partition("[identity]")[2]
     for key in named:
         assert re.search(rf"^(?:# )?{key} = ", rest, re.MULTILINE), key
+
+
+def test_hadolint_finds_nothing_in_the_dockerfiles() -> None:
+    program = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip("hadolint is not installed (the extra dev has it on x86-64)")
+    command = [program, "--failure-threshold", "warning", "Dockerfile", "server/Dockerfile"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_services_wait_for_what_can_become_healthy() -> None:
+    """Names in depends_on are services; who is waited for to be healthy has an image with a HEALTHCHECK."""
+    for name, service in COMPOSE["services"].items():
+        wanted = service.get("depends_on", {})
+        conditions = wanted if isinstance(wanted, dict) else {other: {} for other in wanted}
+        for other, condition in conditions.items():
+            assert other in COMPOSE["services"], name
+            if condition.get("condition") == "service_healthy":
+                assert other in OURS, name
 
 
 # --- the health check -----------------------------------------------------------------------------------------------
