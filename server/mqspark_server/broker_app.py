@@ -239,9 +239,7 @@ class BrokerApp(ProcessApp):
         """Where the console asks: the name servers of this broker, in the name of who is logged in."""
         from mqspark.client.remoting.credentials import Credentials
         from mqspark.client.remoting.identity import ClientOptions
-        from mqspark_server.console.apidocs import BROKER_LINKS
-        from mqspark_server.console.clusteraccess import ClusterAt
-        from mqspark_server.web.api import store_report
+        from mqspark_server.console.clusteraccess import BROKER_LINKS, ClusterAt
 
         namesrv = self.config.namesrv_addr or ""
         problem = None if namesrv else "this broker has no name server: set namesrvAddr"
@@ -252,11 +250,17 @@ class BrokerApp(ProcessApp):
             namesrv,
             options,
             problem,
-            lambda: store_report(self),
+            self._report_to_show,
             BROKER_LINKS,
             self.settings.server.job_server,
             None if keys is None else Credentials(*keys),
         )
+
+    def _report_to_show(self) -> dict[str, Any]:
+        # Samples are taken without it: to load what serves HTTP here would hold up the messages for a second.
+        from mqspark_server.web.api import store_report
+
+        return store_report(self)
 
     async def _recover(self, flush_worker: Worker, worker: Worker) -> MessageStore:
         """An open store. It is opened in the thread that flushes; HTTP answers meanwhile."""

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -630,6 +631,35 @@ def test_a_broker_has_a_past_before_its_first_page(monkeypatch: pytest.MonkeyPat
         ]
     rates = next(each["columns"] for each in drawn if each["labels"] == ["in", "out"])
     assert len(rates[0]) >= 2  # the page itself notes one
+
+
+SAMPLING = """
+import sys, time
+from mqspark.testing import Broker
+from mqspark_server import broker_app
+from mqspark_server.console.history.sampler import Sampler
+
+broker_app.SAMPLES_AFTER_S = 0.01
+taken, take = [], Sampler.take
+
+async def taking(self, admin):
+    await take(self, admin)
+    taken.append(self)
+
+Sampler.take = taking
+with Broker(http=True):
+    while not taken:
+        time.sleep(0.02)
+print({"fastapi", "uvicorn", "jinja2", "prometheus_client"} & set(sys.modules))
+"""
+
+
+def test_samples_load_nothing_that_serves_pages() -> None:
+    """To load it takes a second, in which a broker would do nothing else."""
+    done = subprocess.run(
+        [sys.executable, "-c", SAMPLING], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 
 # --- of any cluster ---

@@ -8,13 +8,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from mqspark_server.console.clusteraccess import BROKER_LINKS
 from mqspark_server.console.rendering import HEADERS, HTML, render
 
-__all__ = ["BROKER_LINKS", "docs_router"]
+__all__ = ["docs_router"]
 
 MAX_DEPTH = 4
-BROKER_LINKS = (("HTTP API", "/docs"), ("Metrics", "/metrics"), ("Health", "/health/ready"))
-"""What a broker's HTTP has beside the console."""
 
 docs_router = APIRouter(include_in_schema=False)
 

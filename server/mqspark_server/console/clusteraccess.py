@@ -15,7 +15,10 @@ from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark_server.net.httpget import WebServer
 
-__all__ = ["ClusterAt", "Trouble", "admin_of"]
+__all__ = ["BROKER_LINKS", "ClusterAt", "Trouble", "admin_of"]
+
+BROKER_LINKS = (("HTTP API", "/docs"), ("Metrics", "/metrics"), ("Health", "/health/ready"))
+"""What a broker's HTTP has beside the console."""
 
 
 @dataclass(frozen=True, slots=True)
