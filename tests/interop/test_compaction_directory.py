@@ -173,6 +173,7 @@ def run(*arguments: str) -> None:
 
 
 @pytest.mark.slow("real brokers start at every stop, and Spark")
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kill", [pytest.param(False, id="clean stop"), pytest.param(True, id="kill")])
 def test_a_compacted_topic_moves_back_and_forth(jars: Jars, tmp_path: Path, kill: bool) -> None:
     pytest.importorskip("pyspark")
