@@ -31,6 +31,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicRouteData,
 )
 from mqspark.testing import Cluster
+from pyspark_pymq import WorkQueue
 from pyspark_pymq.cluster.cluster_queues import ClusterQueues, DataLoss
 from pyspark_pymq.cluster.logic_parts import LogicQueues, parts_of
 from pyspark_pymq.cluster.stream_offsets import QueueRange
@@ -400,6 +401,41 @@ def test_a_query_of_spark_over_a_remapping(spark: SparkSession, static: StaticTo
         for queue_id in range(QUEUES)
         for offset in (*range(5), *range(10_000, 10_004))
     )
+
+
+@pytest.mark.spark
+@pytest.mark.slow("a query of Spark with several batches; fast: test_what_static_topics_cannot_do_is_refused")
+@since_4_2
+def test_work_over_a_remapping(spark: SparkSession, static: StaticTopic, tmp_path: Path) -> None:
+    """Every message is handled, also one that fails first, and the group's offsets are those of logic queues."""
+    folder = tmp_path / "calls"
+    folder.mkdir()
+
+    def handle(message: Any) -> None:
+        text = bytes(message.value).decode()
+        (folder / f"{text} {message.attempt}").touch()
+        if text in ("3", "15") and message.attempt == 1:
+            raise ValueError(text)
+
+    def handled() -> set[str]:
+        return {path.name for path in folder.iterdir()}
+
+    work = WorkQueue(
+        spark, nameserver=static.namesrv, topic=static.topic, group="workers", max_attempts=3, delays="1s"
+    )
+    query = work.for_each(handle, checkpoint=str(tmp_path / "checkpoint"))
+    try:
+        static.send(5)
+        eventually(lambda: "3 2" in handled(), "the first half to be handled", 120)
+        static.tool.remap(static.second)
+        static.send(4)
+        eventually(lambda: "15 2" in handled() and len(handled()) == 20, "all to be handled", 120)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert handled() == {f"{number} 1" for number in range(18)} | {"3 2", "15 2"}
+    assert static.committed("workers") == [10_004, 10_004]
 
 
 # --- without brokers ------------------------------------------------------------------------------------------
