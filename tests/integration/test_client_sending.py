@@ -39,7 +39,12 @@ pytestmark = pytest.mark.anyio
 async def test_a_message_arrives_as_it_was_sent(mq_broker: Broker, mq_topic: str) -> None:
     await create(mq_broker, mq_topic, 1)
     message = Message.of(
-        mq_topic, "körper ☃", tags="TagÄ", keys=["k1", "k2"], properties={"名": '值 "x"\\'}, flag=7
+        mq_topic,
+        "körper ☃",
+        tags="TagÄ",
+        keys=["k1", "k2"],
+        properties={"名": '值 "x"\\', "odd": "a\x01b"},
+        flag=7,
     )
     before = dict(message.properties)
     async with Producer(mq_broker.namesrv, group="pg") as producer:
@@ -50,6 +55,7 @@ async def test_a_message_arrives_as_it_was_sent(mq_broker: Broker, mq_topic: str
     (got,) = await drain(mq_broker, mq_topic, 1)
     assert (got.body.decode(), got.tags, got.keys, got.flag) == ("körper ☃", "TagÄ", "k1 k2", 7)
     assert got.properties["名"] == '值 "x"\\'
+    assert got.properties["odd"] == "a\x01b", "RocketMQ's clients send such values"
     assert (got.message_id, got.offset_message_id) == (result.message_id, result.offset_message_id)
     assert (got.queue, got.queue_offset) == (result.queue, result.queue_offset)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from mqspark.errors import ConfigError, MQError, NoRoute
-from mqspark.message import MAX_PROPERTIES_BYTES, MessageQueue
+from mqspark.message import MAX_PROPERTIES_BYTES, MessageQueue, decode_properties
 from pyspark_pymq.work.child import DIED, Isolated
 from pyspark_pymq.work.evaluate import Evaluation
 from pyspark_pymq.work.functions import ArrowFunction, RowFunction
@@ -260,6 +260,8 @@ def test_properties_of_a_failed_message() -> None:
         "MQSPARK_FAILED_AT_MS": "1234",
     }
     assert properties_of(failed({"ORIGIN_MESSAGE_ID": "first"}))["ORIGIN_MESSAGE_ID"] == "first"
+    odd = _encoded(properties_of(failed({"odd": "a\x01b"})))
+    assert decode_properties(odd)["odd"] == "a\x01b", "RocketMQ's clients send such values"
     full = {"a": "x" * (MAX_PROPERTIES_BYTES - 700)}
     assert len(_encoded(properties_of(failed(full, "y" * 1000)))) <= MAX_PROPERTIES_BYTES
 

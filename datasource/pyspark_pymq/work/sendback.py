@@ -36,7 +36,7 @@ from mqspark.message import (
     UNIQ_KEY,
     WAIT,
     MessageQueue,
-    encode_properties,
+    encode_stored_properties,
     retry_topic,
 )
 from mqspark.protocol.codes import RequestCode
@@ -124,9 +124,9 @@ def properties_of(failed: Failed) -> dict[str, str]:
 
 def _encoded(properties: Mapping[str, str]) -> str:
     """The text of the error gives way when there is no room for all."""
-    encoded = encode_properties(properties)
+    encoded = encode_stored_properties(properties)
     if len(encoded) > MAX_PROPERTIES_BYTES - 256:
-        encoded = encode_properties({**properties, FAILED_TEXT: "?"})
+        encoded = encode_stored_properties({**properties, FAILED_TEXT: "?"})
     return encoded.decode()
 
 

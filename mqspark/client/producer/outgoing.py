@@ -22,7 +22,7 @@ from mqspark.message import (
     Message,
     MessageQueue,
     check_topic,
-    encode_properties,
+    encode_stored_properties,
     java_hash,
     new_unique_id,
 )
@@ -85,7 +85,7 @@ def properties_text(message: Message, *, prepared: bool = False) -> tuple[str, s
             " consumed message, leave it out",
             field=TRANSACTION_PREPARED,
         )
-    text = encode_properties(properties).decode()
+    text = encode_stored_properties(properties).decode()
     if "\x01\x02" in text or "\x02\x01" in text or text[0] == "\x01":
         raise InvalidMessage("a property needs a name and a value", field="properties")
     unique_id = properties.get(UNIQ_KEY)
@@ -134,7 +134,7 @@ def batch_of(messages: Sequence[Message], max_bytes: int) -> tuple[str, bytes, s
         unique_id = properties.get(UNIQ_KEY) or new_unique_id()
         ids.append(unique_id)
         if properties:
-            text = encode_properties({**properties, UNIQ_KEY: unique_id})
+            text = encode_stored_properties({**properties, UNIQ_KEY: unique_id})
         else:
             text = b"UNIQ_KEY\x01%b\x02" % unique_id.encode()
         items.append((message.flag, body, text))

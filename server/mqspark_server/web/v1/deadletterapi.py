@@ -17,7 +17,7 @@ from mqspark.message import (
     Message,
     MessageExt,
     dlq_topic,
-    encode_properties,
+    encode_stored_properties,
     new_unique_id,
 )
 from mqspark.protocol.codes import RequestCode
@@ -275,6 +275,6 @@ async def _send(asker: Asker, message: Message) -> None:
         sys_flag=0,
         born_timestamp=asker.app.clock.now_ms(),
         flag=message.flag,
-        properties=encode_properties(properties).decode(),
+        properties=encode_stored_properties(properties).decode(),
     )
     await asker.ask(RequestCode.SEND_MESSAGE_V2, header, message.body)
