@@ -92,6 +92,7 @@ def test_a_deletion_is_answered_when_no_crash_takes_it_back(
         ("X", {"attributes": "+queue.type=TripleCQ"}, 1),
         ("X", {"attributes": "+cleanup.policy=COMPACT"}, 1),
         ("X", {"attributes": "+message.type=MIXED"}, 29),
+        ("X", {"attributes": "+queue.type=BatchCQ,+cleanup.policy=COMPACTION"}, 29),
         ("X", {"attributes": "+unknown=1"}, 1),
         ("X", {"attributes": "nonsense"}, 1),
         ("X", {"readQueueNums": "x"}, 1),
