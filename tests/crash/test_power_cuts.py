@@ -69,7 +69,7 @@ def test_a_power_cut_while_old_segments_are_deleted(rounds: int, limit: int, at_
     assert_images(retention(True, 1, rounds), limit, at_least=at_least)
 
 
-@pytest.mark.parametrize(("sample", "at_least"), [(3, 60), pytest.param(20, 300, marks=MORE)])
+@pytest.mark.parametrize(("sample", "at_least"), [(3, 45), pytest.param(20, 300, marks=MORE)])
 def test_a_second_power_cut_in_the_recovery(sample: int, at_least: int) -> None:
     script = everyday(True, 4, 12)
     chance = random.Random(4)

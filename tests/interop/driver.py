@@ -47,11 +47,12 @@ class Driver:
         self._child = child
         self._log = log
         self._ids = itertools.count(1)
-        self._waiting: dict[int, Future[Any]] = {0: Future()}
+        ready: Future[Any] = Future()
+        self._waiting: dict[int, Future[Any]] = {0: ready}
         self._lock = threading.Lock()
         self._reader = threading.Thread(target=self._read, name="driver", daemon=True)
         self._reader.start()
-        self._waiting[0].result(CALL_TIMEOUT_S)
+        ready.result(CALL_TIMEOUT_S)
 
     def _read(self) -> None:
         assert self._child.stdout is not None

@@ -70,6 +70,7 @@ def priority_pops(play: Play) -> None:
     for queue_id in (0, 5, 7, 3):
         settled(play, topic, queue_id)
     for turn in range(9):
+        time.sleep(0.05)  # RocketMQ's broker may answer a pop before it lets go of the queue
         reply = play.quietly(
             POP, consumerGroup=group, topic=topic, queueId=-1, maxMsgNums=1, invisibleTime=60_000, pollTime=0,
             bornTime=int(time.time() * 1000), initMode=0, expType="TAG", exp="*", order=False,

@@ -273,6 +273,8 @@ def markdown() -> str:
         "",
         "What compaction has kept is checked when it is first read. If it is damaged, readers get an error and",
         "`store.readProblem` says which file it is, until it is restored or its directory is removed. `fsck` finds it.",
+        "If it goes beyond the end of the log, what the log has is read from there again, and",
+        "`compaction.cut` (lost) names the queues whose keys may have lost a value that the log is too young for.",
         "",
         "A start reads the first and last entries of every queue file, not all, and not the whole log. Damage",
         "that only a full read shows (flipped entries in the middle of a queue, a segment of zeros or of another",

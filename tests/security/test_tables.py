@@ -597,7 +597,8 @@ def test_what_was_there_before_counts() -> None:
 def test_the_bound_of_all_tables_is_a_part_of_the_memory() -> None:
     config = BrokerConfig()
     assert config.tables_bound(16 << 30) == 4 << 30
-    assert config.tables_bound(512 * MIB) == 256 * MIB
+    assert config.tables_bound(512 * MIB) == 128 * MIB
+    assert config.tables_bound(100 * MIB) == 64 * MIB
     assert BrokerConfig(max_tables_bytes=1000).tables_bound(16 << 30) == 1000
 
 

@@ -93,9 +93,9 @@ def _group_limits(membership: Path, hierarchies: Path) -> Iterator[int]:
         else:
             continue
         place = Path(path.lstrip("/"))
-        for group in (place, *place.parents):
+        for below in (place, *place.parents):
             try:
-                text = (root / group / name).read_text().strip()
+                text = (root / below / name).read_text().strip()
             except OSError:
                 continue
             if text.isdecimal():  # else max
