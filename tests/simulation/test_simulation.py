@@ -56,6 +56,11 @@ TOLD = (
 )
 """Bugs that some of the first runs with their story show."""
 
+HIDDEN = {
+    "a master keeps holes that no slave copies": "no story has a power cut while the disk of the master stalls",
+}
+"""Bugs that no run has shown yet, and what is missing."""
+
 MOST_SEEDS = 10_000
 """Within which each other bug is shown; most of them take less than a hundred."""
 
@@ -167,13 +172,20 @@ def test_a_failure_is_shown_by_fewer_faults_and_programs() -> None:
 
 @pytest.mark.night("hours; test_a_planted_bug_is_found is the twin")
 @pytest.mark.timeout(7_200)
-@pytest.mark.parametrize("title", sorted(BUGS.keys() - {*OFTEN, *TOLD}))
+@pytest.mark.parametrize(
+    "title",
+    [
+        *sorted(BUGS.keys() - {*OFTEN, *TOLD, *HIDDEN}),
+        *(pytest.param(title, marks=pytest.mark.xfail(reason=reason)) for title, reason in HIDDEN.items()),
+    ],
+)
 def test_a_planted_bug_that_needs_luck_is_found(title: str) -> None:
     first = [SHOWN_BY[title]] if title in SHOWN_BY else []
     assert shows(title, [*first, *range(MOST_SEEDS)]) is not None
 
 
 def test_the_seeds_of_planted_bugs_are_those_of_the_list() -> None:
-    assert SHOWN_BY.keys() <= BUGS.keys()
+    assert SHOWN_BY.keys() | HIDDEN.keys() == BUGS.keys()
+    assert not SHOWN_BY.keys() & HIDDEN.keys()
     assert len(SHOWN_BY) >= 20
     assert max(SHOWN_BY.values()) < MOST_SEEDS

@@ -55,6 +55,7 @@ class ReadTask:
     logic: Mapping[MessageQueue, LogicPlace] = field(default_factory=dict)
     """Of static topics, whose ranges are those of physical queues: what the rows show instead."""
     has_spans: bool = False
+    """Whether the task is a span of OpenTelemetry."""
     nameserver: str = ""
     """Who knows where the master of a broker is now; without one a task pulls from ``places`` alone."""
 

@@ -39,7 +39,8 @@ __all__ = ["MasterCopy"]
 
 log = sparing("mqspark.compaction", lines=20)
 
-LOOK_S = 1.0
+LOOK_S = 10.0
+"""Between two looks at the queues of compaction topics; each walks all queues of the store."""
 RETRY_S = 10.0
 """After a queue that could not be copied."""
 TIMEOUT_S = 10.0
@@ -124,7 +125,8 @@ class MasterCopy:
 
     def _begun(self) -> list[_Lacking]:
         """The queues of which the log has no longer all."""
-        topics, queues = self._store.compact_duty.topics(), self._store.queues()
+        topics = self._store.compact_duty.topics()
+        queues = self._store.queues() if topics else {}
         begun = {
             _Lacking(topic, queue_id, low)
             for topic in topics
