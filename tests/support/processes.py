@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from tests.support.forkserver import IS_SUPPORTED, Forked
 from tests.support.waiting import eventually
 
 __all__ = [
@@ -49,11 +50,13 @@ def start(
 
     ``env`` comes on top of this process's environment. ``cwd``: the log's folder unless it is given. ``new_session``:
     with a process group of its own, so that what it starts can be killed with it. The caller ends it: see ``process``.
+    The ``mqspark`` command is forked where it can be.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     inherited = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+    is_forked = IS_SUPPORTED and list(command[:1]) == mqspark_command()
     with log.open("a") as sink:
-        return subprocess.Popen(
+        return (Forked if is_forked else subprocess.Popen)(
             command,
             env=inherited | dict(env or {}),
             stdin=subprocess.PIPE,
