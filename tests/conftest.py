@@ -16,7 +16,7 @@ from tests.support.schedule import Scheduling, group_of, is_late, seconds_of
 # `make test-all` draws many new ones (--hypothesis-profile=thorough). No deadlines and no check of the time that draws
 # take: beside a JVM on few cores any example may wait. Tests take their number of examples from `tests.support.draws`.
 settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", settings.get_profile("thorough"), derandomize=True, max_examples=20)
+settings.register_profile("same", settings.get_profile("thorough"), derandomize=True, max_examples=12)
 settings.load_profile("same")
 
 GC_THRESHOLDS = (20_000, 10, 50)

@@ -113,7 +113,7 @@ ERRORS = [(verb, errno.EIO) for verb in VERBS] + [
 
 @pytest.mark.parametrize(("verb", "error"), ERRORS, ids=str)
 def test_a_call_that_fails_once(verb: str, error: int) -> None:
-    for number in positions(verb, 1, 8):
+    for number in positions(verb, 1, 5):
         run_with(Fault(verb, number, error), 1, 4)
 
 

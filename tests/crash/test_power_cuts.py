@@ -1,6 +1,6 @@
 """Power cuts in everyday work under SYNC_FLUSH: nothing acknowledged is lost (``disk.py`` says what a disk may do).
 
-Together with ``test_power_cuts_restarts.py`` some 4,500 images in `make test`.
+Together with ``test_power_cuts_restarts.py`` some 2,000 images in `make test`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MORE = pytest.mark.slow("more images; the same with fewer is the fast twin")
 
 @pytest.mark.parametrize(
     ("seed", "rounds", "limit", "at_least"),
-    [(1, 12, 3, 220), *(pytest.param(seed, 16, 16, 480, marks=MORE) for seed in (1, 2, 3))],
+    [(1, 12, 2, 140), *(pytest.param(seed, 16, 16, 480, marks=MORE) for seed in (1, 2, 3))],
 )
 def test_a_power_cut_at_any_sync(seed: int, rounds: int, limit: int, at_least: int) -> None:
     assert_images(everyday(True, seed, rounds), limit, at_least=at_least)
@@ -55,15 +55,13 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize(
-    ("rounds", "limit", "at_least"), [(6, 3, 110), pytest.param(10, 12, 300, marks=MORE)]
-)
+@pytest.mark.parametrize(("rounds", "limit", "at_least"), [(6, 2, 70), pytest.param(10, 12, 300, marks=MORE)])
 def test_a_power_cut_with_other_files(name: str, rounds: int, limit: int, at_least: int) -> None:
     assert_images(everyday(True, 6, rounds, **VARIANTS[name]), limit, at_least=at_least)
 
 
 @pytest.mark.parametrize(
-    ("rounds", "limit", "at_least"), [(12, 3, 260), pytest.param(16, 16, 520, marks=MORE)]
+    ("rounds", "limit", "at_least"), [(12, 2, 170), pytest.param(16, 16, 520, marks=MORE)]
 )
 def test_a_power_cut_while_old_segments_are_deleted(rounds: int, limit: int, at_least: int) -> None:
     assert_images(retention(True, 1, rounds), limit, at_least=at_least)

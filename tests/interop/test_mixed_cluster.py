@@ -20,7 +20,10 @@ from tests.support.waiting import eventually
 
 CLUSTER = "MixedCluster"
 
-pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
+pytestmark = [
+    pytest.mark.slow("a RocketMQ broker starts; each server alone with Java's clients is the fast twin"),
+    pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +33,7 @@ class Mixed:
     theirs: Cluster
 
 
-@pytest.fixture(
-    params=[
-        "mqspark",
-        pytest.param(
-            "rocketmq",
-            marks=pytest.mark.slow("a real broker starts for each; our name server is the fast twin"),
-        ),
-    ]
-)
+@pytest.fixture(params=["mqspark", "rocketmq"])
 def mixed(request: pytest.FixtureRequest, jars: Jars, tmp_path: Path) -> Iterator[Mixed]:
     with ExitStack() as running:
         if request.param == "mqspark":

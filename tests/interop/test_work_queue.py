@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.slow("Spark and a JVM for Java; tests/spark/test_work_queue.py is the fast twin"),
     pytest.mark.parametrize("java", JSON_FIRST, ids=["json", "binary"], indirect=True),
 ]
 

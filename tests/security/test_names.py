@@ -51,7 +51,10 @@ of cold reads, whose groups are checked line by line (``tests/unit/test_broker_c
 HERE = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("settings", ["default", "everything"])
+@pytest.mark.parametrize(
+    "settings",
+    ["everything", pytest.param("default", marks=pytest.mark.slow("with everything on is the fast twin"))],
+)
 def test_no_request_touches_a_file_that_the_store_has_no_name_for(tmp_path: Path, settings: str) -> None:
     """All codes of both servers, every text of every header and body, and properties that the broker acts on, under
     ``sys.addaudithook``; with light message queues and timers, too."""

@@ -308,7 +308,9 @@ def _damage(root: Path) -> None:
 
 
 @pytest.mark.parametrize("restarted", ["no", "closed", "killed"])
-@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize(
+    "damaged", [True, pytest.param(False, marks=pytest.mark.slow("with damage is the fast twin"))]
+)
 def test_copies_are_what_maps_are(tmp_path: Path, restarted: str, damaged: bool) -> None:
     """Recovery, every kind of read, and damage: the same with and without a single map."""
     told = []

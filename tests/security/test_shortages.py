@@ -103,7 +103,7 @@ def steps(root: Path, sync: bool) -> int:
 def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: bool, lasting: int) -> None:
     count = steps(tmp_path / "whole", sync)
     assert count > 60
-    for first in range(sync, count, 4 if lasting == 1 else 8):
+    for first in range(sync, count, 8 if lasting == 1 else 12):
         files, clock = PoorFiles(), TestClock()
         store = make_store(tmp_path / str(first), clock, files, sync=sync)
         store.open()

@@ -13,7 +13,7 @@ from mqspark.protocol.codes import RequestCode as Code
 from tests.security.object_walk import containers_of, globals_of
 from tests.unit.broker_kit import Bench, namesrv_peer, pull_ext
 
-REQUESTS = 16
+REQUESTS = 10
 """Of each code: a container that half of them are left in has grown."""
 
 NO_LEAK = {

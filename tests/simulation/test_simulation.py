@@ -154,6 +154,7 @@ def test_a_planted_bug_is_found(title: str) -> None:
     assert shows(title, range(30)) is not None
 
 
+@pytest.mark.slow("a second for each; test_a_planted_bug_is_found is the twin")
 @pytest.mark.parametrize("title", TOLD)
 def test_a_planted_bug_is_found_by_its_story(title: str) -> None:
     assert shows(title, range(600)) is not None
