@@ -317,6 +317,8 @@ class WriteOptions:
     transaction_batch: int | None
     """The number of a batch write, which is written once."""
     signing: SigningOptions = ENVIRONMENT
+    has_spans: bool = False
+    """openTelemetry: tasks make spans."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -340,6 +342,7 @@ class WriteOptions:
             if texts.is_given("transactionBatch")
             else None,
             signing=texts.signing(),
+            has_spans=texts.flag("openTelemetry", False),
         )
         texts.check_all_known("sink")
         for name in ("transactionId", "transactionBatch"):

@@ -53,7 +53,9 @@ class StaticTopicProblem(MQError):
 def detail_of(name: str, config: TopicConfigAndQueueMapping) -> TopicQueueMappingDetail:
     """Raises StaticTopicProblem for a topic that is not a static one."""
     if config.mapping_detail is None:
-        raise StaticTopicProblem(f"Mapping info should not be null in broker {name}")
+        raise StaticTopicProblem(
+            f"Mapping info should not be null in broker {name}: {config.topic_name} is no static topic there"
+        )
     return config.mapping_detail
 
 

@@ -74,7 +74,7 @@ _NOUNS = {
         "local.store_cli:store",
         "Look into a store directory, check it, build it anew.",
     ),
-    "user": ("local.user_cli:user", "Users of a server that is not running: add the first one."),
+    "user": ("local.user_cli:user", "Users and their rules: list, add, password, remove, allow, deny."),
     "job": ("local.job_cli:job", "Spark jobs that keep a store."),
     "doctor": ("local.doctor_cli:doctor", "What is in the way between this machine and a cluster, or Spark."),
     "top": ("administration.top_cli:top", "What a cluster is doing now: rates and lag."),

@@ -168,6 +168,49 @@ def test_tools_do_not_change_the_users_of_a_running_server(guarded: Cluster) -> 
     assert len(done.err.splitlines()) == 1
 
 
+def test_users_of_a_running_cluster_by_the_command_line(
+    guarded: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From a user without rights to one that may send to one topic, and out again."""
+    monkeypatch.setenv("NAMESRV_ADDR", guarded.namesrv)
+    monkeypatch.setenv("MQSPARK_CONTEXTS", str(tmp_path / "contexts"))
+    assert mqspark("user", "list").code == 1, "not without keys"
+    monkeypatch.setenv("MQSPARK_ACCESS_KEY", SUPER.access_key)
+    monkeypatch.setenv("MQSPARK_SECRET_KEY", SUPER.secret_key)
+    assert mqspark("user", "add", "ann", stdin=b"\n").code == 2
+    assert mqspark("user", "add", "ann", stdin=b"first\n").out == "added Normal user ann\n"
+    assert mqspark("user", "add", "ann", stdin=b"first\n").code == 2
+    assert mqspark("user", "password", "ann", stdin=b"second\n").code == 0
+    ann = Credentials("ann", "second")
+
+    def send() -> None:
+        with Producer(guarded.namesrv, group="ann", credentials=ann) as producer:
+            producer.send(Message.of("Orders", "x"))
+
+    with pytest.raises(BrokerError):
+        send()
+    assert mqspark("user", "allow", "ann", "Orders", "pub").code == 2
+    assert mqspark("user", "allow", "ann", "Topic:Orders", "pub", "Get").code == 0
+    assert mqspark("user", "allow", "bob", "Topic:Orders", "Pub").code == 3
+    send()
+    (row,) = [each for each in mqspark("user", "list", "-o", "json").json if each["user"] == "ann"]
+    assert row["rules"] == [
+        {"decision": "Allow", "resource": "Topic:Orders", "actions": ["Pub", "Get"], "sources": []}
+    ]
+    assert "second" not in mqspark("user", "list", "-o", "yaml").out
+    assert mqspark("user", "deny", "ann", "Topic:Orders", "Pub").code == 0
+    with pytest.raises(BrokerError):
+        send()
+    missing = mqspark("user", "forget", "ann", "Topic:Order")
+    assert (missing.code, "did you mean 'Topic:Orders'?" in missing.err) == (3, True)
+    assert mqspark("user", "forget", "ann", "Topic:Orders").code == 0
+    assert mqspark("user", "disable", "ann").out == "user ann is disabled\n"
+    assert mqspark("user", "enable", "an").code == 3
+    assert mqspark("user", "remove", "ann").code == 2, "it asks"
+    assert mqspark("user", "remove", "ann", "--yes").code == 0
+    assert "ann" not in mqspark("user", "list").out
+
+
 def test_http_shows_no_topic(guarded: Cluster) -> None:
     import urllib.error
     import urllib.request

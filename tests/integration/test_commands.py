@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mqspark import Message, MessageQueue, Producer, PushConsumer
 from mqspark.testing import Cluster
@@ -92,6 +93,8 @@ def test_a_misspelt_name_gets_the_right_one() -> None:
     assert "did you mean 'describe'?" in mqspark("topic", "descrbe", "Invoices").err
     assert "did you mean 'topic'?" in mqspark("topik", "list").err
     assert "did you mean 'flushDiskType'?" in mqspark("config", "get", "flushDiskTyp").err
+    assert "did you mean 'listenPort'?" in mqspark("namesrv", "set", "lisenPort=1", "--yes").err
+    assert "did you mean 'fsck'?" in mqspark("store", "fsk").err
 
 
 def test_rates_of_a_topic_are_the_brokers() -> None:
@@ -99,6 +102,17 @@ def test_rates_of_a_topic_are_the_brokers() -> None:
     rows = mqspark("topic", "stats", "Rated", "-o", "json").json
     assert {row["broker"] for row in rows} == set(brokers())
     assert all("in_tps" in row for row in rows)
+    assert "Rated" in {row["topic"] for row in mqspark("topic", "stats", "-o", "json").json}
+
+
+def test_a_topic_that_is_there_already_is_said_to_be_left_alone() -> None:
+    filled("Kept", 0)
+    kept = mqspark("topic", "create", "Kept", "--exist-ok", "--attribute", "+message.type=FIFO")
+    assert (kept.code, kept.out) == (0, "topic Kept is there already and stays as it is\n")
+    assert mqspark("topic", "create", "Kept", "--exist-ok", "-o", "json").json["brokers"] == []
+    assert mqspark("topic", "create", "no name").code == 2
+    no_static = mqspark("topic", "remap", "Kept")
+    assert (no_static.code, "Kept is no static topic" in no_static.err) == (1, True)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------
@@ -267,6 +281,9 @@ def test_a_name_server_that_is_none(cluster: Cluster) -> None:
     confused = mqspark("topic", "list", "--nameserver", address)
     assert (confused.code, "that is a broker, not a name server" in confused.err) == (1, True)
     assert mqspark("topic", "list", "-n", "nonsense").code == 2
+    empty = mqspark("topic", "list", "-n", "")
+    assert (empty.code, "the name server is empty" in empty.err) == (2, True), "not another cluster instead"
+    assert "Connect call" not in gone.err
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------
@@ -285,6 +302,27 @@ def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}, check=False
     )
+
+
+def test_what_is_done_at_several_brokers_is_one_document() -> None:
+    """For each format, of reads and of changes."""
+    for arguments in (
+        ("config", "get", "maxMessageSize"),
+        ("config", "set", "maxMessageSize=4194304", "--yes"),
+        ("broker", "clean", "queues", "--yes"),
+    ):
+        rows = mqspark(*arguments, "-o", "json").json
+        assert len(rows) == 2, arguments
+        assert yaml.safe_load(mqspark(*arguments, "-o", "yaml").out) == rows
+        assert [json.loads(line) for line in mqspark(*arguments, "-o", "jsonl").lines] == rows
+    filled("Lost", 0)
+    filled("Forgotten", 0)
+    assert [
+        row["topic"] for row in mqspark("topic", "delete", "Lost", "Forgotten", "-y", "-o", "json").json
+    ] == [
+        "Lost",
+        "Forgotten",
+    ]
 
 
 def test_a_simple_command_imports_no_framework() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from mqspark import Message, Producer, PushConsumer
 from mqspark.message import RETRY_PREFIX
@@ -117,15 +118,20 @@ def test_what_is_sent_is_said(tmp_path: Path) -> None:
         json.loads(line) for line in ok(mqspark("produce", name, "-b", "x", "-c", "3", "-o", "jsonl")).lines
     ]
     assert [row["status"] for row in rows] == ["SEND_OK"] * 3
+    (row,) = ok(mqspark("produce", name, "-b", "x", "-o", "json")).json
+    assert row.keys() == rows[0].keys()
+    (row,) = yaml.safe_load(ok(mqspark("produce", name, "-b", "x", "-o", "yaml")).out)
+    assert row.keys() == rows[0].keys()
+    assert ok(mqspark("produce", name, "-b", "x", "-o", "table")).err == "sent 1 message\n"
     file = tmp_path / "file"
     file.write_bytes(b"a;b;c")
     ok(mqspark("produce", name, str(file), "-D", ";", "--count", "2"))
     ok(mqspark("produce", name, str(file), "--whole"))
-    assert sorted(bodies(name)) == ["a", "a;b;c", "b", "x", "x", "x"]
+    assert sorted(bodies(name)) == ["a", "a;b;c", "b", *["x"] * 6]
     began = time.monotonic()
     ok(mqspark("produce", name, "-b", "y", "-c", "4", "--rate", "20"))
     assert time.monotonic() - began >= 3 / 20
-    assert mqspark("produce", "No Topic", "-b", "x").code == 1
+    assert mqspark("produce", "No Topic", "-b", "x").code == 2
     assert mqspark("produce", name, "-b", "x", "--delay", "soon").code == 2
 
 
@@ -157,7 +163,11 @@ def test_following_goes_on_until_it_is_interrupted(cluster: Cluster, tmp_path: P
         ok(mqspark("produce", name, "-b", "after"))
         assert child.stdout.readline() == "after\n"
         assert (processes.stop(child, signal.SIGINT), log.read_text()) == (0, "")
-    assert mqspark("consume", name, "-f", "--from", "earliest", "-c", "2").lines == ["before", "after"]
+    everything = ("consume", name, "-f", "--from", "earliest", "-c", "2")
+    assert mqspark(*everything).lines == ["before", "after"]
+    for shape in ("json", "yaml"):
+        rows = yaml.safe_load(mqspark(*everything, "-o", shape).out)
+        assert [row["body"] for row in rows] == ["before", "after"], "one document"
 
 
 # --- finding ----------------------------------------------------------------------------------------------------
@@ -179,6 +189,7 @@ def test_a_message_is_found_by_everything_that_names_it() -> None:
         found = ok(mqspark("message", *arguments, "-o", "json")).json
         (row,) = found if isinstance(found, list) else [found]
         assert (row["body"], row["message_id"]) == ("it", sent["message_id"]), arguments
+        assert row["broker"] == sent["broker"], arguments
     assert "it" in ok(mqspark("message", "key", name, "key-1")).out
     for arguments in (
         ("key", name, "key-2"),
@@ -188,6 +199,7 @@ def test_a_message_is_found_by_everything_that_names_it() -> None:
     ):
         assert mqspark("message", *arguments).code == 3, arguments
     assert mqspark("message", "time", name, "--from", "-2h", "--until", "-1h").err == "(no message)\n"
+    assert mqspark("message", "time", name, "--from", "-1h", "--until", "-2h").code == 2
 
 
 def test_an_id_makes_the_command_ask_no_stranger() -> None:
@@ -262,7 +274,7 @@ def test_dead_letters_are_shown_and_sent_again(cluster: Cluster) -> None:
         assert mqspark("dlq", "resend", "mourners", "--key", "k1").code == 2
         assert got == []
         again = ok(mqspark("dlq", "resend", "mourners", "--key", "k1", "--yes"))
-        assert again.lines[-1] == "sent 1 messages again"
+        assert again.lines[-1] == "sent 1 message again"
         eventually(lambda: got == [(name, b"m1")])
         ok(mqspark("dlq", "resend", "mourners", "--topic", name, "--tag", "even", "--to", "topic", "--yes"))
         eventually(lambda: sorted(body for _, body in got) == [b"m0", b"m1", b"m2"])

@@ -228,6 +228,7 @@ def test_every_verb_of_mqadmin_does_what_it_says(cluster: Cluster) -> None:
     assert "hello" in run("queryMsgByOffset", "-t", "Old", "-b", name, "-i", "0", "-o", "0")
     assert "messages_per_second" in run("checkMsgSendRT", "-t", "Old", "-a", "10", "-s", "10")
     assert "IN/S" in run("statsAll", "-t", "Old")
+    assert "Old" in run("statsAll")
     run("updateSubGroup", "-g", "olds", "-c", "DefaultCluster", "-r", "5", "-s", "true")
     assert "max_retries" in run("getConsumerConfig", "-g", "olds")
     run("setConsumeMode", "-g", "olds", "-t", "Old", "-m", "PULL", "-c", "DefaultCluster")
@@ -238,7 +239,8 @@ def test_every_verb_of_mqadmin_does_what_it_says(cluster: Cluster) -> None:
     run("cloneGroupOffset", "-s", "olds", "-d", "news", "-t", "Old", "-y")
     assert "Old" in run("consumerProgress", "-g", "olds")
     assert "olds" in run("consumerProgress")
-    run("brokerConsumeStats")
+    assert "olds" in run("brokerConsumeStats", "-b", address)
+    assert "olds" in run("brokerConsumeStats")
     with LitePullConsumer(cluster.namesrv, group="online") as consumer:
         consumer.subscribe("Old")
         eventually(lambda: "PYTHON" in admin("consumerConnection", "-g", "online").out)

@@ -9,34 +9,19 @@ from typing import Any
 
 import yaml
 
-from tests.support.maven import ToolMissing, cached, digest, require_tools, run
+from tests.support.gotools import go_program
 
 __all__ = ["CHART", "KUBERNETES", "helm", "helm_program", "rendered"]
 
 MODULE = Path(__file__).parent / "helm_module"
 CHART = Path("conf/helm/mqspark")
 KUBERNETES = "1.30"
-FETCH_TIMEOUT_S = 600
-BUILD_TIMEOUT_S = 1_800
 
 
 def helm_program() -> Path:
     """Raises ToolMissing."""
     found = shutil.which("helm")
-    if found is not None:
-        return Path(found)
-    require_tools("go")
-    folder = cached(f"helm-{digest(MODULE / 'go.mod', MODULE / 'go.sum')}", _build)
-    return folder / "helm"
-
-
-def _build(folder: Path) -> None:
-    try:
-        run(["go", "mod", "download"], FETCH_TIMEOUT_S, cwd=MODULE)
-    except RuntimeError as error:
-        raise ToolMissing(f"Helm's modules cannot be had: {error}") from error
-    command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", str(folder / "helm")]
-    run([*command, "helm.sh/helm/v3/cmd/helm"], BUILD_TIMEOUT_S, cwd=MODULE)
+    return Path(found) if found else go_program("helm", MODULE, "helm.sh/helm/v3/cmd/helm")
 
 
 def helm(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:

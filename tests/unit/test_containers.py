@@ -27,7 +27,10 @@ from mqspark_server.settings.settings import (
     override_layer,
     production,
 )
+from tests.support.gotools import go_program
+from tests.support.maven import ToolMissing
 
+COMPOSE_MODULE = Path("tests/support/compose_module")
 DOCKERFILE = Path("Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(Path("compose.yaml").read_text())
 OURS = {
@@ -139,6 +142,25 @@ def test_services_wait_for_what_can_become_healthy() -> None:
             assert other in COMPOSE["services"], name
             if condition.get("condition") == "service_healthy":
                 assert other in OURS, name
+
+
+@pytest.mark.slow("builds the parser of Docker Compose once; the tests above read the file without it")
+def test_docker_compose_takes_the_file() -> None:
+    """Its own library checks the file by the schema, follows its references and prints what it means."""
+    try:
+        program = go_program("compose", COMPOSE_MODULE, "github.com/compose-spec/compose-go/v2/cmd")
+    except ToolMissing as error:
+        pytest.skip(str(error))
+    done = subprocess.run([program, "compose.yaml"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    understood = yaml.safe_load(done.stdout)
+    assert understood["services"].keys() == COMPOSE["services"].keys()
+    for name in ("broker-a", "broker-b", "broker-c"):
+        service = understood["services"][name]
+        assert service["depends_on"]["namesrv"]["condition"] == "service_healthy"
+        assert service["read_only"] is True
+        assert service["command"] == COMPOSE["services"][name]["command"]
+    assert set(understood["volumes"]) == set(COMPOSE["volumes"])
 
 
 # --- the health check -----------------------------------------------------------------------------------------------

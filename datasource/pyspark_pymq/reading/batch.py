@@ -47,9 +47,9 @@ def partitions_of(
     """The ranges as Spark tasks, each with the data that its worker needs; archived ranges come before live ones."""
     partitions: list[InputPartition] = []
     if options.has_spans:
-        from pyspark_pymq.reading.receivespans import ReceiveSpans
+        from pyspark_pymq.taskspans import TaskSpans
 
-        ReceiveSpans()  # without the API the driver says so, not each task
+        TaskSpans()  # without the API the driver says so, not each task
     if cluster.archive is not None:
         from pyspark_pymq.cluster.history import plan_archive
 
@@ -114,9 +114,11 @@ def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     task = partition.task
     if not task.has_spans:
         return read_task(task)
-    from pyspark_pymq.reading.receivespans import traced
+    from pyspark_pymq.taskspans import TaskSpans
 
-    return traced(read_task(task), sorted({each.queue.topic for each in task.ranges}), task.group)
+    return TaskSpans().received(
+        read_task(task), sorted({each.queue.topic for each in task.ranges}), task.group
+    )
 
 
 class BatchReader(PickledToTask, DataSourceReader):  # type: ignore[misc]

@@ -42,8 +42,8 @@ class FailureTarget:
     retry_timeout_ms: int
     """How long brokers and name servers may be away before the query fails."""
     signing: SigningOptions = ENVIRONMENT
-    sign_in: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The options that say the same as ``signing``, for writes."""
+    write_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of the sink, for dead letters: what says the same as ``signing``, and ``openTelemetry``."""
 
 
 @dataclass
@@ -269,7 +269,7 @@ class Batches:
             describe("message", "errorType", "errorText").alias("properties"),
         )
         writer = dead.write.format("pymq").option("nameserver", self.target.nameserver)
-        writer = writer.options(**self.target.sign_in)
+        writer = writer.options(**self.target.write_options)
         writer = writer.option("retryTimeout", f"{self.target.retry_timeout_ms}ms")
         writer = writer.option("topic", dlq_topic(self.target.group)).option("compression", "zlib")
         writer = writer.option("compressionThreshold", "1m").mode("append")

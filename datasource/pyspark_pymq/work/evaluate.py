@@ -51,6 +51,9 @@ class Evaluation:
     """A process died on this batch before."""
     blocked: Mapping[str, str] | None = None
     """For ordered queues: the keys that wait, and for what."""
+    group: str = ""
+    has_spans: bool = False
+    """openTelemetry: each call is a span, and a function of one message has a call for each."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -64,6 +67,12 @@ class Evaluation:
             child = Isolated(self.form)
         call = self.form.call if child is None else child.call
         order = None if self.blocked is None else Order(self.blocked)
+        if self.has_spans:
+            from pyspark_pymq.taskspans import TaskSpans
+
+            call = TaskSpans().called(call, self.group)
+            if order is None and isinstance(self.form, RowFunction):
+                order = Order({})
         try:
             for batch in batches:
                 calls = call(batch) if order is None else self._in_order(batch, call, order)

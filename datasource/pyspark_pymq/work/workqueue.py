@@ -124,6 +124,7 @@ class WorkQueue:
         self._sign_in = {name: value for name, value in options.items() if name.lower() in _SIGN_IN}
         self._signing = OptionTexts(self._sign_in).signing()
         self._retry_timeout_ms = OptionTexts(options).duration_ms("retryTimeout", RETRY_TIMEOUT_MS)
+        self._has_spans = OptionTexts(options).flag("openTelemetry", False)
 
     # --- what is done with a message --------------------------------------------------------------------------
 
@@ -239,11 +240,13 @@ class WorkQueue:
     def _calls(
         self, form: RowFunction | ArrowFunction
     ) -> Callable[[DataFrame, bool, Mapping[str, str] | None], DataFrame]:
-        policy = self._policy
+        policy, group, has_spans = self._policy, self._group, self._has_spans
 
         def evaluate(messages: DataFrame, is_careful: bool, blocked: Mapping[str, str] | None) -> DataFrame:
             result = None if form.results is None else _ddl_of(form.results)
-            return messages.mapInArrow(Evaluation(form, policy, is_careful, blocked), outcome_ddl(result))
+            return messages.mapInArrow(
+                Evaluation(form, policy, is_careful, blocked, group, has_spans), outcome_ddl(result)
+            )
 
         return evaluate
 
@@ -267,7 +270,7 @@ class WorkQueue:
                 is_exact,
                 self._retry_timeout_ms,
                 self._signing,
-                self._sign_in,
+                {**self._sign_in, "openTelemetry": str(self._has_spans).lower()},
             ),
             journal=Journal(checkpoint),
             ordered_by=self._ordered,
@@ -293,7 +296,11 @@ class WorkQueue:
             function = sink
             return lambda results, batch, query: function(results, batch)
         topic, nameserver = sink, self._nameserver
-        options = {**self._sign_in, "retryTimeout": f"{self._retry_timeout_ms}ms"}
+        options = {
+            **self._sign_in,
+            "retryTimeout": f"{self._retry_timeout_ms}ms",
+            "openTelemetry": str(self._has_spans).lower(),
+        }
         check_topic(topic)
 
         def write(results: DataFrame, batch: int, query: str) -> None:

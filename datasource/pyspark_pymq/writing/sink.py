@@ -83,7 +83,11 @@ class _SinkWriter(PickledToTask):
 
     def __getstate__(self) -> dict[str, Any]:
         """Makes the first contact: only a write that is planned is pickled, before its tasks run. Raises
-        ConnectionLost, NotANameServer."""
+        ConnectionLost, NotANameServer, ConfigError."""
+        if self._options.has_spans:
+            from pyspark_pymq.taskspans import TaskSpans
+
+            TaskSpans()  # without the API the driver says so, not each task
         if not self._has_written:
             meet(self._options.nameserver, self._options.signing.credentials())
         return self.__dict__
@@ -148,6 +152,15 @@ class _SinkWriter(PickledToTask):
             from pyspark_pymq.cluster.payload import pack
 
             batches = pack(batches, self._options.batch_bytes)
+        if not self._options.has_spans:
+            return self._sent(batches, context, turn)
+        from pyspark_pymq.taskspans import TaskSpans
+
+        # Without the option the topic is in a column.
+        with TaskSpans().sending(self._options.topic or "", self._options.group) as traced:
+            return self._sent(traced(batches), context, turn)
+
+    def _sent(self, batches: Iterator[pa.RecordBatch], context: Any, turn: int) -> Sent:
         if self._options.exactly_once:
             from pyspark_pymq.writing.exactlyonce import prepare
 

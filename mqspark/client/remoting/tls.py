@@ -116,5 +116,7 @@ def refusal_of(error: OSError, *, tls: bool) -> str:
             " verify_host_name=False accepts any name"
         )
     reason = error.strerror or str(error) or "the peer closed it"
+    if error.errno is not None and reason.startswith("Connect call failed"):
+        reason = os.strerror(error.errno)  # asyncio names the address in its place
     broken = isinstance(error, (ssl.SSLError, ConnectionResetError, ConnectionAbortedError))
     return f"{reason}; does the server speak TLS (tls.server.mode)?" if tls and broken else reason

@@ -13,13 +13,13 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import click
 
 from mqspark.logs import printable
 
-__all__ = ["FORMATS", "Column", "Output", "Row", "as_time", "json_text", "yaml_lines"]
+__all__ = ["FORMATS", "Column", "Listing", "Output", "Row", "as_time", "counted", "json_text", "yaml_lines"]
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 Row = Mapping[str, Any]
@@ -85,11 +85,15 @@ class Output:
                     click.echo(f"{_bold(key.ljust(width)) if not number else ' ' * width}  {text}")
 
     def done(self, text: str, row: Row) -> None:
-        """What a change did: a sentence for people, a row for programs."""
+        """What a change did: a sentence for people, a row for programs. Several changes: ``listing``."""
         if self.is_table:
             click.echo(text)
         else:
             self.record(row)
+
+    def listing(self) -> Listing:
+        """A list whose rows are printed when they are known, as one document: for a ``with``."""
+        return Listing(self)
 
     def heading(self, text: str) -> None:
         """A line above a further table; nothing for programs."""
@@ -110,6 +114,44 @@ class Output:
         lines = [_bold(_joined([column.title for column in shown], widths, numeric))]
         lines += [_joined(line, widths, numeric) for line in cells]
         return lines
+
+
+class Listing:
+    """Rows that come one after the other, also when what comes next fails. Programs get the list that
+    ``Output.rows`` prints; people get the sentences."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._output.format == "json":
+            click.echo("\n]" if self._count else "[]")
+        elif self._output.format == "yaml" and not self._count:
+            click.echo("[]")
+
+    def add(self, row: Row, text: str | None = None) -> None:
+        """``text``: None for nothing."""
+        shape = self._output.format
+        if shape == "json":
+            click.echo(",\n" if self._count else "[\n", nl=False)
+            click.echo("\n".join("  " + line for line in json_text(row, indent=2).split("\n")), nl=False)
+        elif shape == "jsonl":
+            click.echo(json_text(row))
+        elif shape == "yaml":
+            for line in yaml_lines([row]):
+                click.echo(line)
+        elif text is not None:
+            click.echo(text)
+        self._count += 1
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 message``, ``2 messages``: a noun with a regular plural."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def as_time(ms: Any) -> str:

@@ -12,7 +12,15 @@ from collections.abc import Iterable
 import click
 
 from mqspark.config import did_you_mean
-from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, NotANameServer, RequestTimeout
+from mqspark.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    InvalidMessage,
+    MQError,
+    NotANameServer,
+    RequestTimeout,
+)
 from mqspark.logs import printable
 
 __all__ = [
@@ -51,6 +59,8 @@ class Missing(CommandFailed):
 def exit_code_of(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         return error.exit_code
+    if isinstance(error, InvalidMessage) and error.field in ("topic", "group"):
+        return WRONG  # a name that no server takes
     return WRONG if isinstance(error, ConfigError) else FAILED
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqspark.errors import BrokerError, NoRoute
+from mqspark.errors import BrokerError, ConfigError, NoRoute
 from mqspark_server.commands.output import FORMATS, Output
 from mqspark_server.commands.refusals import CommandFailed, Missing
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mqspark_server.commands.contexts import ClusterContext
 
 __all__ = [
+    "CONNECTION_PARAMETERS",
     "ClusterShell",
     "assume_yes",
     "clustered",
@@ -33,7 +34,7 @@ __all__ = [
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 _TOPIC_NOT_EXIST, _GROUP_NOT_EXIST = 17, 26
-_OPTIONS = (
+CONNECTION_PARAMETERS = (
     "nameserver",
     "context_name",
     "cluster",
@@ -45,6 +46,7 @@ _OPTIONS = (
     "tls_verify",
     "timeout_s",
 )
+"""Of ``connection_options``."""
 
 output_option = click.option(
     "-o", "--output", "output", type=click.Choice(FORMATS), help="How to print.  [default: table]"
@@ -133,7 +135,7 @@ class ClusterShell:
             if ":" in name:  # an address
                 asked[place] = name = next((each for each in table if name in table[each].values()), name)
             if name not in table:
-                raise Missing("broker", name, table, f"there are {', '.join(sorted(table)) or 'none'}")
+                raise Missing("broker", name, table, f"the cluster has {', '.join(sorted(table)) or 'none'}")
         if not asked and self.cluster is not None:
             if self.cluster not in info.cluster_addr_table:
                 raise Missing("cluster", self.cluster, info.cluster_addr_table)
@@ -155,6 +157,9 @@ def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None
     from mqspark.client.remoting.identity import ClientOptions
     from mqspark_server.commands.contexts import contexts_path, load_contexts
 
+    if given.get("nameserver") == "":
+        # The text of a variable that is not set must not lead to another cluster.
+        raise ConfigError("the name server is empty; give --nameserver HOST:PORT", key="nameserver")
     context: ClusterContext | None = None
     name = given.get("context_name") or os.environ.get("MQSPARK_CONTEXT")
     nameserver = given.get("nameserver") or (None if name else os.environ.get("NAMESRV_ADDR"))
@@ -198,7 +203,7 @@ def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
-        common = {name: given.pop(name) for name in _OPTIONS}
+        common = {name: given.pop(name) for name in CONNECTION_PARAMETERS}
         output = Output(given.pop("output"))
         namesrv, options, cluster, timeout_ms = connection_of(common)
 

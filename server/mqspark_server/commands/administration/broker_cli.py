@@ -148,9 +148,10 @@ async def broker_clean(
     """Remove what has expired now: queue files, unused topics, or files of the log."""
     names = await shell.brokers(brokers)
     confirm(f"Remove expired {what} from {', '.join(names)}?", yes)
-    for name, addresses in names.items():
-        await shell.admin.clean_up(addresses[min(addresses)], what)
-        shell.output.done(f"{name}: cleaned", {"broker": name, "cleaned": what})
+    with shell.output.listing() as listing:
+        for name, addresses in names.items():
+            await shell.admin.clean_up(addresses[min(addresses)], what)
+            listing.add({"broker": name, "cleaned": what}, f"{name}: cleaned")
 
 
 @broker.command("stat")

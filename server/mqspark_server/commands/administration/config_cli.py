@@ -18,7 +18,7 @@ from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, c
 if TYPE_CHECKING:
     from mqspark_server.settings.settings import Layer
 
-__all__ = ["assignments", "config", "shown_settings"]
+__all__ = ["assignments", "check_keys", "config", "shown_settings"]
 
 config = noun("config", "Settings of brokers, under RocketMQ's names.")
 _COLUMNS = (Column("server", "SERVER"), Column("key", "KEY"), Column("value", "VALUE"))
@@ -39,13 +39,22 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def shown_settings(output: Output, server: str, settings: Mapping[str, str], keys: Sequence[str]) -> None:
-    """Print the settings of one server, or those named. Raises Missing."""
-    for key in keys:
-        if key not in settings:
-            raise Missing("setting", key, settings, f"{server} does not show it")
-    rows = [{"server": server, "key": key, "value": settings[key]} for key in (keys or sorted(settings))]
+def shown_settings(output: Output, servers: Mapping[str, Mapping[str, str]], keys: Sequence[str]) -> None:
+    """Print the settings of servers, by their names, or the settings ``keys``. Raises Missing."""
+    rows = []
+    for server, settings in servers.items():
+        for key in keys:
+            if key not in settings:
+                raise Missing("setting", key, settings, f"{server} does not show it")
+        rows += [{"server": server, "key": key, "value": settings[key]} for key in (keys or sorted(settings))]
     output.rows(_COLUMNS, rows)
+
+
+def check_keys(server: str, known: Mapping[str, str], changes: Iterable[str]) -> None:
+    """Raises click.UsageError for a key that is a misspelt one: RocketMQ's servers accept any key without a word."""
+    for key in changes:
+        if key not in known and (advice := did_you_mean(key, known)):
+            raise click.UsageError(f"{server} has no setting {key!r}{advice}")
 
 
 @config.command("get")
@@ -54,8 +63,11 @@ def shown_settings(output: Output, server: str, settings: Mapping[str, str], key
 @clustered
 async def config_get(shell: ClusterShell, keys: tuple[str, ...], brokers: tuple[str, ...]) -> None:
     """The settings of every master, or those named."""
-    for name, addresses in (await shell.brokers(brokers)).items():
-        shown_settings(shell.output, name, await shell.admin.broker_config(addresses[min(addresses)]), keys)
+    servers = {
+        name: await shell.admin.broker_config(addresses[min(addresses)])
+        for name, addresses in (await shell.brokers(brokers)).items()
+    }
+    shown_settings(shell.output, servers, keys)
 
 
 @config.command("set")
@@ -70,15 +82,12 @@ async def config_set(
     changes = assignments(settings)
     servers = {name: each[min(each)] for name, each in (await shell.brokers(brokers)).items()}
     for name, address in servers.items():
-        known = await shell.admin.broker_config(address)
-        for key in changes:
-            # RocketMQ's brokers accept any key without a word.
-            if key not in known and (advice := did_you_mean(key, known)):
-                raise click.UsageError(f"broker {name} has no setting {key!r}{advice}")
+        check_keys(f"broker {name}", await shell.admin.broker_config(address), changes)
     confirm(f"Set {', '.join(settings)} at {', '.join(servers)}?", yes)
-    for name, address in servers.items():
-        await shell.admin.update_broker_config(address, changes)
-        shell.output.done(f"{name}: {', '.join(settings)}", {"server": name, "set": changes})
+    with shell.output.listing() as listing:
+        for name, address in servers.items():
+            await shell.admin.update_broker_config(address, changes)
+            listing.add({"server": name, "set": changes}, f"{name}: {', '.join(settings)}")
 
 
 @config.command("diff")

@@ -112,7 +112,7 @@ async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> N
                 row["lag"] = await _total_lag(shell, row["group"])
 
         await asyncio.gather(*map(fill, rows))
-    shell.output.rows(_LIST, rows, empty="no group")
+    shell.output.rows(_LIST, rows, empty="no group" if pattern is None else f"no group matches {pattern}")
 
 
 async def _total_lag(shell: ClusterShell, name: str) -> int | None:
@@ -233,17 +233,22 @@ async def group_create(
         if value is not None:
             setattr(config, name, value)
     await shell.admin.create_group(group, cluster=shell.cluster, config=config)
-    verb = "is changed" if group in known else "is there"
+    changes = any(each is not None for each in (retries, retry_queues, ordered, enabled, broadcast))
+    verb = "is there" if group not in known else "is changed" if changes else "is there already"
     shell.output.done(f"group {group} {verb}", {"group": group, "created": group not in known})
 
 
 @group.command("lag")
 @click.argument("groups", nargs=-1, shell_complete=complete_groups)
 @click.option("--topic", shell_complete=complete_topics, help="Only in this topic.")
+@click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only there. Repeatable.")
 @click.option("--total", is_flag=True, help="A line a topic instead of a line a queue.")
 @clustered
-async def group_lag(shell: ClusterShell, groups: tuple[str, ...], topic: str | None, total: bool) -> None:
+async def group_lag(
+    shell: ClusterShell, groups: tuple[str, ...], topic: str | None, brokers: tuple[str, ...], total: bool
+) -> None:
     """Messages that GROUPS (default: all) have not committed, by queue."""
+    there = await shell.brokers(brokers) if brokers else None
     names = groups or [name for name in await shell.admin.groups() if not _is_built_in(name)]
     rows = []
     for name in names:
@@ -256,6 +261,8 @@ async def group_lag(shell: ClusterShell, groups: tuple[str, ...], topic: str | N
                 ) from None
             if groups:
                 raise
+    if there is not None:
+        rows = [row for row in rows if row["broker"] in there]
     if total:
         totals: dict[tuple[str, str], dict[str, Any]] = {}
         for row in rows:
@@ -321,9 +328,10 @@ async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offset
                 f"group {name} has members online (mqspark group members {name}); stop them first"
             )
     confirm(f"Delete {', '.join(groups)}?", yes)
-    for name in groups:
-        await shell.admin.delete_group(name, cluster=shell.cluster, clean_offsets=not keep_offsets)
-        shell.output.done(f"group {name} is deleted", {"group": name, "deleted": True})
+    with shell.output.listing() as listing:
+        for name in groups:
+            await shell.admin.delete_group(name, cluster=shell.cluster, clean_offsets=not keep_offsets)
+            listing.add({"group": name, "deleted": True}, f"group {name} is deleted")
 
 
 @group.command("clone")

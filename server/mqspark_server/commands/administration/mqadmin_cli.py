@@ -198,7 +198,9 @@ VERBS: Mapping[str, Verb] = {
     "topicStatus": Verb("t/topic*", lambda given: _one("topic", "describe", given["t"])),
     "topicRoute": Verb("t/topic* l/list!", lambda given: _one("topic", "describe", given["t"])),
     "topicClusterList": Verb("t/topic*", lambda given: _one("topic", "describe", given["t"])),
-    "statsAll": Verb("t/topic*", lambda given: _one("topic", "stats", given["t"])),
+    "statsAll": Verb(
+        "t/topic", lambda given: _one("topic", "stats", *([given["t"]] if "t" in given else []))
+    ),
     "updateTopic": Verb(
         "b/brokerAddr c/clusterName t/topic* r/readQueueNums w/writeQueueNums p/perm o/order a/attributes",
         _update_topic,
@@ -249,7 +251,9 @@ VERBS: Mapping[str, Verb] = {
     "consumerStatus": Verb(
         "g/consumerGroup*", lambda given: _one("group", "members", given["g"], "-o", "wide")
     ),
-    "brokerConsumeStats": Verb("", lambda given: _one("group", "lag")),
+    "brokerConsumeStats": Verb(
+        "b/brokerAddr", lambda given: _one("group", "lag", *_option("--broker", given.get("b")))
+    ),
     "setConsumeMode": Verb(
         "c/clusterName t/topicName* g/groupName* m/mode* q/popShareQueueNum",
         lambda given: _one(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mqspark.errors import MQError
-from mqspark_server.commands.administration.config_cli import assignments, shown_settings
+from mqspark_server.commands.administration.config_cli import assignments, check_keys, shown_settings
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
@@ -53,8 +53,8 @@ async def namesrv_list(shell: ClusterShell) -> None:
 @clustered
 async def namesrv_config(shell: ClusterShell, keys: tuple[str, ...]) -> None:
     """The settings of each name server, or those named."""
-    for address in shell.admin.namesrv:
-        shown_settings(shell.output, address, await shell.admin.namesrv_config(address), keys)
+    servers = {address: await shell.admin.namesrv_config(address) for address in shell.admin.namesrv}
+    shown_settings(shell.output, servers, keys)
 
 
 @namesrv.command("set")
@@ -65,7 +65,10 @@ async def namesrv_set(shell: ClusterShell, settings: tuple[str, ...], yes: bool)
     """Change settings of all name servers while they run."""
     changes = assignments(settings)
     addresses = shell.admin.namesrv
-    confirm(f"Set {', '.join(changes)} at {', '.join(addresses)}?", yes)
     for address in addresses:
-        await shell.admin.update_namesrv_config(address, changes)
-        shell.output.done(f"{address}: {', '.join(settings)}", {"address": address, "set": changes})
+        check_keys(f"name server {address}", await shell.admin.namesrv_config(address), changes)
+    confirm(f"Set {', '.join(settings)} at {', '.join(addresses)}?", yes)
+    with shell.output.listing() as listing:
+        for address in addresses:
+            await shell.admin.update_namesrv_config(address, changes)
+            listing.add({"address": address, "set": changes}, f"{address}: {', '.join(settings)}")

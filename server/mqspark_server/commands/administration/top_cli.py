@@ -91,8 +91,16 @@ def _show(
 
 async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:
     """End, messages and queues of each topic; end and committed offset of each group and topic."""
+    # The topics that are a cluster's or broker's own name are RocketMQ's own.
+    info = await shell.admin.cluster_info()
+    own = {*info.cluster_addr_table, *info.broker_addr_table}
     topics = [
-        name for name in await shell.known_topics() if not is_system_topic(name) and not name.startswith("%")
+        name
+        for name in await shell.known_topics()
+        if name not in own
+        and not is_system_topic(name)
+        and not name.startswith("%")
+        and not name.endswith("_REPLY_TOPIC")
     ]
     groups = list(await shell.admin.groups())
     places: Places = {}

@@ -79,6 +79,11 @@ def perm_text(perm: int) -> str:
     return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "") or "none"
 
 
+def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
+    """RocketMQ's spelling +KEY=VALUE is taken, too. Raises click.UsageError."""
+    return assignments(text.removeprefix("+") for text in texts)
+
+
 def _kind(name: str) -> str:
     if name.startswith(RETRY_PREFIX):
         return "retry"
@@ -218,8 +223,12 @@ async def topic_create(
             raise CommandFailed(f"topic {topic} is there already; mqspark topic update {topic} changes it")
         names = {name: each for name, each in names.items() if name not in there}
         if not names:
+            shell.output.done(
+                f"topic {topic} is there already and stays as it is",
+                {"topic": topic, "queues": None, "brokers": []},
+            )
             return
-    table = assignments(attributes)
+    table = _attribute_table(attributes)
     if message_type is not None:
         table["message.type"] = message_type
     await shell.admin.create_topic(
@@ -274,28 +283,29 @@ async def topic_update(
             )
     masters = {name: address for name in names if (address := route.master(name)) is not None}
     configs = await _configs(shell, topic, masters)
-    for name, config in configs.items():
-        read = read_queues or queues or config.read_queue_nums
-        write = write_queues or queues or config.write_queue_nums
-        if read < config.read_queue_nums:
-            confirm(
-                f"{name}: messages in queues {read} to {config.read_queue_nums - 1} will not be read. Go on?",
-                yes,
+    with shell.output.listing() as listing:
+        for name, config in configs.items():
+            read = read_queues or queues or config.read_queue_nums
+            write = write_queues or queues or config.write_queue_nums
+            if read < config.read_queue_nums:
+                confirm(
+                    f"{name}: messages in queues {read} to {config.read_queue_nums - 1} will not be read. Go on?",
+                    yes,
+                )
+            await shell.admin.create_topic(
+                topic,
+                read_queues=read,
+                write_queues=write,
+                brokers=[name],
+                perm=config.perm if perm is None else _PERMS[perm],
+                order=config.order if order is None else order,
+                attributes=_attribute_table(attributes),
             )
-        await shell.admin.create_topic(
-            topic,
-            read_queues=read,
-            write_queues=write,
-            brokers=[name],
-            perm=config.perm if perm is None else _PERMS[perm],
-            order=config.order if order is None else order,
-            attributes=assignments(attributes),
-        )
-        text = f"{read} queues to read, {write} to write"
-        shell.output.done(
-            f"{name}: {topic} has {text}",
-            {"topic": topic, "broker": name, "read_queues": read, "write_queues": write},
-        )
+            text = f"{read} queues to read, {write} to write"
+            listing.add(
+                {"topic": topic, "broker": name, "read_queues": read, "write_queues": write},
+                f"{name}: {topic} has {text}",
+            )
 
 
 @topic.command("create-static")
@@ -380,19 +390,38 @@ async def topic_delete(shell: ClusterShell, topics: tuple[str, ...], yes: bool) 
         if is_system_topic(name):
             raise click.UsageError(f"{name} is a system topic; brokers need it")
     confirm(f"Delete {', '.join(topics)} with all messages?", yes)
-    for name in topics:
-        await shell.admin.delete_topic(name, cluster=shell.cluster)
-        shell.output.done(f"topic {name} is deleted", {"topic": name, "deleted": True})
+    with shell.output.listing() as listing:
+        for name in topics:
+            await shell.admin.delete_topic(name, cluster=shell.cluster)
+            listing.add({"topic": name, "deleted": True}, f"topic {name} is deleted")
 
 
 @topic.command("stats")
-@_topic
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @clustered
-async def topic_stats(shell: ClusterShell, topic: str) -> None:
-    """Rates of TOPIC over the last minute, in and out, by broker and group."""
+async def topic_stats(shell: ClusterShell, topic: str | None) -> None:
+    """Rates of TOPIC (default: all) over the last minute, in and out, by broker and group."""
+    if topic is not None:
+        shell.output.rows(_STATS, await _stats_rows(shell, topic))
+        return
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def of(name: str) -> list[dict[str, Any]]:
+        async with gate:
+            try:
+                return await _stats_rows(shell, name)
+            except MQError:
+                return []  # deleted meanwhile, or its broker is away
+
+    names = [name for name in await shell.known_topics() if _kind(name) == "normal"]
+    rows = [row for found in await asyncio.gather(*map(of, names)) for row in found]
+    shell.output.rows(_STATS, rows, empty="no topic")
+
+
+async def _stats_rows(shell: ClusterShell, topic: str) -> list[dict[str, Any]]:
     route = await shell.admin.topic_route(topic)
     groups = await shell.admin.topic_groups(topic)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in sorted(route.brokers):
         address = route.master(name)
         if address is None:
@@ -402,7 +431,7 @@ async def topic_stats(shell: ClusterShell, topic: str) -> None:
         for group in groups:
             got = await _counter(shell, address, "GROUP_GET_NUMS", f"{topic}@{group}")
             rows.append({"topic": topic, "group": group, "broker": name, **_rates("out", got)})
-    shell.output.rows(_STATS, rows)
+    return rows
 
 
 async def _counter(shell: ClusterShell, address: str, name: str, key: str) -> Any:

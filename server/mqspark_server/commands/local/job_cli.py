@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mqspark.errors import ConfigError
+from mqspark_server.commands.loading import HELP, LazyCommands
 from mqspark_server.commands.output import FORMATS, Column, Output, as_time
 from mqspark_server.commands.refusals import CommandFailed, Missing
 
@@ -31,7 +32,7 @@ _file = click.option(
 _output = click.option("-o", "--output", "output", type=click.Choice(FORMATS), help="Default: table.")
 
 
-@click.group()
+@click.group(cls=LazyCommands, context_settings=HELP)
 def job() -> None:
     """Spark jobs that keep a store: rebuild-index, archive, compact, redeliver."""
 

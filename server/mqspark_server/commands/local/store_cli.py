@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqspark_server.commands.loading import HELP, LazyCommands
+
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
     from mqspark.store.tools.dump import Row
@@ -45,7 +47,7 @@ _offset = click.option("--offset", type=click.IntRange(min=0), default=0, help="
 _limit = click.option("-n", "--limit", type=click.IntRange(min=1), help="How many at most.")
 
 
-@click.group()
+@click.group(cls=LazyCommands, context_settings=HELP)
 def store() -> None:
     """Look into a store directory, check it, build its queues and index anew."""
 

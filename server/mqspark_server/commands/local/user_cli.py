@@ -1,93 +1,288 @@
-"""``mqspark user``: the users of a server that is not running, above all the first one.
+"""``mqspark user``: users and their rules, at the brokers of a running cluster or in the files of a stopped server.
 
-A running server's users are managed by requests (mqadmin's createUser, createAcl and so on). A password is read from
-the terminal or from standard input, never from an argument, which other users of the host could see.
+The first user of a server is added with the server stopped (``--store``, ``--directory``). A password is read from the
+terminal or from standard input, never from an argument, which other users of the host could see.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
 
-from mqspark.auth.authority import Authority
-from mqspark.auth.config import AuthConfig
-from mqspark.auth.users import UserType
-from mqspark.clock import SystemClock
 from mqspark.errors import ConfigError
-from mqspark_server.authfiles import auth_directory, open_authority
+from mqspark_server.commands.administration.accounts import ACTIONS, Accounts
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.output import Column, Output
+from mqspark_server.commands.refusals import Missing
+from mqspark_server.commands.shell import (
+    CONNECTION_PARAMETERS,
+    ClusterShell,
+    assume_yes,
+    clustered,
+    confirm,
+)
+
+if TYPE_CHECKING:
+    from mqspark.auth.authority import Authority
 
 __all__ = ["user"]
 
+Given = ParamSpec("Given")
+user = noun("user", "Users and their rules: at the brokers of a cluster, or of a server that is not running.")
+_OFFLINE_LIST = (Column("user", "USER"), Column("type", "TYPE"), Column("status", "STATUS"))
+_LIST = (
+    *_OFFLINE_LIST,
+    Column("brokers", "BROKERS", wide=True),
+    Column("rules", "RULES", text=lambda rules: "; ".join(map(_rule_text, rules)) or "-"),
+)
+_name = click.argument("name")
+_resource = click.argument("resource")
+_sources = click.option(
+    "--source", "sources", multiple=True, metavar="IP", help="Only from this address or network. Repeatable."
+)
+_actions = click.argument(
+    "actions", nargs=-1, required=True, type=click.Choice(ACTIONS, case_sensitive=False), metavar="ACTION..."
+)
 
-@click.group()
-def user() -> None:
-    """Users of a broker or name server that is not running."""
+
+def _rule_text(rule: dict[str, Any]) -> str:
+    sources = f" from {' '.join(rule['sources'])}" if rule["sources"] else ""
+    return f"{rule['decision']} {','.join(rule['actions'])} {rule['resource']}{sources}"
 
 
-_store = click.option("--store", metavar="DIR", help="Store directory of the broker.")
-_directory = click.option("--directory", metavar="DIR", help="authConfigPath of the broker or name server.")
+def _or_offline(
+    offline: Callable[Concatenate[Authority, Output, Given], None],
+) -> Callable[[Callable[Concatenate[Accounts, Output, Given], Awaitable[None]]], Callable[..., None]]:
+    """A command at the cluster, or ``offline`` with --store or --directory."""
+
+    def decorated(
+        online: Callable[Concatenate[Accounts, Output, Given], Awaitable[None]],
+    ) -> Callable[..., None]:
+        asked = _at_cluster(online)
+
+        @functools.wraps(asked)  # also the options that it has so far
+        def run(store: str | None, directory: str | None, **given: Any) -> None:
+            if store is None and directory is None:
+                asked(**given)
+                return
+            output = Output(given.pop("output"))
+            for name in CONNECTION_PARAMETERS:
+                del given[name]
+            with _offline(store, directory) as authority:
+                offline(authority, output, **given)
+
+        run = click.option("--directory", metavar="DIR", help="Of a stopped server: its authConfigPath.")(run)
+        return click.option("--store", metavar="DIR", help="Of a stopped broker: its store directory.")(run)
+
+    return decorated
+
+
+def _at_cluster(
+    online: Callable[Concatenate[Accounts, Output, Given], Awaitable[None]],
+) -> Callable[..., None]:
+    @functools.wraps(online)
+    async def work(shell: ClusterShell, **given: Any) -> None:
+        await online(await Accounts.of(shell), shell.output, **given)
+
+    return clustered(work)
+
+
+def _add_offline(authority: Authority, output: Output, name: str, is_super: bool | None) -> None:
+    from mqspark.auth.users import UserType
+
+    kind = UserType.NORMAL if is_super is False else UserType.SUPER
+    authority.users.add(name, _password(), kind)
+    output.done(f"added {kind} user {name}", {"user": name, "type": str(kind)})
 
 
 @user.command("add")
-@click.argument("name")
+@_name
 @click.option(
-    "--normal", is_flag=True, help="Without rights until a policy gives some; by default a super user."
+    "--super/--normal",
+    "is_super",
+    default=None,
+    help="With every right, or without any until a rule gives some.  [default: normal; in the files of a stopped "
+    "server super]",
 )
-@_store
-@_directory
-def add(name: str, normal: bool, store: str | None, directory: str | None) -> None:
+@_or_offline(_add_offline)
+async def add(accounts: Accounts, output: Output, name: str, is_super: bool | None) -> None:
     """Add a user; the password is asked for, or is the first line of standard input."""
-    password = _password()
-    with _offline(store, directory) as authority:
-        authority.users.add(name, password, UserType.NORMAL if normal else UserType.SUPER)
-        click.echo(f"added {UserType.NORMAL if normal else UserType.SUPER} user {name}")
+    if name in [row["user"] for row in await accounts.rows()]:
+        raise click.UsageError(f"user {name} is there already; mqspark user password {name} changes it")
+    kind = "Super" if is_super else "Normal"
+    await accounts.add(name, _password(), kind)
+    output.done(f"added {kind} user {name}", {"user": name, "type": kind, "brokers": accounts.brokers})
+
+
+def _set_password_offline(authority: Authority, output: Output, name: str) -> None:
+    authority.users.change(name, _password(), None, None)
+    output.done(f"user {name} has the new password", {"user": name})
 
 
 @user.command("password")
-@click.argument("name")
-@_store
-@_directory
-def password(name: str, store: str | None, directory: str | None) -> None:
-    """Set a user's password."""
-    new = _password()
-    with _offline(store, directory) as authority:
-        authority.users.change(name, new, None, None)
+@_name
+@_or_offline(_set_password_offline)
+async def password(accounts: Accounts, output: Output, name: str) -> None:
+    """Set a user's password, which is asked for, or is the first line of standard input."""
+    await accounts.must_have(name)
+    await accounts.change(name, password=_password())
+    output.done(f"user {name} has the new password", {"user": name, "brokers": accounts.brokers})
+
+
+def _remove_offline(authority: Authority, output: Output, name: str, yes: bool) -> None:
+    authority.users.remove(name)
+    output.done(f"user {name} is removed", {"user": name, "removed": True})
 
 
 @user.command("remove")
-@click.argument("name")
-@_store
-@_directory
-def remove(name: str, store: str | None, directory: str | None) -> None:
-    """Remove a user and its policies."""
-    with _offline(store, directory) as authority:
-        authority.users.remove(name)
+@_name
+@assume_yes
+@_or_offline(_remove_offline)
+async def remove(accounts: Accounts, output: Output, name: str, yes: bool) -> None:
+    """Remove a user and its rules."""
+    await accounts.must_have(name)
+    confirm(f"Remove the user {name} with all rules from {', '.join(accounts.brokers)}?", yes)
+    await accounts.remove(name)
+    output.done(f"user {name} is removed", {"user": name, "removed": True, "brokers": accounts.brokers})
+
+
+def _list_offline(authority: Authority, output: Output) -> None:
+    rows = [
+        {"user": each.name, "type": str(each.type), "status": str(each.status)} for each in authority.users
+    ]
+    output.rows(_OFFLINE_LIST, rows, empty="no user")
 
 
 @user.command("list")
-@_store
-@_directory
-def show(store: str | None, directory: str | None) -> None:
-    """List users, without passwords."""
-    with _offline(store, directory) as authority:
-        for each in authority.users:
-            click.echo(f"{each.name}\t{each.type}\t{each.status}")
+@_or_offline(_list_offline)
+async def show(accounts: Accounts, output: Output) -> None:
+    """Users with their rules, without passwords."""
+    output.rows(_LIST, await accounts.rows(), empty="no user")
+
+
+async def _set_status(accounts: Accounts, output: Output, name: str, status: str) -> None:
+    await accounts.must_have(name)
+    await accounts.change(name, status=status)
+    output.done(f"user {name} is {status}d", {"user": name, "status": status, "brokers": accounts.brokers})
+
+
+@user.command("enable")
+@_name
+@_at_cluster
+async def enable(accounts: Accounts, output: Output, name: str) -> None:
+    """Let a user in again."""
+    await _set_status(accounts, output, name, "enable")
+
+
+@user.command("disable")
+@_name
+@_at_cluster
+async def disable(accounts: Accounts, output: Output, name: str) -> None:
+    """Let a user in no more; its rules stay."""
+    await _set_status(accounts, output, name, "disable")
+
+
+@user.command("allow")
+@_name
+@_resource
+@_actions
+@_sources
+@_at_cluster
+async def allow(
+    accounts: Accounts,
+    output: Output,
+    name: str,
+    resource: str,
+    actions: tuple[str, ...],
+    sources: tuple[str, ...],
+) -> None:
+    """Let a user do ACTIONs to RESOURCE: Topic:Orders, Group:bill*, Cluster:*. Replaces its rule about RESOURCE."""
+    await _rule(accounts, output, name, resource, actions, sources, allows=True)
+
+
+@user.command("deny")
+@_name
+@_resource
+@_actions
+@_sources
+@_at_cluster
+async def deny(
+    accounts: Accounts,
+    output: Output,
+    name: str,
+    resource: str,
+    actions: tuple[str, ...],
+    sources: tuple[str, ...],
+) -> None:
+    """Refuse a user ACTIONs to RESOURCE, whatever else allows them. Replaces its rule about RESOURCE."""
+    await _rule(accounts, output, name, resource, actions, sources, allows=False)
+
+
+async def _rule(
+    accounts: Accounts,
+    output: Output,
+    name: str,
+    resource: str,
+    actions: tuple[str, ...],
+    sources: tuple[str, ...],
+    *,
+    allows: bool,
+) -> None:
+    kind, separator, rest = resource.partition(":")
+    if not separator or not rest or kind not in ("Cluster", "Namespace", "Topic", "Group"):
+        raise click.UsageError(
+            f"{resource[:80]!r} is no resource: Topic:NAME, Group:NAME or Cluster:NAME; NAME may end with *"
+        )
+    await accounts.must_have(name)
+    await accounts.rule(name, resource, actions, sources, allows=allows)
+    row = {
+        "user": name,
+        "decision": "Allow" if allows else "Deny",
+        "resource": resource,
+        "actions": list(actions),
+        "sources": list(sources),
+    }
+    output.done(f"{name}: {_rule_text(row)}", row)
+
+
+@user.command("forget")
+@_name
+@_resource
+@_at_cluster
+async def forget(accounts: Accounts, output: Output, name: str, resource: str) -> None:
+    """Remove a user's rule about RESOURCE."""
+    rows = {row["user"]: row["rules"] for row in await accounts.rows()}
+    await accounts.must_have(name)
+    known = [rule["resource"] for rule in rows[name]]
+    if resource not in known:
+        raise Missing(f"rule of {name} about", resource, known, "mqspark user list")
+    await accounts.forget(name, resource)
+    output.done(f"{name} has no rule about {resource}", {"user": name, "resource": resource, "removed": True})
 
 
 def _password() -> str:
     if sys.stdin.isatty():
         return str(click.prompt("password", hide_input=True, confirmation_prompt=True))
-    return sys.stdin.readline().rstrip("\r\n")
+    given = sys.stdin.readline().rstrip("\r\n")
+    if not given:
+        raise click.UsageError("no password: it is the first line of standard input")
+    return given
 
 
 @contextmanager
 def _offline(store: str | None, directory: str | None) -> Iterator[Authority]:
     """Saves what was changed."""
-    if (store is None) == (directory is None):
+    from mqspark.auth.config import AuthConfig
+    from mqspark.clock import SystemClock
+    from mqspark_server.authfiles import auth_directory, open_authority
+
+    if store is not None and directory is not None:
         raise ConfigError("give one of --store and --directory", key="directory")
     config = AuthConfig(auth_config_path=directory or "")
     place = auth_directory(config, None if store is None else Path(store).expanduser().absolute())

@@ -14,13 +14,12 @@ from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.messages.reading import Filter, follow, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row, parse_format, write_bytes
-from mqspark_server.commands.output import json_text
 from mqspark_server.commands.shell import ClusterShell, clustered
 
 __all__ = ["consume", "filter_options", "filter_of"]
 
 _MAX_ROWS = 10_000
-"""Messages that a table or a single JSON document holds in memory."""
+"""Messages that a table holds in memory."""
 
 
 def filter_options(function: Callable[..., object]) -> Callable[..., object]:
@@ -101,20 +100,20 @@ async def consume(
     stream = both()
     # Ctrl-C is how --follow ends.
     with contextlib.suppress(asyncio.CancelledError) if following else contextlib.nullcontext():
-        if shell.output.asked in (None, "jsonl") or following:
-            as_json = shell.output.asked not in (None, "table", "wide")
+        if shell.output.asked is None or not shell.output.is_table or following:
             number = 0
             async with contextlib.aclosing(stream):
-                async for message in stream:
-                    if as_json:
-                        click.echo(json_text(message_row(message)))
-                    else:
-                        write_bytes(write(message))
-                    number += 1
-                    if number == count:
-                        break
-                    if following:
-                        sys.stdout.flush()
+                with shell.output.listing() as listing:
+                    async for message in stream:
+                        if shell.output.is_table:
+                            write_bytes(write(message))
+                        else:
+                            listing.add(message_row(message))
+                        number += 1
+                        if number == count:
+                            break
+                        if following:
+                            sys.stdout.flush()
             return
         rows = []
         async with contextlib.aclosing(stream):

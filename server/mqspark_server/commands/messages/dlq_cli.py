@@ -15,7 +15,7 @@ from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
-from mqspark_server.commands.output import Column, as_time
+from mqspark_server.commands.output import Column, as_time, counted
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 from mqspark_server.shown.deadletters import origin_of, resent_copy
@@ -182,10 +182,10 @@ async def dlq_resend(
         return
     if any(again is None for _, again in plan):
         raise CommandFailed("some do not say from which topic they came; --topic leaves them out")
-    confirm(f"Send {len(plan)} messages again?", yes)
+    confirm(f"Send {counted(len(plan), 'message')} again?", yes)
     sent = await _send(shell, [again for _, again in plan if again is not None])
     if shell.output.is_table:
-        click.echo(f"sent {sent} messages again")
+        click.echo(f"sent {counted(sent, 'message')} again")
 
 
 async def _send(shell: ClusterShell, messages: list[Message]) -> int:

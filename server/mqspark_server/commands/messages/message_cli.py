@@ -16,6 +16,7 @@ from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
 from mqspark_server.commands.output import Column, as_time
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.times import parse_time_ms
 from mqspark_server.shown.traces import trace_rows
 
 __all__ = ["message"]
@@ -101,11 +102,13 @@ async def _by_offset_id(shell: ClusterShell, text: str) -> list[MessageExt]:
     except InvalidMessage:
         return []
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    known = {each for addresses in (await shell.brokers()).values() for each in addresses.values()}
-    if address not in known:
+    names = {each: name for name, addresses in (await shell.brokers()).items() for each in addresses.values()}
+    if address not in names:
         return []
     try:
-        return [await shell.admin.message_by_offset_id(text)]
+        found = await shell.admin.message_by_offset_id(text)
+        found.broker_name = found.broker_name or names[address]
+        return [found]
     except (BrokerError, InvalidMessage):
         return []  # no record begins there
 
@@ -142,6 +145,8 @@ async def message_time(
     shell: ClusterShell, topic: str, begin: str, until: str | None, tag: str | None, count: int
 ) -> None:
     """The messages of TOPIC that were stored between two times."""
+    if until is not None and parse_time_ms(begin) > parse_time_ms(until):
+        raise click.UsageError(f"--from {begin[:40]} is after --until {until[:40]}")
     queues = await chosen_queues(shell, topic, ())
     found: list[MessageExt] = []
     async for each in read_spans(shell, await spans(shell, queues, begin, until), Filter(tag or "*")):

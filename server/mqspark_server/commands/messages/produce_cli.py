@@ -15,7 +15,7 @@ from mqspark_server.commands.administration.config_cli import assignments
 from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.messages.rows import parse_row
-from mqspark_server.commands.output import json_text
+from mqspark_server.commands.output import counted
 from mqspark_server.commands.refusals import CommandFailed, describe
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
@@ -127,8 +127,15 @@ class _Sending:
         self._rate = rate
         self._sent = 0
         self._failures: list[BaseException] = []
+        self._listing = shell.output.listing()
 
     async def run(
+        self, contents: AsyncIterator[bytes], message_of: Any, count: int | None, *, trace: bool
+    ) -> None:
+        with self._listing:
+            await self._run(contents, message_of, count, trace=trace)
+
+    async def _run(
         self, contents: AsyncIterator[bytes], message_of: Any, count: int | None, *, trace: bool
     ) -> None:
         from mqspark.client.producer.producer import Producer
@@ -158,8 +165,8 @@ class _Sending:
                 refused = error
             if pending:
                 await asyncio.wait(pending)
-        if shell.output.asked is None:
-            click.echo(f"sent {self._sent} messages", err=True)
+        if shell.output.is_table:
+            click.echo(f"sent {counted(self._sent, 'message')}", err=True)
         if refused is not None:
             if isinstance(refused, MQError) and not self._sent and not self._failures:
                 raise refused
@@ -171,7 +178,7 @@ class _Sending:
             if not self._sent and isinstance(first, MQError):
                 raise first
             text = describe(first) if isinstance(first, Exception) else str(first)
-            raise CommandFailed(f"{len(self._failures)} messages failed: {text}")
+            raise CommandFailed(f"{counted(len(self._failures), 'message')} failed: {text}")
 
     def _settled(self, done: asyncio.Future[SendResult], pending: set[asyncio.Future[SendResult]]) -> None:
         pending.discard(done)
@@ -182,18 +189,19 @@ class _Sending:
             self._failures.append(error)
             return
         self._sent += 1
-        if self._shell.output.asked is not None:
+        if not self._shell.output.is_table:
             result = done.result()
-            row = {
-                "message_id": result.message_id,
-                "offset_id": result.offset_message_id,
-                "broker": result.queue.broker_name,
-                "queue": result.queue.queue_id,
-                "offset": int(result.queue_offset),
-                "status": result.status.name,
-                "recall_handle": result.recall_handle,
-            }
-            click.echo(json_text(row))
+            self._listing.add(
+                {
+                    "message_id": result.message_id,
+                    "offset_id": result.offset_message_id,
+                    "broker": result.queue.broker_name,
+                    "queue": result.queue.queue_id,
+                    "offset": int(result.queue_offset),
+                    "status": result.status.name,
+                    "recall_handle": result.recall_handle,
+                }
+            )
 
 
 def _ending(text: str) -> bytes:

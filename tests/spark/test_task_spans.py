@@ -1,4 +1,5 @@
-"""One trace from a producer through the broker to the rows of a DataFrame, by OpenTelemetry's in-memory exporter."""
+"""One trace from a producer through the broker to the rows of a DataFrame, and on to what Spark writes and calls, by
+OpenTelemetry's in-memory exporter."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,17 +18,24 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
+from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType
 
-from mqspark import Message, OpenTelemetry, Producer
+from mqspark import AdminClient, Message, OpenTelemetry, Producer
 from mqspark.errors import ConfigError
 from mqspark.testing import Broker
-from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.options import ReadOptions, WriteOptions
 from pyspark_pymq.reading.batch import BatchReader
-from pyspark_pymq.reading.receivespans import MAX_LINKS, ReceiveSpans
+from pyspark_pymq.taskspans import MAX_LINKS, TaskSpans, with_properties
+from pyspark_pymq.work.evaluate import Evaluation
+from pyspark_pymq.work.functions import ArrowFunction, RowFunction
+from pyspark_pymq.work.outcome import MESSAGE, ORDER
+from pyspark_pymq.work.verdicts import Policy
+from pyspark_pymq.writing.sink import BatchWriter
 from tests.support.jvm import spark_options
 from tests.support.waiting import eventually
 
 COLUMNS = ("value", "properties")
+COLUMN = pa.map_(pa.string(), pa.string())
 
 
 @pytest.fixture
@@ -82,6 +91,126 @@ def test_a_row_is_in_the_trace_of_its_sender(exporter: InMemorySpanExporter) -> 
     assert attributes["messaging.consumer.group.name"] == "report"
 
 
+def test_rows_that_are_written_have_the_trace_of_their_task_or_their_own(
+    exporter: InMemorySpanExporter,
+) -> None:
+    """As a task writes them; read again they are linked to both traces."""
+    values = pa.array([b"own", b"none", b"null"])
+    properties = pa.array([[("a", "b"), ("traceparent", parent(7))], [("a", "b")], None], COLUMN)
+    written = pa.record_batch([values, properties], names=["value", "properties"])
+    texts = MapType(StringType(), StringType())
+    schema = StructType([StructField("value", BinaryType()), StructField("properties", texts)])
+    with Broker() as broker:
+        with AdminClient(broker.namesrv) as admin:
+            admin.create_topic("Written", queues=1)
+        for delivery in (
+            {},
+            {"deliveryGuarantee": "exactly-once", "transactionId": "t", "transactionBatch": "1"},
+        ):
+            given = {"nameserver": broker.namesrv, "topic": "Written", "openTelemetry": "true", **delivery}
+            writer = BatchWriter(WriteOptions.parse(given), schema, overwrite=False)
+            writer.commit([writer.write(iter([written]))])
+        given = {"nameserver": broker.namesrv, "topic": "Written", "openTelemetry": "true"}
+        reader = BatchReader(ReadOptions.parse(given, streaming=False), COLUMNS)
+        found = [
+            row for each in reader.partitions() for batch in reader.read(each) for row in batch.to_pylist()
+        ]
+    sent = spans_of(exporter, "send Written")
+    assert [dict(span.attributes or {})["messaging.batch.message_count"] for span in sent] == [3, 3]
+    assert [[link.context.trace_id for link in span.links] for span in sent] == [[7], [7]]
+    assert {span.kind for span in sent} == {SpanKind.PRODUCER}
+    own = [f"{span.context.trace_id:032x}" for span in sent if span.context is not None]
+    seen = [(row["value"], dict(row["properties"])["traceparent"].split("-")[1]) for row in found]
+    assert sorted(seen) == sorted(
+        (value, trace_id if value != b"own" else f"{7:032x}")
+        for trace_id in own
+        for value in (b"own", b"none", b"null")
+    )
+    assert all(dict(row["properties"])["a"] == "b" for row in found if row["value"] != b"null")
+    (received,) = spans_of(exporter, "receive Written")
+    assert {f"{link.context.trace_id:032x}" for link in received.links} == {f"{7:032x}", *own}
+
+
+def test_a_write_that_fails_is_a_span_that_failed(exporter: InMemorySpanExporter) -> None:
+    def write() -> None:
+        with TaskSpans().sending("T", "g") as traced:
+            list(traced(iter([rows(parent(1))])))
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        write()
+    (span,) = spans_of(exporter, "send T")
+    assert not span.status.is_ok
+    assert dict(span.attributes or {})["error.type"] == "OSError"
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_properties_are_added_to_a_slice(first: int) -> None:
+    maps = [[("a", "1")], None, [("t", "x"), ("b", "2")], [], [("c", "3"), ("d", "4")]]
+    batch = pa.record_batch({"properties": pa.array(maps, COLUMN), "n": range(5)}).slice(first, 3)
+    more = {"t": "new", "s": "2"}
+    found = with_properties(batch, more, unless="t").to_pylist()
+    expected = [
+        each if each is not None and "t" in dict(each) else [*(each or ()), *more.items()]
+        for each in maps[first : first + 3]
+    ]
+    assert [row["properties"] for row in found] == expected
+    assert [row["n"] for row in found] == list(range(first, first + 3))
+    assert with_properties(batch.select(["n"]), more, unless="t").to_pylist()[0]["properties"] == [
+        *more.items()
+    ]
+    assert with_properties(batch.slice(0, 0), more, unless="t").num_rows == 0
+
+
+def messages(*parents: str | None) -> pa.RecordBatch:
+    """As a work queue's function gets them: values 0, 1 and so on."""
+    kinds = {"binary": pa.binary(), "int": pa.int32(), "bigint": pa.int64(), "map<string,string>": COLUMN}
+    kinds |= {"timestamp": pa.timestamp("us", "UTC")}
+    count = len(parents)
+    columns = {
+        name: pa.nulls(count, kinds.get(kind, pa.string())) for name, kind in {**MESSAGE, **ORDER}.items()
+    }
+    columns["value"] = pa.array([str(number).encode() for number in range(count)])
+    columns["topic"] = pa.array(["Work"] * count)
+    columns["attempt"] = pa.array([1] * count, pa.int32())
+    columns["place"] = pa.array([f"b:Work:0:{number}" for number in range(count)])
+    maps = [[] if each is None else [("traceparent", each)] for each in parents]
+    columns["properties"] = pa.array(maps, COLUMN)
+    return pa.record_batch(columns)
+
+
+def test_each_call_of_a_work_queues_function_goes_on_with_the_trace_of_its_message(
+    exporter: InMemorySpanExporter,
+) -> None:
+    current: list[int] = []
+
+    def work(message: Any) -> None:
+        current.append(trace.get_current_span().get_span_context().trace_id)
+        if message.value == b"1":
+            raise ValueError("refused")
+
+    evaluation = Evaluation(RowFunction(work, None), Policy.parse(3, None), False, None, "billing", True)
+    outcome = list(evaluation(iter([messages(parent(1), parent(2), None)])))
+    assert sum(batch.num_rows for batch in outcome) > 0
+    spans = spans_of(exporter, "process Work")
+    assert current[:2] == [1, 2]
+    assert [span.context.trace_id for span in spans if span.context is not None] == current
+    assert [dict(span.attributes or {}).get("error.type") for span in spans] == [None, "ValueError", None]
+    assert {dict(span.attributes or {})["messaging.consumer.group.name"] for span in spans} == {"billing"}
+
+
+def test_a_call_with_a_batch_has_links(exporter: InMemorySpanExporter) -> None:
+    form = ArrowFunction(lambda batch: None, None)
+    list(
+        Evaluation(form, Policy.parse(3, None), False, None, "g", True)(
+            iter([messages(parent(1), parent(2))])
+        )
+    )
+    (span,) = spans_of(exporter, "process Work")
+    assert [link.context.trace_id for link in span.links] == [1, 2]
+    assert dict(span.attributes or {})["messaging.batch.message_count"] == 2
+
+
 def rows(*parents: str) -> pa.RecordBatch:
     properties = [[("a", "b"), ("traceparent", parent)] for parent in parents]
     column = pa.array(properties, pa.map_(pa.string(), pa.string()))
@@ -98,7 +227,7 @@ def test_links_are_bounded_and_each_trace_has_one(exporter: InMemorySpanExporter
         rows(*[parent(number) for number in range(1, MAX_LINKS * 2)]),
         pa.record_batch([pa.array([1])], names=["offset"]),
     ]
-    assert list(ReceiveSpans().of_task(iter(batches), ["A", "B"], "g")) == batches
+    assert list(TaskSpans().received(iter(batches), ["A", "B"], "g")) == batches
     (span,) = spans_of(exporter, "receive A")
     assert [link.context.trace_id for link in span.links] == list(range(1, MAX_LINKS + 1))
     assert dict(span.attributes or {})["messaging.batch.message_count"] == 4 + MAX_LINKS * 2 - 1 + 1
@@ -110,8 +239,8 @@ def test_a_task_that_fails_or_is_left(exporter: InMemorySpanExporter) -> None:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        list(ReceiveSpans().of_task(failing(), ["A"], "g"))
-    left = ReceiveSpans().of_task(iter([rows(parent(1))] * 3), ["A"], "g")
+        list(TaskSpans().received(failing(), ["A"], "g"))
+    left = TaskSpans().received(iter([rows(parent(1))] * 3), ["A"], "g")
     next(left)
     left.close()  # type: ignore[attr-defined]
     failed, ended = spans_of(exporter, "receive A")
@@ -123,7 +252,7 @@ def test_a_task_that_fails_or_is_left(exporter: InMemorySpanExporter) -> None:
 def test_without_the_api_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigError, match=r"^openTelemetry: needs .*mqspark\[otel\]"):
-        ReceiveSpans()
+        TaskSpans()
 
 
 EXPORTING = """
