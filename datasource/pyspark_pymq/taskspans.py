@@ -30,7 +30,7 @@ MAX_LINKS = 128
 _PARENT = "traceparent"
 
 
-class Outcome(Protocol):
+class HasFailures(Protocol):
     """What became of the messages of one call."""
 
     @property
@@ -38,7 +38,7 @@ class Outcome(Protocol):
         """By row."""
 
 
-Called = TypeVar("Called", bound=Outcome)
+Called = TypeVar("Called", bound=HasFailures)
 
 
 class TaskSpans:
@@ -114,18 +114,16 @@ class TaskSpans:
     def _span(
         self, operation: str, topic: str, destination: str, group: str, kind: Any, parent: Any = None
     ) -> Iterator[Span]:
-        own = "producer" if operation == "send" else "consumer"
+        attributes = {
+            "messaging.system": "rocketmq",
+            "messaging.operation.name": operation,
+            "messaging.operation.type": operation,
+            "messaging.destination.name": destination,
+        }
+        if kind is self._trace.SpanKind.CONSUMER:
+            attributes["messaging.consumer.group.name"] = group
         span = self._tracer.start_span(
-            f"{operation} {topic}",
-            context=parent,
-            kind=kind,
-            attributes={
-                "messaging.system": "rocketmq",
-                "messaging.operation.name": operation,
-                "messaging.operation.type": operation,
-                "messaging.destination.name": destination,
-                f"messaging.{own}.group.name": group,
-            },
+            f"{operation} {topic}".rstrip(), context=parent, kind=kind, attributes=attributes
         )
         try:
             yield span

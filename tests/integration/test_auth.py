@@ -195,7 +195,7 @@ def test_users_of_a_running_cluster_by_the_command_line(
     send()
     (row,) = [each for each in mqspark("user", "list", "-o", "json").json if each["user"] == "ann"]
     assert row["rules"] == [
-        {"decision": "Allow", "resource": "Topic:Orders", "actions": ["Pub", "Get"], "sources": []}
+        {"decision": "Allow", "resource": "Topic:Orders", "actions": ["Get", "Pub"], "sources": []}
     ]
     assert "second" not in mqspark("user", "list", "-o", "yaml").out
     assert mqspark("user", "deny", "ann", "Topic:Orders", "Pub").code == 0

@@ -65,7 +65,7 @@ class Evaluation:
         child: Isolated | None = None
         if self.is_careful or (context is not None and context.attemptNumber() > 0):
             child = Isolated(self.form)
-        call = self.form.call if child is None else child.call
+        call: Callable[[pa.RecordBatch], Handled] = self.form.call if child is None else child.call
         order = None if self.blocked is None else Order(self.blocked)
         if self.has_spans:
             from pyspark_pymq.taskspans import TaskSpans

@@ -156,7 +156,7 @@ class _SinkWriter(PickledToTask):
             return self._sent(batches, context, turn)
         from pyspark_pymq.taskspans import TaskSpans
 
-        # Without the option the topic is in a column.
+        # Without the option topic each row names its own.
         with TaskSpans().sending(self._options.topic or "", self._options.group) as traced:
             return self._sent(traced(batches), context, turn)
 

@@ -1,7 +1,5 @@
-"""Users and their rules at the masters of a running cluster: each master has its own, and all are told the same.
-
-Name servers and controllers have users of their own, which are set up with the server stopped (``mqspark user --store``
-and ``--directory``).
+"""Users and their rules at the name servers and masters of a running cluster: each has its own, and all are told the
+same. Controllers have users of their own, and so have servers of which the name servers do not know.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from typing import Any
 from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from mqspark.errors import BrokerError
 from mqspark.protocol.bodies.body import decode_body, encode_body
-from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import (
     CreateAclRequestHeader,
     CreateUserRequestHeader,
@@ -32,29 +30,31 @@ ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 
 
 class Accounts:
-    """Requests 3001 to 3010, to every master."""
+    """Requests 3001 to 3010, to every server that has users."""
 
-    def __init__(self, shell: ClusterShell, masters: dict[str, str]) -> None:
-        """``masters``: addresses by broker name."""
+    def __init__(self, shell: ClusterShell, servers: dict[str, str]) -> None:
+        """``servers``: addresses by what people call them."""
         self._shell = shell
-        self._masters = masters
+        self._servers = servers
 
     @classmethod
     async def of(cls, shell: ClusterShell) -> Accounts:
-        """Raises CommandFailed for a cluster without a master."""
-        masters = {name: each[0] for name, each in (await shell.brokers()).items() if 0 in each}
-        if not masters:
-            raise CommandFailed("the cluster has no master that could be asked; mqspark broker list shows it")
-        return cls(shell, masters)
+        """Raises CommandFailed for a cluster without users."""
+        known = {f"name server {address}": address for address in shell.admin.namesrv}
+        known |= {f"broker {name}": each[0] for name, each in (await shell.brokers()).items() if 0 in each}
+        found = {name: address for name, address in known.items() if await _has_users(shell, address)}
+        if not found:
+            raise CommandFailed("no server of this cluster has users: authenticationEnabled is false")
+        return cls(shell, found)
 
     @property
-    def brokers(self) -> list[str]:
-        return list(self._masters)
+    def servers(self) -> list[str]:
+        return list(self._servers)
 
     async def rows(self) -> list[dict[str, Any]]:
-        """Name, type, status and rules of each user, and the brokers that know it."""
+        """Name, type, status and rules of each user, and the servers that know it."""
         found: dict[str, dict[str, Any]] = {}
-        for broker, address in self._masters.items():
+        for server, address in self._servers.items():
             rules = await self._rules(address)
             for each in await self._users(address):
                 name = each.username or ""
@@ -64,11 +64,11 @@ class Accounts:
                         "user": name,
                         "type": each.user_type or "Normal",
                         "status": each.user_status or "enable",
-                        "brokers": [],
+                        "servers": [],
                         "rules": rules.get(name, []),
                     },
                 )
-                row["brokers"].append(broker)
+                row["servers"].append(server)
         return [found[name] for name in sorted(found)]
 
     async def _users(self, address: str) -> list[UserInfo]:
@@ -103,29 +103,29 @@ class Accounts:
 
     async def add(self, name: str, password: str, kind: str) -> None:
         """Make the user where it is not, and give it this password and type where it is."""
-        for broker, address in self._masters.items():
+        for server, address in self._servers.items():
             is_known = name in [each.username for each in await self._users(address)]
             info = UserInfo(username=name, password=password, user_type=kind)
             if is_known:
                 await self._tell(
-                    broker, RequestCode.AUTH_UPDATE_USER, UpdateUserRequestHeader(username=name), info
+                    server, RequestCode.AUTH_UPDATE_USER, UpdateUserRequestHeader(username=name), info
                 )
             else:
                 await self._tell(
-                    broker, RequestCode.AUTH_CREATE_USER, CreateUserRequestHeader(username=name), info
+                    server, RequestCode.AUTH_CREATE_USER, CreateUserRequestHeader(username=name), info
                 )
 
     async def change(self, name: str, *, password: str | None = None, status: str | None = None) -> None:
         """``status``: enable or disable."""
         info = UserInfo(username=name, password=password, user_status=status)
-        for broker in self._masters:
+        for server in self._servers:
             await self._tell(
-                broker, RequestCode.AUTH_UPDATE_USER, UpdateUserRequestHeader(username=name), info
+                server, RequestCode.AUTH_UPDATE_USER, UpdateUserRequestHeader(username=name), info
             )
 
     async def remove(self, name: str) -> None:
-        for broker in self._masters:
-            await self._tell(broker, RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=name))
+        for server in self._servers:
+            await self._tell(server, RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=name))
 
     async def rule(
         self, name: str, resource: str, actions: Sequence[str], sources: Sequence[str], *, allows: bool
@@ -139,25 +139,36 @@ class Accounts:
         )
         subject = f"User:{name}"
         info = AclInfo(subject=subject, policies=[PolicyInfo(policy_type="Custom", entries=[entry])])
-        for broker in self._masters:
+        for server in self._servers:
             await self._tell(
-                broker, RequestCode.AUTH_CREATE_ACL, CreateAclRequestHeader(subject=subject), info
+                server, RequestCode.AUTH_CREATE_ACL, CreateAclRequestHeader(subject=subject), info
             )
 
     async def forget(self, name: str, resource: str) -> None:
         header = DeleteAclRequestHeader(subject=f"User:{name}", policy_type="Custom", resource=resource)
-        for broker in self._masters:
-            await self._tell(broker, RequestCode.AUTH_DELETE_ACL, header)
+        for server in self._servers:
+            await self._tell(server, RequestCode.AUTH_DELETE_ACL, header)
 
     async def _tell(
-        self, broker: str, code: int, header: Any, info: UserInfo | AclInfo | None = None
+        self, server: str, code: int, header: Any, info: UserInfo | AclInfo | None = None
     ) -> None:
-        """Raises CommandFailed, which names the broker that refused: those before it have done it."""
+        """Raises CommandFailed, which names the server that refused: those before it have done it."""
         try:
             await self._shell.admin.ask(
-                self._masters[broker], code, header, b"" if info is None else encode_body(info)
+                self._servers[server], code, header, b"" if info is None else encode_body(info)
             )
         except BrokerError as error:
-            done = list(self._masters)[: list(self._masters).index(broker)]
+            done = self.servers[: self.servers.index(server)]
             so_far = f" ({', '.join(done)} did it before)" if done else ""
-            raise CommandFailed(f"broker {broker} refuses{so_far}: {describe(error)}") from error
+            raise CommandFailed(f"{server} refuses{so_far}: {describe(error)}") from error
+
+
+async def _has_users(shell: ClusterShell, address: str) -> bool:
+    header = ListUsersRequestHeader(filter="")
+    try:
+        await shell.admin.ask(address, RequestCode.AUTH_LIST_USER, header)
+    except BrokerError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return False
+        raise
+    return True

@@ -1,4 +1,4 @@
-"""``mqspark user``: users and their rules, at the brokers of a running cluster or in the files of a stopped server.
+"""``mqspark user``: users and their rules, at the servers of a running cluster or in the files of a stopped one.
 
 The first user of a server is added with the server stopped (``--store``, ``--directory``). A password is read from the
 terminal or from standard input, never from an argument, which other users of the host could see.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["user"]
 
-Given = ParamSpec("Given")
-user = noun("user", "Users and their rules: at the brokers of a cluster, or of a server that is not running.")
+user = noun("user", "Users and their rules: at the servers of a cluster, or of one that is not running.")
 _OFFLINE_LIST = (Column("user", "USER"), Column("type", "TYPE"), Column("status", "STATUS"))
 _LIST = (
     *_OFFLINE_LIST,
-    Column("brokers", "BROKERS", wide=True),
+    Column("servers", "SERVERS", wide=True),
     Column("rules", "RULES", text=lambda rules: "; ".join(map(_rule_text, rules)) or "-"),
 )
 _name = click.argument("name")
@@ -57,13 +56,12 @@ def _rule_text(rule: dict[str, Any]) -> str:
 
 
 def _or_offline(
-    offline: Callable[Concatenate[Authority, Output, Given], None],
-) -> Callable[[Callable[Concatenate[Accounts, Output, Given], Awaitable[None]]], Callable[..., None]]:
-    """A command at the cluster, or ``offline`` with --store or --directory."""
+    offline: Callable[..., None],
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """A command at the cluster, or ``offline`` with --store or --directory, which gets the Authority instead of the
+    Accounts."""
 
-    def decorated(
-        online: Callable[Concatenate[Accounts, Output, Given], Awaitable[None]],
-    ) -> Callable[..., None]:
+    def decorated(online: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         asked = _at_cluster(online)
 
         @functools.wraps(asked)  # also the options that it has so far
@@ -83,9 +81,9 @@ def _or_offline(
     return decorated
 
 
-def _at_cluster(
-    online: Callable[Concatenate[Accounts, Output, Given], Awaitable[None]],
-) -> Callable[..., None]:
+def _at_cluster(online: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A command that gets the Accounts, the Output and its own options."""
+
     @functools.wraps(online)
     async def work(shell: ClusterShell, **given: Any) -> None:
         await online(await Accounts.of(shell), shell.output, **given)
@@ -117,7 +115,7 @@ async def add(accounts: Accounts, output: Output, name: str, is_super: bool | No
         raise click.UsageError(f"user {name} is there already; mqspark user password {name} changes it")
     kind = "Super" if is_super else "Normal"
     await accounts.add(name, _password(), kind)
-    output.done(f"added {kind} user {name}", {"user": name, "type": kind, "brokers": accounts.brokers})
+    output.done(f"added {kind} user {name}", {"user": name, "type": kind, "servers": accounts.servers})
 
 
 def _set_password_offline(authority: Authority, output: Output, name: str) -> None:
@@ -132,7 +130,7 @@ async def password(accounts: Accounts, output: Output, name: str) -> None:
     """Set a user's password, which is asked for, or is the first line of standard input."""
     await accounts.must_have(name)
     await accounts.change(name, password=_password())
-    output.done(f"user {name} has the new password", {"user": name, "brokers": accounts.brokers})
+    output.done(f"user {name} has the new password", {"user": name, "servers": accounts.servers})
 
 
 def _remove_offline(authority: Authority, output: Output, name: str, yes: bool) -> None:
@@ -147,9 +145,9 @@ def _remove_offline(authority: Authority, output: Output, name: str, yes: bool) 
 async def remove(accounts: Accounts, output: Output, name: str, yes: bool) -> None:
     """Remove a user and its rules."""
     await accounts.must_have(name)
-    confirm(f"Remove the user {name} with all rules from {', '.join(accounts.brokers)}?", yes)
+    confirm(f"Remove the user {name} with all rules from {', '.join(accounts.servers)}?", yes)
     await accounts.remove(name)
-    output.done(f"user {name} is removed", {"user": name, "removed": True, "brokers": accounts.brokers})
+    output.done(f"user {name} is removed", {"user": name, "removed": True, "servers": accounts.servers})
 
 
 def _list_offline(authority: Authority, output: Output) -> None:
@@ -169,7 +167,7 @@ async def show(accounts: Accounts, output: Output) -> None:
 async def _set_status(accounts: Accounts, output: Output, name: str, status: str) -> None:
     await accounts.must_have(name)
     await accounts.change(name, status=status)
-    output.done(f"user {name} is {status}d", {"user": name, "status": status, "brokers": accounts.brokers})
+    output.done(f"user {name} is {status}d", {"user": name, "status": status, "servers": accounts.servers})
 
 
 @user.command("enable")
