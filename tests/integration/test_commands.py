@@ -102,7 +102,9 @@ def test_rates_of_a_topic_are_the_brokers() -> None:
     rows = mqspark("topic", "stats", "Rated", "-o", "json").json
     assert {row["broker"] for row in rows} == set(brokers())
     assert all("in_tps" in row for row in rows)
-    assert "Rated" in {row["topic"] for row in mqspark("topic", "stats", "-o", "json").json}
+    every = {row["topic"] for row in mqspark("topic", "stats", "-o", "json").json}
+    assert "Rated" in every
+    assert not every & {"DefaultCluster", *brokers()}, "what the brokers keep for themselves"
 
 
 def test_a_topic_that_is_there_already_is_said_to_be_left_alone() -> None:
@@ -113,6 +115,7 @@ def test_a_topic_that_is_there_already_is_said_to_be_left_alone() -> None:
     assert mqspark("topic", "create", "no name").code == 2
     no_static = mqspark("topic", "remap", "Kept")
     assert (no_static.code, "Kept is no static topic" in no_static.err) == (1, True)
+    assert mqspark("topic", "remap", "Kepd").code == 3
 
 
 # --- groups -----------------------------------------------------------------------------------------------------
@@ -229,6 +232,10 @@ def test_settings_are_shown_and_changed() -> None:
     misspelt = mqspark("config", "set", "maxMesageSize=1", "--yes")
     assert (misspelt.code, "did you mean 'maxMessageSize'" in misspelt.err) == (2, True)
     assert mqspark("config", "set", "maxMessageSize").code == 2
+    fixed = mqspark("config", "set", "brokerName=x", "--yes")
+    assert (fixed.code, "fixed while" in fixed.err, "credentials" in fixed.err) == (1, True, False)
+    nobody = mqspark("user", "list")
+    assert (nobody.code, "has users: authenticationEnabled" in nobody.err) == (1, True)
     assert mqspark("config", "set", "a=1\nb=2", "--yes").code == 2
 
 

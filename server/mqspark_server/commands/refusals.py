@@ -80,7 +80,12 @@ def _next_step(error: MQError) -> str:
         return ""
     if isinstance(error, ConfigError) and error.key == "namesrv" and "no name server" in str(error):
         return "; or on the command line: --nameserver HOST:PORT, or mqspark context add NAME --nameserver HOST:PORT"
-    if isinstance(error, BrokerError) and error.code == _NO_PERMISSION:
+    # A setting that is fixed is refused with the same code.
+    if (
+        isinstance(error, BrokerError)
+        and error.code == _NO_PERMISSION
+        and "Can not update config" not in str(error)
+    ):
         return "; a cluster with access control needs --credentials FILE or MQSPARK_ACCESS_KEY and MQSPARK_SECRET_KEY"
     if isinstance(error, (ConnectionLost, RequestTimeout)):
         return "; mqspark doctor says what is in the way"

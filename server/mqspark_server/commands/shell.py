@@ -124,6 +124,11 @@ class ClusterShell:
     async def known_topics(self) -> list[str]:
         return await self.admin.topic_list()
 
+    async def own_topics(self) -> set[str]:
+        """The topics of each cluster and broker, which have its name: they are the brokers' own."""
+        info = await self.admin.cluster_info()
+        return {*info.cluster_addr_table, *info.broker_addr_table}
+
     async def brokers(self, names: Iterable[str] = ()) -> dict[str, dict[int, str]]:
         """Broker name → id → address, of this context's cluster or of those named. Raises Missing."""
         info = await self.admin.cluster_info()

@@ -168,7 +168,7 @@ async def _has_users(shell: ClusterShell, address: str) -> bool:
     try:
         await shell.admin.ask(address, RequestCode.AUTH_LIST_USER, header)
     except BrokerError as error:
-        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or "has no users" in (error.remark or ""):
             return False
         raise
     return True

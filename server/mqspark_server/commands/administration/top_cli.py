@@ -91,9 +91,7 @@ def _show(
 
 async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:
     """End, messages and queues of each topic; end and committed offset of each group and topic."""
-    # The topics that are a cluster's or broker's own name are RocketMQ's own.
-    info = await shell.admin.cluster_info()
-    own = {*info.cluster_addr_table, *info.broker_addr_table}
+    own = await shell.own_topics()
     topics = [
         name
         for name in await shell.known_topics()

@@ -98,9 +98,7 @@ def _kind(name: str) -> str:
 @clustered
 async def topic_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
     """Topics, or those that match PATTERN ('order*'). -o wide asks each for its queues and messages."""
-    # The topics that are a cluster's or broker's own name are RocketMQ's own.
-    info = await shell.admin.cluster_info()
-    own = {*info.cluster_addr_table, *info.broker_addr_table}
+    own = await shell.own_topics()
     names = [
         name for name in await shell.known_topics() if pattern is None or fnmatch.fnmatchcase(name, pattern)
     ]
@@ -344,6 +342,9 @@ async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers
     if plan is not None:
         todo = read_plan(plan, topic)
     else:
+        known = await shell.known_topics()
+        if topic not in known:
+            raise Missing("topic", topic, known, "mqspark topic list")
         await _finish(statics, topic)
         names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
         todo = await statics.plan_move(topic, names)
@@ -413,7 +414,8 @@ async def topic_stats(shell: ClusterShell, topic: str | None) -> None:
             except MQError:
                 return []  # deleted meanwhile, or its broker is away
 
-    names = [name for name in await shell.known_topics() if _kind(name) == "normal"]
+    own = await shell.own_topics()
+    names = [name for name in await shell.known_topics() if _kind(name) == "normal" and name not in own]
     rows = [row for found in await asyncio.gather(*map(of, names)) for row in found]
     shell.output.rows(_STATS, rows, empty="no topic")
 
