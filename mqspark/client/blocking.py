@@ -205,7 +205,7 @@ class BlockingClient:
 
         def once(address: str) -> Command:
             connection = self.connection(address)
-            answer = connection.wait(connection.send(code, header, body), self._timeout_ms)
+            answer = self._answer(connection, connection.send(code, header, body))
             self._check(address, answer, accept)
             return answer
 
@@ -224,12 +224,23 @@ class BlockingClient:
         def once(address: str) -> list[Command]:
             connection = self.connection(address)
             opaques = connection.send_all([(code, header) for header in headers])
-            answers = [connection.wait(opaque, self._timeout_ms) for opaque in opaques]
+            answers = [self._answer(connection, opaque) for opaque in opaques]
             for answer in answers:
                 self._check(address, answer, accept)
             return answers
 
         return self._retrying(address, once)
+
+    def _answer(self, connection: BlockingConnection, opaque: int) -> Command:
+        return connection.wait(opaque, self._timeout_ms, if_silent=self._leave_replaced)
+
+    def _leave_replaced(self, address: str) -> None:
+        """Raises ConnectionLost if another broker is the master of the name that a route had at this address: one that
+        is frozen or cut off ends no connection."""
+        name = self._broker_names.get(address)
+        master = self.master_of(name) if name is not None else None
+        if master is not None and master != address:
+            raise ConnectionLost(address, f"it is silent, and {master} is the master of {name} now")
 
     def _check(self, address: str, answer: Command, accept: Sequence[int]) -> None:
         if answer.code not in accept:
@@ -600,7 +611,7 @@ class BlockingClient:
                 # One past the end matches no message, so the answer is empty.
                 header = pull_header(group, queues[0], offsets[queues[0]], max_messages=1, lo=lo)
                 connection = self.connection(address)
-                connection.wait(connection.send(RequestCode.PULL_MESSAGE, header), self._timeout_ms)
+                self._answer(connection, connection.send(RequestCode.PULL_MESSAGE, header))
                 self.request_all(address, code, headers)
 
     # --- messages ---------------------------------------------------------------------------------------------

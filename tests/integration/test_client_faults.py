@@ -9,15 +9,25 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mqspark.aio import Message, MessageQueue, Producer, PushConsumer, SendStatus
+from mqspark.aio import (
+    LitePullConsumer,
+    Message,
+    MessageQueue,
+    PopConsumer,
+    Producer,
+    PushConsumer,
+    SendStatus,
+)
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import BadRoute, BrokerError, ClientError, ConnectionLost, NoRoute, RequestTimeout
 from mqspark.logs import printable
-from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.body import Queue, decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
+    MessageQueueAssignment,
+    QueryAssignmentResponseBody,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
@@ -141,8 +151,8 @@ async def test_a_send_leaves_a_silent_broker_once_another_has_its_place(
     is_connected: bool, retries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait until its time is over."""
-    monkeypatch.setattr("mqspark.client.producer.silence.LOOK_S", 0.02)
-    monkeypatch.setattr("mqspark.client.producer.silence.SILENT_S", 0.02)
+    monkeypatch.setattr("mqspark.client.remoting.silence.LOOK_S", 0.02)
+    monkeypatch.setattr("mqspark.client.remoting.silence.SILENT_S", 0.02)
     old, new = broker(), broker()
     now = old
     async with old.serving(), new.serving():
@@ -165,8 +175,8 @@ async def test_a_send_leaves_a_silent_broker_once_another_has_its_place(
 
 
 async def test_a_send_waits_for_a_silent_broker_that_its_route_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark.client.producer.silence.LOOK_S", 0.02)
-    monkeypatch.setattr("mqspark.client.producer.silence.SILENT_S", 0.02)
+    monkeypatch.setattr("mqspark.client.remoting.silence.LOOK_S", 0.02)
+    monkeypatch.setattr("mqspark.client.remoting.silence.SILENT_S", 0.02)
     a = broker(then=SILENCE)
     async with cluster(a=a) as address, Producer(address, group="g") as producer:
         with pytest.raises(RequestTimeout):
@@ -473,6 +483,87 @@ async def test_a_notification_makes_the_consumer_look_again() -> None:
             )
             writer.write(notify)
         await eventually_async(lambda: not consumer.assignment())
+
+
+@pytest.fixture
+def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is noticed at once, and a failed pull is soon tried again."""
+    for name, seconds in (("LOOK_S", 0.02), ("SILENT_S", 0.05), ("QUIET_S", 0.2)):
+        monkeypatch.setattr(f"mqspark.client.remoting.silence.{name}", seconds)
+    monkeypatch.setattr("mqspark.client.consumer.queuecalls._ERROR_PAUSE_S", 0.02)
+
+
+def waiting_consumer(kind: str, address: str) -> PushConsumer | PopConsumer | LitePullConsumer:
+    """Its pulls may wait at the broker for a minute."""
+
+    async def listen(message: object) -> None:
+        raise AssertionError("there is no message")
+
+    consumer: PushConsumer | PopConsumer | LitePullConsumer
+    if kind == "pop":
+        consumer = PopConsumer(address, group="cg", listener=listen, poll_ms=60_000)
+    elif kind == "push":
+        consumer = PushConsumer(address, group="cg", listener=listen, suspend_ms=60_000)
+    else:
+        consumer = LitePullConsumer(address, group="cg", suspend_ms=60_000)
+    consumer.subscribe("T")
+    return consumer
+
+
+LONG_POLLS = {
+    "push": RequestCode.PULL_MESSAGE,
+    "pop": RequestCode.POP_MESSAGE,
+    "lite pull": RequestCode.LITE_PULL_MESSAGE,
+}
+
+
+def holding_broker(code: int, members: list[str]) -> Scripted:
+    """Holds the long polls of this code back."""
+    usual = consuming_broker(lambda _: SILENCE, lambda: members).script
+    queue = Queue(topic="T", broker_name="a", queue_id=0)
+    assigned = QueryAssignmentResponseBody([MessageQueueAssignment(message_queue=queue, mode="POP")])
+
+    def script(command: Command) -> Answer:
+        if command.code == RequestCode.QUERY_ASSIGNMENT:
+            return 0, {}, encode_body(assigned)
+        return SILENCE if command.code == code else usual(command)
+
+    return Scripted(script)
+
+
+@pytest.mark.parametrize("kind", LONG_POLLS)
+@pytest.mark.usefixtures("quick_watch")
+async def test_a_consumer_leaves_a_frozen_broker_once_another_has_its_place(kind: str) -> None:
+    """It does not wait until its pull has timed out, nor until routes are refreshed."""
+    members: list[str] = []
+    code = LONG_POLLS[kind]
+    old, new = holding_broker(code, members), holding_broker(code, members)
+    now = old
+    async with old.serving(), new.serving():
+        names = Scripted(lambda command: (0, None, route_of({"a": now.address})))
+        async with names.serving(), waiting_consumer(kind, names.address) as consumer:
+            members.append(consumer.client_id)
+            await asked(old, 1, code)
+            speaks_no_more(old)
+            await eventually_async(lambda: old.codes().count(RequestCode.HEART_BEAT) >= 2, "it is knocked at")
+            now = new
+            async with asyncio.timeout(10):
+                await asked(new, 1, code)
+
+
+@pytest.mark.usefixtures("quick_watch")
+async def test_a_consumer_stays_with_a_broker_that_only_has_no_messages() -> None:
+    members: list[str] = []
+    a = holding_broker(RequestCode.PULL_MESSAGE, members)
+    async with a.serving():
+        names = namesrv({"a": a})
+        async with names.serving(), waiting_consumer("push", names.address) as consumer:
+            members.append(consumer.client_id)
+            await asked(a, 1)
+            looked_up = len(names.asked)
+            await eventually_async(lambda: a.codes().count(RequestCode.HEART_BEAT) >= 4, "it is knocked at")
+            assert len(names.asked) <= looked_up + 1
+    assert a.accepted == 1
 
 
 async def test_an_unknown_request_of_the_server_is_answered_with_code_3() -> None:

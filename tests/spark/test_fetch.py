@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +147,16 @@ def test_pulls_go_on_at_the_new_master(store: DevCluster) -> None:
         table(replace(work, nameserver="", retry_timeout_ms=300))
 
 
+def test_pulls_leave_a_master_that_is_silent(store: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was frozen after the task was planned; nobody waits until the pull has timed out."""
+    monkeypatch.setattr("mqspark.client.remoting.blockingconnection.SILENT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        place = BrokerPlace(f"127.0.0.1:{frozen.getsockname()[1]}")
+        began = time.monotonic()
+        assert table(task(store, places={"dev": place}, nameserver=store.nameserver)).num_rows == 3000
+        assert time.monotonic() - began < 9
+
+
 def test_a_segment_that_is_gone_is_pulled(store: DevCluster, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(store.store, copy)
@@ -254,7 +266,7 @@ def test_bulk_pulls_of_messages_of_all_sizes(tmp_path: Path, monkeypatch: pytest
         pulls = []
         waited = fetch.BlockingConnection.wait
 
-        def wait(self: fetch.BlockingConnection, *arguments: Any) -> Any:
+        def wait(self: fetch.BlockingConnection, *arguments: Any, **more: Any) -> Any:
             answer = waited(self, *arguments)
             pulls.append(len(answer.body))
             return answer

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from mqspark.client.blocking import BlockingClient
 from mqspark.errors import BrokerError, ConnectionLost, RequestTimeout
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -23,6 +24,8 @@ from pyspark_pymq.writing.pipeline import (
     SendPolicy,
     send_header,
 )
+from pyspark_pymq.writing.routing import Router
+from tests.support.scripted import Scripted, broker, route_of, served
 
 policies = pytest.mark.parametrize("policy", [AT_LEAST_ONCE, EXACTLY_ONCE, WORK_RETRIES])
 
@@ -37,6 +40,9 @@ class Brokers:
         self.most_in_flight = 0
         self.refreshed = 0
         self.moves: dict[MessageQueue, MessageQueue] = {}
+        self.addresses: dict[str, str] = {}
+        """Brokers that have another address than their name, as a refreshed route says."""
+        self.route: dict[str, str] = {}
         self.unsure: list[str] = []
         self._answer = answer
         self._answers: dict[str, dict[int, int]] = {}
@@ -45,10 +51,11 @@ class Brokers:
 
     # the router
     def address(self, queue: MessageQueue) -> str:
-        return queue.broker_name
+        return self.route.get(queue.broker_name, queue.broker_name)
 
     def refresh(self, topic: str) -> None:
         self.refreshed += 1
+        self.route = dict(self.addresses)
 
     def instead_of(self, queue: MessageQueue) -> MessageQueue:
         return self.moves.get(queue, queue)
@@ -210,6 +217,57 @@ def test_a_broker_that_is_away_does_not_hold_up_the_other(
     to_b = [at for at, address, _ in brokers.sent if address == "b"]
     assert len(to_b) == 20
     assert max(to_b) == 0.0
+
+
+@policies
+@pytest.mark.parametrize("queues", [(A,), (A, B)], ids=["one broker", "two brokers"])
+def test_a_silent_broker_is_left_once_another_has_its_place(
+    monkeypatch: pytest.MonkeyPatch, policy: SendPolicy, queues: tuple[MessageQueue, ...]
+) -> None:
+    """Long before the time of a send is over: it is frozen, and another one was made the master."""
+
+    def answer(address: str, body: bytes) -> int | None:
+        if brokers.now >= 8.0:
+            brokers.addresses = {"a": "new"}
+        return None if address == "a" else ResponseCode.SUCCESS
+
+    brokers = Brokers(answer)
+    original = brokers.refresh
+
+    def refresh(topic: str) -> None:
+        answer("", b"")
+        original(topic)
+
+    monkeypatch.setattr(brokers, "refresh", refresh)
+    made = run(monkeypatch, brokers, policy, dict.fromkeys(queues, BODIES), sendTimeoutMs="60000")
+    assert made.messages == 20 * len(queues)
+    assert brokers.now < 10.0
+    assert {address for at, address, _ in brokers.sent if at < 8.0} == {queue.broker_name for queue in queues}
+    assert brokers.refreshed <= 12, "about once a second"
+    assert set(brokers.unsure) <= {body.decode() for body in BODIES}
+    assert brokers.unsure, "they may be stored at the old one"
+
+
+@policies
+def test_answers_of_several_brokers_are_read_as_they_come(policy: SendPolicy) -> None:
+    """Over real connections: no send waits until its time is over, and none is made twice."""
+    a, b = broker(), broker()
+    namesrv = Scripted(lambda command: (0, None, route_of({"a": a.address, "b": b.address})))
+    with served(a, b, namesrv):
+        options = WriteOptions.parse({"nameserver": namesrv.address, "topic": "T", "sendTimeoutMs": "60000"})
+        client = BlockingClient(namesrv.address)
+        router = Router(options, client, first_turn=0)
+        router.refresh("T")
+        made = Pipeline(options, client, router, policy)
+        for body in BODIES:
+            for queue in (A, B):
+                header = send_header(options, queue)
+                made.add(Send(queue, RequestCode.SEND_BATCH_MESSAGE, header, body, 1))
+        made.finish()
+        client.close()
+    assert made.messages == 40
+    for one in (a, b):
+        assert one.codes().count(RequestCode.SEND_BATCH_MESSAGE) == 20
 
 
 @policies

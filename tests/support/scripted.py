@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicRouteData
@@ -12,7 +13,19 @@ from mqspark.protocol.codes import CURRENT_VERSION, RequestCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
 
-__all__ = ["SILENCE", "STORED", "Answer", "Scripted", "broker", "cluster", "namesrv", "refusal", "sends"]
+__all__ = [
+    "SILENCE",
+    "STORED",
+    "Answer",
+    "Scripted",
+    "broker",
+    "cluster",
+    "namesrv",
+    "refusal",
+    "route_of",
+    "sends",
+    "served",
+]
 
 Answer = tuple[int, dict[str, str] | None, bytes] | None
 """Code, fields, body; None closes the connection; ``SILENCE`` answers nothing."""
@@ -122,6 +135,28 @@ async def cluster(**brokers: Scripted) -> AsyncIterator[str]:
         finally:
             for one in stack:
                 await one.__aexit__(None, None, None)
+
+
+@contextmanager
+def served(*servers: Scripted) -> Iterator[None]:
+    """In a thread, for tests without a loop."""
+    ready, over = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with AsyncExitStack() as stack:
+            for each in servers:
+                await stack.enter_async_context(each.serving())
+            ready.set()
+            await asyncio.to_thread(over.wait)
+
+    server = threading.Thread(target=asyncio.run, args=(serve(),))
+    server.start()
+    try:
+        assert ready.wait(10)
+        yield
+    finally:
+        over.set()
+        server.join()
 
 
 def sends(one: Scripted) -> int:

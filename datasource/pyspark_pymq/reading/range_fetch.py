@@ -456,10 +456,9 @@ class _Puller:
                 self._asked = self.position
                 continue
             opaque, first, reach = self._in_flight.popleft()
+            answer = connection.wait(opaque, _PULL_TIMEOUT_MS, if_silent=self._leave_replaced)
             if reach <= self.position:
-                connection.wait(opaque, _PULL_TIMEOUT_MS)
                 continue
-            answer = connection.wait(opaque, _PULL_TIMEOUT_MS)
             following = self._following(answer, first)
             if answer.code == ResponseCode.SUCCESS:
                 self._learn(following - first, reach - first, len(answer.body))
@@ -470,6 +469,13 @@ class _Puller:
             self._asked = max(self._asked, self.position)
             if answer.code == ResponseCode.SUCCESS and len(answer.body):
                 yield answer.body
+
+    def _leave_replaced(self, address: str) -> None:
+        """Raises ConnectionLost if another broker is the master now: one that is frozen or cut off ends no
+        connection."""
+        master = _master_of(self._task, self._queue.broker_name)
+        if master is not None and master != address:
+            raise ConnectionLost(address, f"it is silent, and {master} is the master now")
 
     def _learn(self, given: int, asked: int, size_bytes: int) -> None:
         """How many messages to request at once. An answer that falls short leaves a gap, which costs another

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mqspark.client.blocking import BlockingClient
-from mqspark.client.remoting.blockingconnection import BlockingConnection
+from mqspark.client.remoting.blockingconnection import SILENT_S, BlockingConnection
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
@@ -182,6 +182,8 @@ class Pipeline:
         self._lanes: dict[MessageQueue, _Lane] = {}
         self._in_flight: dict[str, dict[int, tuple[Send, float]]] = {}
         """Address to opaque to a send and its deadline."""
+        self._heard: dict[str, float] = {}
+        """Address to when it has last answered while something was in flight, or its place was last looked up."""
         self._in_flight_bytes = 0
         self._unstored = self._unstored_bytes = 0
         """The sends that wait or are in flight."""
@@ -240,15 +242,18 @@ class Pipeline:
         lane.waiting.popleft()
         lane.in_flight += 1
         self._in_flight_bytes += len(send.body)
-        deadline = time.monotonic() + self._timeout_ms / 1000
-        self._in_flight.setdefault(address, {})[opaque] = send, deadline
+        now = time.monotonic()
+        if address not in self._in_flight:
+            self._in_flight[address], self._heard[address] = {}, now
+        self._in_flight[address][opaque] = send, now + self._timeout_ms / 1000
 
     def _receive(self, until: float | None) -> None:
-        """Handle answers; waits for one until the first deadline, or ``until``."""
+        """Handle answers; waits for one until the first deadline, until a broker is silent, or ``until``."""
         if len(self._in_flight) > 1 and self._receive_from(list(self._in_flight), 0.0):
             return
         deadline = min(each for sends in self._in_flight.values() for _, each in sends.values())
-        timeout_s = max(0.0, (deadline if until is None else min(deadline, until)) - time.monotonic())
+        ends = [deadline, min(self._heard[address] for address in self._in_flight) + SILENT_S]
+        timeout_s = max(0.0, min(ends if until is None else [*ends, until]) - time.monotonic())
         if len(self._in_flight) > 1:
             readable = _readable([self._client.connection(address) for address in self._in_flight], timeout_s)
             self._receive_from([connection.address for connection in readable], 0.0)
@@ -258,6 +263,18 @@ class Pipeline:
         for address, sends in list(self._in_flight.items()):
             if any(deadline <= now for _, deadline in sends.values()):
                 self._requeue_lost(address, RequestTimeout(address, self._timeout_ms))
+            elif self._heard[address] + SILENT_S <= now:
+                self._leave_replaced(address)
+
+    def _leave_replaced(self, address: str) -> None:
+        """Send elsewhere what is in flight to a silent broker once another one has its place: one that is frozen or
+        cut off ends no connection."""
+        send, _ = next(iter(self._in_flight[address].values()))
+        self._router.refresh(send.queue.topic)
+        self._heard[address] = time.monotonic()
+        place = self._router.address(send.queue)
+        if place != address:
+            self._requeue_lost(address, ConnectionLost(address, f"it is silent, and {place} has its place"))
 
     def _receive_from(self, addresses: Iterable[str], timeout_s: float) -> bool:
         """True if there was an answer or a connection is lost."""
@@ -270,7 +287,7 @@ class Pipeline:
                 self._requeue_lost(address, lost)
                 return True
             for opaque, answer in answers.items():
-                found = True
+                found, self._heard[address] = True, time.monotonic()
                 self._answered(address, opaque, answer)
         return found
 

@@ -234,12 +234,14 @@ class QueueCalls:
             bname=queue.broker_name,
             mqspark_bulk=self._settings.pull_batch_size > _ANYBODYS_MESSAGES or None,
         )
+        self._instance.silence.uses(address)
         try:
             response = await self._instance.remoting.invoke(
                 address,
                 RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE,
                 header,
                 timeout_ms=self._settings.suspend_ms + _LONG_POLL_SLACK_MS,
+                poll_ms=self._settings.suspend_ms,
                 accept=_PULL_CODES,
             )
         except (ConnectionLost, RequestTimeout):

@@ -317,11 +317,13 @@ class PopConsumer(Listening):
             attempt_id=attempt_id,
             bname=queue.broker_name,
         )
+        group.instance.silence.uses(address)
         response = await group.instance.remoting.invoke(
             address,
             RequestCode.POP_MESSAGE,
             header,
             timeout_ms=poll_ms + _POLL_SLACK_MS,
+            poll_ms=poll_ms,
             accept=_POP_CODES,
         )
         if response.code == ResponseCode.POLLING_FULL:

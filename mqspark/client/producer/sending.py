@@ -22,7 +22,6 @@ from mqspark.client.hooks.hooks import Interceptor, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.producer.faults import SLOW_MS, FaultTable
 from mqspark.client.producer.send_window import Window
-from mqspark.client.producer.silence import SilenceWatch
 from mqspark.client.producer.targets import BATCH, PublishTopic, Target, Targets
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.lifecycle import Tasks
@@ -221,7 +220,7 @@ class Sender:
         self._compress_level = compress_level
         self._closing = False
         self._next_look_s = 0.0
-        self._silence = SilenceWatch(instance, window, tasks)
+        self._silence = instance.silence
 
     def launch(
         self, sending: Sending, future: SettleFuture, timeout_ms: int, *, kind: int, oneway: bool
@@ -266,7 +265,6 @@ class Sender:
     def close(self) -> None:
         """Failures from now on are not retried."""
         self._closing = True
-        self._silence.stop()
 
     def _choose(self, sending: Sending, topic: PublishTopic) -> Target:
         """The queue for the next attempt."""
@@ -330,7 +328,7 @@ class Sender:
                     address = self._instance.broker_address(target.broker_name)
                 if address is None:
                     raise NoRoute(sending.topic, f"broker {target.broker_name} has no address")
-                self._silence.sends_to(address)
+                self._silence.uses(address)
                 target.channel = channel = await self._instance.remoting.connect(address)
                 await channel.drain()
             remaining_ms = int((sending.deadline - self.now()) * 1000)

@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mqspark.client.remoting.credentials import Credentials, signer_of
@@ -22,9 +22,11 @@ from mqspark.protocol.command import Command, Fields, encode_request, encode_req
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import Header, to_ext
 
-__all__ = ["DEFAULT_TIMEOUT_MS", "BlockingConnection"]
+__all__ = ["DEFAULT_TIMEOUT_MS", "SILENT_S", "BlockingConnection"]
 
 DEFAULT_TIMEOUT_MS = 3000
+SILENT_S = 1.0
+"""After so much silence, and again after as much, it is asked whether another broker has the place of a silent one."""
 _LARGE_BODY_BYTES = 64 << 10
 _RECEIVE_BYTES = 128 << 10
 """Bytes of one read; the rest of a larger answer is read directly into its buffer."""
@@ -140,23 +142,37 @@ class BlockingConnection:
             self.close()
             raise ConnectionLost(self.address, str(error)) from error
 
-    def wait(self, opaque: int, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Command:
-        """The answer to ``opaque``. After a RequestTimeout the connection stays usable; the late answer is dropped."""
-        deadline = time.monotonic() + timeout_ms / 1000
+    def wait(
+        self,
+        opaque: int,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        *,
+        if_silent: Callable[[str], None] | None = None,
+    ) -> Command:
+        """The answer to ``opaque``. After a RequestTimeout the connection stays usable; the late answer is dropped.
+
+        ``if_silent`` is called with the address whenever nothing has come for ``SILENT_S``; what it raises ends the
+        wait. What arrives meanwhile is read, however long it takes.
+        """
+        heard_at = time.monotonic()
+        deadline = heard_at + timeout_ms / 1000
         while opaque not in self._answers:
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._receive(left):
+            left = max(0.0, deadline - time.monotonic())
+            if self._receive(left if if_silent is None else min(left, SILENT_S)):
+                heard_at = time.monotonic()
+            elif not left:
                 self._wanted.discard(opaque)
                 raise RequestTimeout(self.address, timeout_ms)
+            elif if_silent is not None and left > SILENT_S and time.monotonic() - heard_at >= SILENT_S:
+                if_silent(self.address)
         return self._answers.pop(opaque)
 
     def poll(self, opaques: Iterable[int], timeout_s: float) -> dict[int, Command]:
-        """The answers to ``opaques`` that have arrived; waits for at least one until the timeout."""
+        """The answers to ``opaques`` that have arrived; waits for at least one until the timeout, which may be 0."""
         wanted = set(opaques)
         deadline = time.monotonic() + timeout_s
         while wanted.isdisjoint(self._answers):
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._receive(left):
+            if not self._receive(max(0.0, deadline - time.monotonic())):
                 return {}
         return {opaque: self._answers.pop(opaque) for opaque in wanted & self._answers.keys()}
 

@@ -20,6 +20,7 @@ from mqspark.client.remoting.identity import STREAM_FIELDS, ClientOptions, clien
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.pauses import Timers
 from mqspark.client.remoting.remoting import Channel, Remoting
+from mqspark.client.remoting.silence import SilenceWatch
 from mqspark.client.remoting.tls import tls_context
 from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute, address_of, is_logic_broker
 from mqspark.clock import SystemClock
@@ -132,6 +133,8 @@ class ClientInstance:
         # Clients spread over the name servers; one stays with the one that works.
         self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
         self._tasks = Tasks(self.client_id)
+        self.silence = SilenceWatch(self.remoting, self, self._tasks)
+        """Of the brokers that members send to, or wait at for messages."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heartbeats = Heartbeats(self.client_id, with_fingerprint=options.heartbeat_v2)
 
@@ -213,6 +216,7 @@ class ClientInstance:
                 if _instances.get(self.client_id) is self:
                     del _instances[self.client_id]
             self.timers.stop()
+            self.silence.stop()
             await self._tasks.cancel()
         await self._unregister(member)
         if last:
@@ -405,10 +409,17 @@ class ClientInstance:
         except ClientError as error:
             log.warning("heartbeat to %s failed: %s", address, error)
 
-    async def _send_heartbeat(self, channel: Channel) -> None:
+    async def knock(self, address: str, timeout_ms: int) -> None:
+        """Send a heartbeat over the connection to ``address``, if there is one. Raises ClientError."""
+        channel = self.remoting.channel(address)
+        if channel is not None:
+            await self._send_heartbeat(channel, timeout_ms)
+
+    async def _send_heartbeat(self, channel: Channel, timeout_ms: int | None = None) -> None:
         """Raises ClientError."""
         body, fingerprint = self._heartbeats.next(channel.address, self._members)
-        answer = await channel.request(RequestCode.HEART_BEAT, None, body, self.options.request_timeout_ms)
+        timeout_ms = timeout_ms or self.options.request_timeout_ms
+        answer = await channel.request(RequestCode.HEART_BEAT, None, body, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, address=channel.address)
         self._heartbeats.answered(channel.address, fingerprint, answer)

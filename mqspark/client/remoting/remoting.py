@@ -72,7 +72,8 @@ class Channel(asyncio.Protocol):
         self._signer = signer
         self._transport: asyncio.Transport | None = None
         self._connection = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
-        self._pending: dict[int, tuple[Callable[[Outcome], None], float, int]] = {}
+        self._pending: dict[int, tuple[Callable[[Outcome], None], float, int, int]] = {}
+        """Opaque → what is called in the end, deadline, timeout in ms, the ms that the server may wait."""
         self._opaque = 0
         self._out: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -88,13 +89,16 @@ class Channel(asyncio.Protocol):
         self._opaque = opaque = self._opaque + 1 if self._opaque < _MAX_OPAQUE else 1
         return opaque
 
-    def submit(self, opaque: int, timeout_ms: int, done: Callable[[Outcome], None], *frame: bytes) -> None:
-        """Send the parts of a frame; ``done`` is called once: with the response, a timeout or the loss.
+    def submit(
+        self, opaque: int, timeout_ms: int, done: Callable[[Outcome], None], *frame: bytes, poll_ms: int = 0
+    ) -> None:
+        """Send the parts of a frame; ``done`` is called once: with the response, a timeout or the loss. ``poll_ms``:
+        for so long the server may wait before it answers.
 
         The channel must be ``open``. For callers that make frames themselves; others use ``request``.
         """
         deadline = self._loop.time() + timeout_ms / 1000
-        self._pending[opaque] = (done, deadline, timeout_ms)
+        self._pending[opaque] = (done, deadline, timeout_ms, poll_ms)
         if deadline < self._timer_at:
             self._arm(deadline)
         self.write(*frame)
@@ -105,14 +109,16 @@ class Channel(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._out += frame
 
-    async def request(self, code: int, header: Fields, body: bytes, timeout_ms: int) -> Command:
-        """The response, whatever its code. Raises RequestTimeout, ConnectionLost."""
+    async def request(
+        self, code: int, header: Fields, body: bytes, timeout_ms: int, *, poll_ms: int = 0
+    ) -> Command:
+        """The response, whatever its code. ``poll_ms``: as of ``submit``. Raises RequestTimeout, ConnectionLost."""
         if not self.open:
             raise ConnectionLost(self.address, self._reason)
         opaque = self.next_opaque()
         future: asyncio.Future[Command] = self._loop.create_future()
         frame = encode_request(code, opaque, self._completed(header, body), body)
-        self.submit(opaque, timeout_ms, _Settle(future), frame)
+        self.submit(opaque, timeout_ms, _Settle(future), frame, poll_ms=poll_ms)
         try:
             return await future
         finally:
@@ -173,10 +179,19 @@ class Channel(asyncio.Protocol):
 
     def silent_s(self) -> float:
         """For how long nothing has come although an answer is due; 0 if none is."""
+        due = (
+            deadline - (limit_ms - poll_ms) / 1000
+            for _, deadline, limit_ms, poll_ms in self._pending.values()
+        )
+        return max(0.0, self._loop.time() - max(self._heard_at, min(due, default=math.inf)))
+
+    def quiet_s(self) -> float:
+        """For how long nothing has come although an answer is awaited, which the server may still hold back; 0 if none
+        is."""
         oldest = next(iter(self._pending.values()), None)
         if oldest is None:
             return 0.0
-        _, deadline, timeout_ms = oldest
+        _, deadline, timeout_ms, _ = oldest
         return self._loop.time() - max(self._heard_at, deadline - timeout_ms / 1000)
 
     def idle_s(self) -> float:
@@ -237,7 +252,7 @@ class Channel(asyncio.Protocol):
         self._release_drained()
         pending, self._pending = self._pending, {}
         self._on_lost(self)
-        for done, _, _ in pending.values():
+        for done, *_ in pending.values():
             done(ConnectionLost(self.address, self._reason))
 
     # --- within -----------------------------------------------------------------------------------------
@@ -268,11 +283,11 @@ class Channel(asyncio.Protocol):
         """One timer for all deadlines. It runs when the oldest known deadline is due, which is rare under load."""
         now = self._loop.time()
         self._timer, self._timer_at = None, math.inf
-        late = [opaque for opaque, (_, deadline, _) in self._pending.items() if deadline <= now]
+        late = [opaque for opaque, (_, deadline, *_) in self._pending.items() if deadline <= now]
         silent_ms = (now - self._heard_at) * 1000
         cut = False
         for opaque in late:
-            done, _, timeout_ms = self._pending.pop(opaque)
+            done, _, timeout_ms, _ = self._pending.pop(opaque)
             done(RequestTimeout(self.address, timeout_ms))
             cut = cut or silent_ms >= max(timeout_ms, MIN_SILENCE_MS)
         if cut and self._transport is not None:
@@ -280,7 +295,7 @@ class Channel(asyncio.Protocol):
             self._reason = f"nothing came for {silent_ms:.0f} ms, though answers were due"
             log.warning("closing the connection to %s: %s", self.address, self._reason)
             self._transport.abort()
-        earliest = min((deadline for _, deadline, _ in self._pending.values()), default=math.inf)
+        earliest = min((deadline for _, deadline, *_ in self._pending.values()), default=math.inf)
         if earliest < self._timer_at:
             self._arm(earliest)
 
@@ -341,14 +356,18 @@ class Remoting:
         """The addresses to which a channel is being opened."""
         return list(self._connecting)
 
-    def silent(self, silent_s: float) -> list[str]:
-        """The addresses from which nothing has come for so long although something is due: an answer, or a
-        connection."""
-        found = [address for address, channel in self._channels.items() if channel.silent_s() >= silent_s]
-        if self._connecting_since:
-            before = asyncio.get_running_loop().time() - silent_s
-            found += [address for address, since in self._connecting_since.items() if since <= before]
-        return found
+    def silent_s(self, address: str) -> float:
+        """For how long nothing has come from there although something is due, an answer or a connection; else 0."""
+        since = self._connecting_since.get(address)
+        if since is not None:
+            return asyncio.get_running_loop().time() - since
+        channel = self._channels.get(address)
+        return 0.0 if channel is None else channel.silent_s()
+
+    def quiet_s(self, address: str) -> float:
+        """As ``silent_s``, also while the server may still hold its answer back; 0 if nothing is awaited."""
+        channel = self._channels.get(address)
+        return self.silent_s(address) if channel is None else channel.quiet_s()
 
     def give_up(self, address: str, reason: str) -> None:
         """End the channel to ``address``, or what opens one: all requests to it fail with ConnectionLost."""
@@ -390,30 +409,34 @@ class Remoting:
         *,
         timeout_ms: int,
         accept: tuple[int, ...] = (ResponseCode.SUCCESS,),
+        poll_ms: int = 0,
     ) -> Command:
-        """A request and its response; connecting counts against the time.
+        """A request and its response; connecting counts against the time. ``poll_ms``: for so long the server may wait
+        before it answers.
 
         Raises BrokerError for a response code that is not in ``accept``, RequestTimeout, ConnectionLost. A
         server that says GO_AWAY (it is about to stop) gets the request once more on a new connection.
         """
-        response = await self._ask(address, code, header, body, timeout_ms)
+        response = await self._ask(address, code, header, body, timeout_ms, poll_ms)
         if response.code == ResponseCode.GO_AWAY:
             channel = self._channels.get(address)
             if channel is not None:
                 channel.retire()
-            response = await self._ask(address, code, header, body, timeout_ms)
+            response = await self._ask(address, code, header, body, timeout_ms, poll_ms)
         if response.code not in accept:
             raise BrokerError(response.code, response.remark, address=address)
         return response
 
-    async def _ask(self, address: str, code: int, header: Fields, body: bytes, timeout_ms: int) -> Command:
+    async def _ask(
+        self, address: str, code: int, header: Fields, body: bytes, timeout_ms: int, poll_ms: int
+    ) -> Command:
         channel = self._channels.get(address)
         if channel is not None:
-            return await channel.request(code, header, body, timeout_ms)
+            return await channel.request(code, header, body, timeout_ms, poll_ms=poll_ms)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 channel = await self.connect(address)
-                return await channel.request(code, header, body, timeout_ms)
+                return await channel.request(code, header, body, timeout_ms, poll_ms=poll_ms)
         except TimeoutError as error:
             if isinstance(error, RequestTimeout):
                 raise
