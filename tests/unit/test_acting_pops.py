@@ -375,6 +375,54 @@ def test_a_message_that_fits_nowhere_is_in_no_others_way(
     assert retried(other) == [b"b", b"a"]
 
 
+def answer_for(pair: Pair, third: Bench | None, ms: int) -> list[str]:
+    """The slave acts for so long; ``third`` answers what it asks. The names of the brokers that it asked."""
+    asked = []
+    peers = pair.slave.broker.state.peers
+    for _ in range(0, ms, 500):
+        pair.run(500)
+        for number, question in peers.due():
+            asked.append(question.broker_name)
+            if third is None:
+                peers.failed(number, "nobody is there")
+            else:
+                peers.answered(number, third.peer().ask(question.code, question.ext))
+    return asked
+
+
+@pytest.mark.parametrize("is_due", [True, False], ids=["due", "not due"])
+@pytest.mark.parametrize("is_there", [True, False], ids=["third broker there", "third broker away"])
+def test_what_the_dead_master_held_for_a_third_broker_is_revived(
+    tmp_path: Path, pair: Pair, other: Bench, is_due: bool, is_there: bool
+) -> None:
+    """Its acting slave gave its check point to the master, which then died; it was due by then, or not yet."""
+    third = make_master(tmp_path / "t", broker_name="b-c")
+    put(third, "third's")
+    put(pair.master, "own")
+    third.clock.wall_ms = pair.master.clock.wall_ms
+    held = check_point(pair.master, bn="b-c")
+    assert escaped(pair.master, held, "ck", pair.master.clock.now_ms() + 9_000) == 0
+    if is_due:
+        pass_time(pair.master, 9_500)
+    pair.lose_master()
+    asked = answer_for(pair, third if is_there else None, 25_000)
+    assert asked == ["b-c"], "once: it is not asked again and again"
+    (message,) = pair.arrived
+    done = pair.slave.broker.state.offsets.query("CID_RMQ_SYS_REVIVE_GROUP", REVIVE, 0)
+    assert done == (0 if is_due else -1), "nothing is left to do for it here"
+    assert not acting_of(pair.slave).bridges[1].ledger.bytes
+    other.clock.wall_ms = pair.slave.clock.wall_ms
+    if is_there:
+        assert (message.topic, message.body) == ("%RETRY%CG_T", b"third's")
+    else:
+        ((tag, again),) = records_of(pair)
+        assert (tag, again["bn"], again["so"], again["rp"]) == ("ck", "b-c", held["so"], "1")
+        deliver(other, message)
+        assert live(other, third, 30_000) == ["b-c"]
+        assert retried(other).count(b"third's") == 1
+    third.close()
+
+
 def test_a_deleted_group_gets_nothing_from_elsewhere(pair: Pair, other: Bench) -> None:
     put(pair.master, "a")
     pair.lose_master()

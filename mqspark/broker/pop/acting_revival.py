@@ -4,18 +4,23 @@ Copies go to brokers of other names, which take them for the retry topic. Check 
 due meanwhile would enter the revive topic on a master. Here they are kept in memory, as if they followed the last
 record of their queue, and the timer messages that they were count as delivered once nothing is left to do for them.
 (RocketMQ sends them to the revive topic of another broker, which asks this one for the messages.)
+
+A check point of a third broker's name, which the dead master had taken, and whose messages that broker does not give
+now, goes on to the revive topic of yet another master, which asks later. (RocketMQ's slave writes it to its own log,
+which takes nothing, and forgets it.)
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from mqspark.broker.pop.revive import MAX_EARLY_ACKS, READ_MESSAGES, PopRevival, ReviveQueue
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, ReviveLog
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.writer import Outlet
+from mqspark.broker.state.writer import Draft, Outlet
 from mqspark.errors import NotNow
 from mqspark.record import Parts
 
@@ -26,19 +31,38 @@ FORGOTTEN_MS = 60_000
 FORGET_INTERVAL_MS = 1_000
 
 
+class CopyBridge(Outlet, Protocol):
+    """Sends copies, and records as they are, to masters of other names; both have positions in one order."""
+
+    def send(self, draft: Draft, place: None) -> int:
+        """The position of the record. Raises NotNow."""
+
+
+class _ForwardedLog(ReviveLog):
+    """A revive log of which new records are stored at other brokers."""
+
+    def __init__(self, state: BrokerState, bridge: CopyBridge) -> None:
+        super().__init__(state)
+        self._bridge = bridge
+
+    def _store(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
+        return self._bridge.send(draft, None)
+
+
 class ActingRevival(PopRevival):
     """The number of records in memory is bounded by the bridge that holds their positions."""
 
     def __init__(
         self,
         state: BrokerState,
-        outlet: Outlet,
+        outlet: CopyBridge,
         settle: Callable[[int], None],
         timer_is_idle: Callable[[], bool],
     ) -> None:
-        """``outlet``: for copies. ``settle`` is called with the positions that ``keep`` was given."""
+        """``outlet``: for copies, and for check points that are put off. ``settle`` is called with the positions that
+        ``keep`` was given."""
         self._copied = Deferred()
-        super().__init__(state, ReviveLog(state), self._copied, timer_is_idle, outlet)
+        super().__init__(state, _ForwardedLog(state, outlet), self._copied, timer_is_idle, outlet)
         self._settle = settle
         self._late: dict[int, deque[tuple[Parts, int]]] = {}
         self._taken: dict[int, deque[tuple[int, int]]] = {}
