@@ -41,6 +41,8 @@ STORE = {
     "mapped_file_size_consume_queue": 2_000,
 }
 LEASE_MS = 10_000
+SILENT_MS = 8_000
+"""controllerHeartBeatTimeoutMills."""
 
 
 # --- bytes ---------------------------------------------------------------------------------------------------------
@@ -648,6 +650,51 @@ def test_who_belongs_to_the_set(tmp_path: Path, benches: list[Bench]) -> None:
         master.clock.advance(6_000)
         assert replicas_of(master).wanted_set() == frozenset({1})  # it lacks the last message
     assert replicas_of(master).wanted_set() == frozenset({1})  # it has left
+
+
+@pytest.mark.parametrize("settings", [{}, {"min_in_sync_replicas": 3}], ids=["two do", "all are needed"])
+def test_a_silent_slave_leaves_sooner_if_enough_are_left(
+    tmp_path: Path, benches: list[Bench], settings: dict[str, Any]
+) -> None:
+    master = make(tmp_path / "a", 1, 1)
+    slaves = [make(tmp_path / name, number, 1) for name, number in (("b", 2), ("c", 3))]
+    benches += [master, *slaves]
+    send(master, 5)
+    with joined(master, slaves[0]) as heard, joined(master, slaves[1]) as silent:
+        agree_on_set(master, {1, 2, 3})
+        for name, value in settings.items():
+            setattr(master.config, name, value)
+        master.clock.advance(20_000)
+        assert replicas_of(master).wanted_set() is None, "it lacks nothing, so nobody waits for it"
+        assert master.term is not None
+        master.term.renewed(master.clock.monotonic_ms())
+        send(master, 1)
+        master.clock.advance(SILENT_MS - 1)
+        heard.carry()
+        assert replicas_of(master).wanted_set() is None
+        master.clock.advance(1)
+        assert replicas_of(master).wanted_set() == (None if settings else {1, 2})
+        silent.carry()
+        assert replicas_of(master).wanted_set() is None
+
+
+def test_a_slow_slave_is_waited_for(tmp_path: Path, benches: list[Bench]) -> None:
+    """Its disk stands still, but it says where it is: another message is as safe as before."""
+    master = make(tmp_path / "a", 1, 1)
+    slaves = [make(tmp_path / name, number, 1) for name, number in (("b", 2), ("c", 3))]
+    benches += [master, *slaves]
+    send(master, 5)
+    with joined(master, slaves[0]) as heard, joined(master, slaves[1]) as slow:
+        agree_on_set(master, {1, 2, 3})
+        assert replicas_of(master).wanted_set() is None
+        send(master, 1)
+        heard.carry()
+        for _ in range(2):
+            master.clock.advance(SILENT_MS - 1_000)
+            slow.replica.received(encode_position(slow.replica.acked))
+            assert replicas_of(master).wanted_set() is None
+        master.clock.advance(2_000)
+        assert replicas_of(master).wanted_set() == {1, 2}, "haMaxTimeSlaveNotCatchup"
 
 
 def test_a_slave_is_told_what_is_confirmed(tmp_path: Path, benches: list[Bench]) -> None:

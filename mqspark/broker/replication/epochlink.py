@@ -7,7 +7,8 @@ with wrong ones, are noticed. It reports nothing new on a connection before its 
 fresh: a slave in the SyncStateSet may be elected, and would not know what groups have consumed.
 
 The master counts a slave as in sync once it has everything that is, or may be, confirmed, and asks the controller
-before it relies on that; and as out of sync after haMaxTimeSlaveNotCatchup.
+before it relies on that; and as out of sync after haMaxTimeSlaveNotCatchup, or when it has been silent for as long as a
+controller waits for a broker and enough others are left.
 
 Must not know sockets.
 """
@@ -186,6 +187,11 @@ class EpochReplica(Replica):
         """The end of the log when data was sent last, and the time."""
         self._sent_ms = self.caught_up_ms = clock.monotonic_ms()
 
+    @property
+    def away_ms(self) -> int:
+        """For how long it has lacked something and said nothing."""
+        return self._clock.monotonic_ms() - max(self._heard_ms, self.caught_up_ms)
+
     def received(self, data: bytes) -> None:
         self._heard_ms = self._clock.monotonic_ms()
         if not self._owner.is_master:
@@ -356,6 +362,7 @@ class ControlledReplicas(Replicas):
                 replica.caught_up_ms = now_ms
             if now_ms - replica.caught_up_ms < late_ms:
                 wanted.add(member)
+        wanted -= self._dispensable(wanted, slaves)
         last = self._epochs.last
         begin = last.start if last is not None else 0
         for broker_id, replica in slaves.items():
@@ -364,6 +371,14 @@ class ControlledReplicas(Replicas):
             if replica.acked >= max(self._confirmed, self._start_end, begin):
                 wanted.add(broker_id)
         return frozenset(wanted) if wanted != term.sync_set else None
+
+    def _dispensable(self, wanted: set[int], slaves: dict[int, EpochReplica]) -> set[int]:
+        """Members that are silent: a slave that is only slow says every haSendHeartbeatInterval how far it is. Sends
+        would wait for them until haMaxTimeSlaveNotCatchup. None if too few others are left, or no other slave: a
+        message has to be on two brokers as long as that is possible. (RocketMQ waits for all of them.)"""
+        silent_ms = self._config.controller_heart_beat_timeout_mills
+        silent = {each for each in wanted if each in slaves and slaves[each].away_ms >= silent_ms}
+        return silent if len(wanted - silent) >= max(2, self.needed) else set()
 
 
 _READS = (
