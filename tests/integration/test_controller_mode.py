@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -370,9 +371,13 @@ def read_all(clients: Clients, topic: str, count: int) -> dict[Place, bytes]:
 def test_what_is_acknowledged_outlives_two_masters(tmp_path: Path, flush: str) -> None:
     settings = {"flushDiskType": flush, "mappedFileSizeCommitLog": 1 << 20}
     seen: dict[Place, set[bytes]] = {}
+    in_order: dict[int, list[int]] = {}
 
     def see(message: MessageExt) -> None:
         seen.setdefault((message.queue_id, message.queue_offset), set()).add(message.body)
+
+    def see_in_order(message: MessageExt) -> None:
+        in_order.setdefault(message.queue_id, []).append(message.queue_offset)
 
     with (
         Cluster(brokers=3, replication="controller", store=tmp_path, settings=settings) as cluster,
@@ -384,6 +389,7 @@ def test_what_is_acknowledged_outlives_two_masters(tmp_path: Path, flush: str) -
         )
         sender = Sender(clients.producer(send_timeout_ms=3_000), topic)
         clients.push_consumer(topic, see)
+        clients.push_consumer(topic, see_in_order, ordered=True)
         with sender.running():
             for _ in range(2):
                 sender.sends()
@@ -402,6 +408,14 @@ def test_what_is_acknowledged_outlives_two_masters(tmp_path: Path, flush: str) -
             assert offsets == list(range(len(offsets)))
         eventually(lambda: seen.keys() >= sender.acked.keys(), "the consumer that was there all the time")
         assert all(seen[place] == {found[place]} for place in seen)
+        last = {queue: max(offset for each, offset in found if each == queue) for queue, _ in found}
+        eventually(lambda: {queue: max(offsets) for queue, offsets in in_order.items()} == last, "in order")
+        for (
+            offsets
+        ) in in_order.values():  # nothing is passed over, and what comes again does in its order, too
+            firsts = list(dict.fromkeys(offsets))
+            assert firsts == list(range(firsts[0], firsts[0] + len(firsts)))
+            assert all(after <= before + 1 for before, after in itertools.pairwise(offsets))
         logs = eventually(
             lambda: (logs := [log_of(cluster, number) for number in ALL]).count(logs[0]) == 3 and logs,
             "equal logs",
