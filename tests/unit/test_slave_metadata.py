@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -394,3 +395,73 @@ def test_a_masters_tables_are_bounded(tmp_path: Path) -> None:
     assert len(names(slave)) <= 20
     master.close()
     slave.close()
+
+
+def expire(bench: Bench) -> None:
+    """Let retention remove every segment but the last."""
+    long_ago_s = bench.clock.now_ms() / 1000 - 4 * 3600
+    for path in sorted((bench.directory / "commitlog").iterdir())[:-1]:
+        os.utime(path, (long_ago_s, long_ago_s))
+    bench.store_config.file_reserved_time = 3
+    assert bench.peer().ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+    for _ in range(4):
+        bench.flush()
+        bench.run_jobs()
+        bench.clock.advance(10_000)
+
+
+@pytest.mark.parametrize("kind", ["SimpleCQ", "BatchCQ"])
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_offsets_of_messages_that_a_new_slave_never_gets_are_not_used_again(
+    tmp_path: Path, kind: str, is_gone: bool
+) -> None:
+    """They have left their master's log, or the slave begins behind them (syncFromLastFile)."""
+    master = make_master(tmp_path / "m")
+    slave = make_slave(tmp_path / "s", sync_from_last_file=not is_gone)
+    ext = {
+        "topic": "Old", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "attributes": f"+queue.type={kind}",
+    }  # fmt: skip
+    peer = master.peer()
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+    for _ in range(3):
+        assert peer.ask(SEND, send_ext("Old", 1), b"old").code == 0
+    for _ in range(40):
+        assert peer.ask(SEND, send_ext("New"), bytes(4_000)).code == 0
+    if is_gone:
+        expire(master)
+        assert master.store.log_bounds("Old", 1) == (3, 3)
+    copy_log(master, slave)
+    assert slave.store.max_offset("Old", 1) == 0
+    one_round(master, slave)
+    assert metadata_of(slave).is_fresh
+    assert RequestCode.GET_TOPIC_STATS_INFO not in one_round(master, slave), "each topic is asked for once"
+    bounds = {queue: slave.store.log_bounds("Old", queue) for queue in (0, 1)}
+    assert slave.store.max_offset("New", 0) == 40
+    slave.run_jobs()
+    slave.reopen()
+    slave.flush()
+    slave.run_jobs()
+    slave.crash()
+    slave.close()
+    slave.settings |= {"broker_role": BrokerRole.ASYNC_MASTER, "broker_id": 0}
+    slave.open()
+    sent = [slave.peer().ask(SEND, send_ext("Old", queue), b"new") for queue in (0, 1)]
+    assert [answer.ext["queueOffset"] for answer in sent] == ["0", "3"], bounds
+    assert [message.body for message in slave.records("Old", 1, 3)] == [b"new"]
+    slave.close()
+    master.close()
+
+
+def test_a_master_that_claims_impossible_ends_is_not_believed(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    put_topic(master, "Orders")
+
+    def change(request: Request, answer: Command) -> None:
+        if request.code == RequestCode.GET_TOPIC_STATS_INFO:
+            answer.body = bytes(answer.body).replace(b'"maxOffset":0', b'"maxOffset":%d' % (1 << 60))
+
+    with pytest.raises(ProtocolError, match="cannot end at"):
+        one_round(master, slave, change)
+    assert slave.store.max_offset("Orders", 0) == 0
+    assert not metadata_of(slave).is_fresh

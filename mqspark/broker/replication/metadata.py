@@ -3,10 +3,13 @@
     topics, groups, request modes,      taken over at once
     users and policies
     consumer offsets, delay levels,     taken over once the log here has reached the place where the master's log ended
-    timer messages                      when they were read
+    timer messages, ends of queues      when they were read
 
 So a slave that becomes a master never counts messages as consumed or delivered that it does not have. (RocketMQ's
 slave takes over everything at once, and may lose delayed messages so.)
+
+A queue of which the master's log has no message left begins here where it ends there: else a slave that becomes a
+master would assign its offsets again. (RocketMQ's does.)
 
 Must not know connections.
 """
@@ -14,7 +17,7 @@ Must not know connections.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mqspark.broker.pop.assignment import RequestModes
@@ -23,10 +26,14 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import MAX_QUEUES, Topics
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
-from mqspark.errors import InvalidMessage, ProtocolError
+from mqspark.errors import InvalidMessage, ProtocolError, StoreError
 from mqspark.logs import sparing
-from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper, DelayOffsetSerializeWrapper
-from mqspark.protocol.bodies.body import decode_table, encode_body
+from mqspark.protocol.bodies.admin_bodies import (
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+    TopicStatsTable,
+)
+from mqspark.protocol.bodies.body import decode_table, encode_body, queue_of
 from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
@@ -49,6 +56,10 @@ __all__ = ["FRESH_MS", "Metadata", "Request", "Round", "adopt_queues", "log_boun
 log = sparing(__name__, lines=20)
 
 PAGE_ROWS = 2_000
+ENDS_AT_ONCE = 2_000
+"""Topics that a master is asked for in one round."""
+MAX_END = 1 << 48
+"""No queue has so many messages."""
 MAX_PAGES = 1_000
 """Pages of a table that changes again and again while it is read; the next round starts anew."""
 
@@ -143,10 +154,14 @@ class Metadata:
         self._round_ms = 0
         """The same of ``_due``."""
         self._connections = 0
+        self._known_ends = set[str]()
+        """Topics of whose queues no offset will be assigned again. Bounded by the table of topics."""
+        self._has_all_ends = False
 
     @property
     def is_fresh(self) -> bool:
-        """Whether a replica with these tables knows what groups have consumed, but for a few seconds."""
+        """Whether a replica with these tables knows what groups have consumed, but for a few seconds, and which
+        offsets are assigned."""
         copied_ms = self.copied_ms
         if copied_ms is None or self._state.clock.monotonic_ms() - copied_ms > FRESH_MS:
             return False
@@ -202,11 +217,55 @@ class Metadata:
             due.append(lambda: self._timers.follow(checkpoint))
             metrics = _success((yield Request(RequestCode.GET_TIMER_METRICS, {})))
             due.append(lambda: self._timers.metrics.follow(metrics))
+        ends, is_all = yield from self._ends()
+        due.append(lambda: self._pass_over(ends, is_all=is_all))
         _, end = log_bounds((yield Request(RequestCode.GET_BROKER_RUNTIME_INFO, {})))
         if connection == self._connections and not self._due:
             # Earlier ones come first, or a busy master's would never apply.
             self._due, self._due_at, self._round_ms = due, end, begin_ms
         self.apply()
+
+    def _ends(self) -> Round[tuple[dict[str, TopicStatsTable], bool]]:
+        """Of the topics with queues that have no message here: each is asked for once, because the log here has every
+        later message. And whether these are all."""
+        topics, has_queue = self._state.topics, self._state.store.has_queue
+        limits = {topic.name: topic.queue_limit for topic in topics}
+        self._known_ends &= limits.keys()
+        asked = sorted(limits.keys() - self._known_ends)
+        found: dict[str, TopicStatsTable] = {}
+        for name in asked[:ENDS_AT_ONCE]:
+            if all(has_queue(name, queue_id) for queue_id in range(limits[name])):
+                self._known_ends.add(name)
+                continue
+            answer = yield Request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": name, "lo": "false"})
+            if answer.code == ResponseCode.NO_PERMISSION:
+                remark = (answer.remark or "")[:200]
+                log.warning("the master does not say where the queues of topic %s end: %s", name, remark)
+                self._known_ends.add(name)
+            elif (
+                answer.code != ResponseCode.TOPIC_NOT_EXIST
+            ):  # else it was deleted just now, or is made here alone
+                found[name] = decode_table(TopicStatsTable, _success(answer))
+        return found, len(asked) <= ENDS_AT_ONCE
+
+    def _pass_over(self, ends: Mapping[str, TopicStatsTable], *, is_all: bool) -> None:
+        """The log here has all that the master's had when it gave these ends: what is not in a queue now was not in
+        that log either."""
+        self._has_all_ends = is_all
+        store = self._state.store
+        for name, table in ends.items():
+            try:
+                for key, bounds in table.offset_table.items():
+                    queue_id, end = queue_of(key).queue_id, bounds.max_offset
+                    if not 0 <= queue_id < MAX_QUEUES or end >= MAX_END:
+                        raise ProtocolError(f"queue {queue_id} of topic {name} cannot end at {end}")
+                    if end > 0 and not store.has_queue(name, queue_id):
+                        store.copy.pass_over(name, queue_id, end)
+            except (StoreError, InvalidMessage) as error:  # it is asked for again
+                self._has_all_ends = False
+                log.warning("where the queues of topic %s go on cannot be noted: %s", name, error)
+            else:
+                self._known_ends.add(name)
 
     def apply(self) -> None:
         """Take over the progress that was read, if the log has come far enough. Raises ProtocolError."""
@@ -216,7 +275,9 @@ class Metadata:
             due, self._due = self._due, []
             for each in due:
                 each()
-            self.copied_ms, self._copied_at = self._round_ms, self._due_at
+            self._copied_at = self._due_at
+            if self._has_all_ends:
+                self.copied_ms = self._round_ms
 
     # --- tables in pages --------------------------------------------------------------------------------------
 

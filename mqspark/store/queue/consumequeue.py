@@ -582,6 +582,17 @@ class ConsumeQueue:
         if self.ext is not None:
             self.ext.set_end(self._last_address())
 
+    def begin_empty(self, offset: int) -> None:
+        """Let a queue without files continue at ``offset``, which its first file keeps. Raises DiskFull, OSError with
+        nothing changed."""
+        self.set_end(offset)
+        self.min_offset = offset
+        try:
+            self.reserve(1)
+        except BaseException:
+            self.set_end(0)
+            raise
+
     def has_file_from(self, offset: int) -> bool:
         """Whether a file begins at or after ``offset``."""
         return bool(self.file_starts) and self.file_starts[-1] >= offset * self._entry_bytes

@@ -682,7 +682,7 @@ class Recovery(LogReader):
             end = was.end
             if key[0] in self._table.batch_topics:
                 batch = self._batch_table.batch_queues.get(key) if self._batch_table is not None else None
-                if batch is None and self._batch_table is not None and may_be_short:
+                if batch is None and self._batch_table is not None and (may_be_short or was.skipped):
                     self._batch_table.create(*key)
                     batch = self._batch_table.batch_queues[key]
                 if batch is not None:
@@ -701,9 +701,7 @@ class Recovery(LogReader):
             self._note_short(key, queue.next_offset, end)
             self.report.lost_entries += short
             if not queue.file_starts:
-                queue.set_end(end)
-                queue.min_offset = end
-                queue.reserve(1)  # its file keeps the offset
+                queue.begin_empty(end)
             while queue.next_offset < end:
                 self._append(queue, FILLER * min(end - queue.next_offset, _SETTLE_RECORDS))
 

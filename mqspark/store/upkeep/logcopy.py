@@ -140,6 +140,35 @@ class LogCopy:
         except OSError as error:
             raise self._condition.poison("copying the CommitLog failed", error) from error
 
+    def pass_over(self, topic: str, queue_id: int, end: int) -> None:
+        """Never assign the offsets before ``end`` of a queue that has none here: the other log had such messages, and
+        lost them to retention. Raises InvalidMessage, StoreReadOnly, DiskFull, TableFull; then nothing has changed."""
+        if self._condition.read_only is not None:
+            raise StoreReadOnly(self._condition.read_only)
+        table, batch_table = self._tables
+        key = topic, queue_id
+        try:
+            if topic in table.batch_topics:
+                if key not in batch_table.batch_queues:
+                    batch_table.admit(topic)
+                    batch_table.create(*key)
+                batches = batch_table.batch_queues[key]
+                if batches.next_offset:
+                    return
+                batches.skip_to(end)
+            else:
+                queue = table.queues.get(key)
+                if queue is None:
+                    table.admit(topic)
+                    queue = table.create(*key)
+                if queue.next_offset or queue.file_starts:
+                    return
+                queue.begin_empty(end)
+        except OSError as error:
+            raise self._condition.poison("making a queue failed", error) from error
+        self._checkpoints.ends.note((key,))
+        self._checkpoints.wanted = True
+
     # --- comparing ------------------------------------------------------------------------------------------
 
     def log_bytes(self, position: int, size_bytes: int) -> bytes:
