@@ -22,12 +22,15 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 
 __all__ = [
+    "EPOCH_STEP",
+    "REMAPPING",
     "Configs",
     "StaticTopicProblem",
     "block_after",
     "check",
     "check_plan",
     "complete",
+    "copied",
     "decide_offset",
     "detail_of",
     "leaders",
@@ -155,7 +158,7 @@ def plan_growth(
     """Make a static topic of ``queues`` logic queues, or give one so many: the new ones go to those of ``targets``,
     and of the brokers that have the topic, that lead fewest (createTopicConfigMapping). Raises StaticTopicProblem."""
     check(topic, configs)
-    mine = {name: _copied(config) for name, config in configs.items()}
+    mine = {name: copied(config) for name, config in configs.items()}
     found = leaders(mine)
     _check_targets(targets)
     if queues < len(found):
@@ -185,7 +188,7 @@ def plan_move(
         raise StaticTopicProblem("No topic route to do the remapping")
     _check_targets(targets)
     check(topic, configs)
-    mine = {name: _copied(config) for name, config in configs.items()}
+    mine = {name: copied(config) for name, config in configs.items()}
     found = leaders(mine)
     led = Counter(found.values())
     ranked = sorted(set(targets), key=lambda name: (-led[name], name))
@@ -223,7 +226,7 @@ def plan_rest(
     """What is left of a move that ended before the new parts had an offset, without which nobody can send to them;
     None: nothing is. Raises StaticTopicProblem."""
     check(topic, configs)
-    mine = {name: _copied(config) for name, config in configs.items()}
+    mine = {name: copied(config) for name, config in configs.items()}
     new, old = [], []
     for number, name in leaders(mine).items():
         items = detail_of(name, mine[name]).hosted_queues[number]
@@ -304,7 +307,7 @@ def block_after(offset: int) -> int:
     return (blocks + 1 if left < BLOCK // 2 else blocks + 2) * BLOCK
 
 
-def _copied(config: TopicConfigAndQueueMapping) -> TopicConfigAndQueueMapping:
+def copied(config: TopicConfigAndQueueMapping) -> TopicConfigAndQueueMapping:
     detail = config.mapping_detail
     if detail is None:
         return config

@@ -7,6 +7,7 @@ mapping than it: ``carry_out`` with the same plan finishes the work.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 
 from mqspark.client.admin import AdminClient
@@ -22,6 +23,7 @@ from mqspark.client.staticplan import (
     plan_rest,
     undecided,
 )
+from mqspark.client.staticrepair import plan_repair
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import BrokerError
 from mqspark.message import DEFAULT_TOPIC, MessageQueue, check_topic
@@ -38,6 +40,8 @@ from mqspark.protocol.headers.admin_headers import (
 __all__ = ["StaticTopics"]
 
 MASTER_ID = 0
+MAX_STEPS = 100_000
+"""Of a repair: some for each logic queue."""
 
 Plan = TopicRemappingDetailWrapper
 
@@ -71,13 +75,30 @@ class StaticTopics:
         their part begins; the old ones, which take no more messages; the new ones, with that offset; all others.
         ``decided`` is called once the offsets are in the plan, before anybody is told. A plan may be carried out
         again. Raises StaticTopicProblem and ClientError."""
+        check_plan(plan)
+        await self._tell(plan, decided, force=False)
+
+    async def repair(self, topic: str) -> tuple[Configs, int]:
+        """Mend what two commands have left that moved the same queues at the same moment (``staticrepair``). Returns
+        what the brokers have then, and how many steps it took. May be called again when it has failed. Raises
+        StaticTopicProblem and ClientError."""
+        for steps in itertools.count():
+            configs = await self._configs(topic)
+            plan = plan_repair(topic, configs, self._clock.now_ms())
+            if plan is None:
+                return configs, steps
+            if steps == MAX_STEPS:
+                break
+            await self._tell(plan, lambda: None, force=True)
+        raise StaticTopicProblem(f"The brokers still disagree about {topic} after {MAX_STEPS} steps")
+
+    async def _tell(self, plan: Plan, decided: Callable[[], None], *, force: bool) -> None:
         masters = await self._masters()
         for name in plan.broker_config_map:
             _master(masters, name)
-        check_plan(plan)
         new, old = plan.broker_to_map_in, plan.broker_to_map_out
         for name in (*new, *old):
-            await self._put(_master(masters, name), plan.broker_config_map[name])
+            await self._put(_master(masters, name), plan.broker_config_map[name], force=force)
         open_parts = undecided(plan)
         for name in old:
             ends = await self._ends(plan.topic, _master(masters, name))
@@ -89,10 +110,8 @@ class StaticTopics:
                     decide_offset(plan, number, ends[key])
         if open_parts:
             decided()
-        for name in new:
-            await self._put(_master(masters, name), plan.broker_config_map[name])
-        for name in plan.broker_config_map.keys() - {*new, *old}:
-            await self._put(_master(masters, name), plan.broker_config_map[name])
+        for name in (*new, *sorted(plan.broker_config_map.keys() - {*new, *old})):
+            await self._put(_master(masters, name), plan.broker_config_map[name], force=force)
 
     async def _masters(self) -> dict[str, str]:
         info = await self._admin.cluster_info()
@@ -123,7 +142,7 @@ class StaticTopics:
                 found[name] = decode_body(TopicConfigAndQueueMapping, answer.body)
         return found
 
-    async def _put(self, address: str, config: TopicConfigAndQueueMapping) -> None:
+    async def _put(self, address: str, config: TopicConfigAndQueueMapping, *, force: bool) -> None:
         header = CreateTopicRequestHeader(
             topic=config.topic_name,
             default_topic=DEFAULT_TOPIC,
@@ -133,6 +152,7 @@ class StaticTopics:
             topic_filter_type=config.topic_filter_type,
             topic_sys_flag=config.topic_sys_flag,
             order=config.order,
+            force=force,
         )
         body = encode_body(detail_of(address, config))
         await self._admin.ask(address, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, header, body)

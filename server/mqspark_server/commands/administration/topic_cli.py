@@ -326,7 +326,7 @@ async def topic_create_static(
         names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
         todo = await statics.plan_growth(topic, queues, names)
     await _carry_out(statics, todo, plan)
-    _show_leaders(shell, todo)
+    _show_leaders(shell, topic, todo.broker_config_map)
 
 
 @topic.command("remap")
@@ -349,12 +349,33 @@ async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers
         names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
         todo = await statics.plan_move(topic, names)
     await _carry_out(statics, todo, plan)
-    _show_leaders(shell, todo)
+    _show_leaders(shell, topic, todo.broker_config_map)
+
+
+@topic.command("repair-static")
+@_topic
+@clustered
+async def topic_repair_static(shell: ClusterShell, topic: str) -> None:
+    """Mend the static TOPIC after two commands moved its queues at the same time. No message is lost."""
+    from mqspark.client.statictopics import StaticTopics
+
+    configs, steps = await StaticTopics(shell.admin).repair(topic)
+    text = f"mended in {steps} steps" if steps else "nothing to mend: the brokers agree"
+    shell.output.done(f"topic {topic}: {text}", {"topic": topic, "steps": steps})
+    _show_leaders(shell, topic, configs)
 
 
 async def _finish(statics: Any, topic: str) -> None:
     """Finish what an earlier command left, as far as the brokers agree about it."""
-    rest = await statics.plan_rest(topic)
+    from mqspark.client.staticplan import StaticTopicProblem
+
+    try:
+        rest = await statics.plan_rest(topic)
+    except StaticTopicProblem as error:
+        raise CommandFailed(
+            f"{describe(error)}: the brokers disagree about {topic}; `mqspark topic repair-static {topic}` mends what"
+            " two commands at the same moment have left"
+        ) from error
     if rest is not None:
         await _carry_out(statics, rest, None)
 
@@ -370,11 +391,11 @@ async def _carry_out(statics: Any, plan: Any, file: str | None) -> None:
     kept.remove()
 
 
-def _show_leaders(shell: ClusterShell, plan: Any) -> None:
+def _show_leaders(shell: ClusterShell, topic: str, configs: Any) -> None:
     from mqspark.client.staticplan import leaders
 
-    found = leaders(plan.broker_config_map)
-    rows = [{"topic": plan.topic, "queue": number, "broker": name} for number, name in found.items()]
+    found = leaders(configs)
+    rows = [{"topic": topic, "queue": number, "broker": name} for number, name in found.items()]
     shell.output.rows(_LEADERS, rows)
 
 
