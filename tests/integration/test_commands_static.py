@@ -65,6 +65,8 @@ def test_a_static_topic_by_rocketmqs_verbs(cluster: Cluster, tmp_path: Path) -> 
     assert [row["broker"] for row in grown.json] == [second, first, first]
     shrunk = mqspark("topic", "create-static", "Verbs", "--queues", "2")
     assert (shrunk.code, "Cannot decrease the queue num" in shrunk.err) == (1, True)
+    whole = mqspark("topic", "repair-static", "Verbs", "-o", "json")
+    assert [row["broker"] for row in whole.json] == [second, first, first]
     assert mqspark("mqadmin", "remappingStaticTopic", "-t", "Verbs").code == 2  # neither -b nor -c
     assert "No topic route" in mqspark("topic", "remap", "Nowhere").err
     assert not list(tmp_path.glob("mqspark-plan-*"))

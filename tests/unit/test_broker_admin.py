@@ -11,9 +11,10 @@ import pytest
 from mqspark.broker.config import UPDATABLE_KEYS
 from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
 from mqspark_server.settings.settingsfile import SettingsFile
 from tests.unit.admin_kit import body_of, commit, create, group, topic_ext
-from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, pull_ext, send_ext
+from tests.unit.broker_kit import PULL, SEND, Bench, Peer, last_registration, pull_ext, send_ext
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -396,3 +397,57 @@ def test_runtime_info_has_every_row_that_the_tools_read(bench: Bench) -> None:
         "getTransferedTps",
     ):
         assert [float(number) for number in table[rate].split(" ")] == [0.0, 0.0, 0.0]
+
+
+def change_topic(peer: Peer, attributes: str) -> Command:
+    return peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("X", attributes=attributes))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "remark"),
+    [
+        ("-message.type", "attempt to delete a nonexistent key: message.type"),
+        ("-cleanup.policy", "attempt to delete a nonexistent key: cleanup.policy"),
+        ("+queue.type=SimpleCQ", "attempt to update an unchangeable attribute. key: queue.type"),
+        ("+cleanup.policy=DELETE", "attempt to update an unchangeable attribute. key: cleanup.policy"),
+        ("+reserve.time=-2", "value is not in range(-1, 9223372036854775807)"),
+        ("+reserve.time=5,-reserve.time", "alter duplication key. key: reserve.time"),
+        ("+nothing=1", "unsupported key: nothing"),
+        ("+message.type=FIFO", None),
+    ],
+)
+def test_attributes_of_a_topic_that_exists(bench: Bench, attributes: str, remark: str | None) -> None:
+    """AttributeUtil.alterCurrentAttributes."""
+    peer = bench.peer()
+    assert create(peer, "X") == 0
+    answer = change_topic(peer, attributes)
+    assert (answer.code, answer.remark) == (0 if remark is None else 1, remark)
+
+
+def test_attributes_of_a_new_topic_are_only_added(bench: Bench) -> None:
+    answer = change_topic(bench.peer(), "-message.type")
+    remark = "only add attribute is supported while creating topic. key: message.type"
+    assert (answer.code, answer.remark) == (1, remark)
+
+
+def test_a_list_of_topics_may_say_what_holds_already(bench: Bench) -> None:
+    peer = bench.peer()
+    assert change_topic(peer, "+cleanup.policy=COMPACTION").code == 0
+    for attributes, code in (
+        ({"cleanup.policy": "COMPACTION", "message.type": "NORMAL"}, 0),
+        ({"-message.type": ""}, 0),
+        ({"cleanup.policy": "DELETE"}, 1),
+        ({"+cleanup.policy": "COMPACTION"}, 1),
+    ):
+        topic = {
+            "topicName": "X",
+            "readQueueNums": 1,
+            "writeQueueNums": 1,
+            "perm": 6,
+            "attributes": attributes,
+        }
+        body = json.dumps({"topicConfigList": [topic]}).encode()
+        assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body).code == code, attributes
+    found = bench.broker.state.topics.get("X")
+    assert found is not None
+    assert found.config.attributes == {"cleanup.policy": "COMPACTION"}

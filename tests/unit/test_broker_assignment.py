@@ -195,3 +195,14 @@ def test_neighbours_share() -> None:
     assert [[queue.queue_id for queue in share or ()] for share in given] == [[0, 1], [1, 2], [2, 3], [3, 0]]
     assert allocate_for_pop("AVG", "c3", queues(3), names, 1) == queues(1)
     assert set(allocate_for_pop("AVG", "c3", queues(3), names, 3) or ()) == {MessageQueue("T", "b", -1)}
+
+
+@pytest.mark.parametrize("share", [-1, 1])
+def test_how_many_neighbours_share_by_default(tmp_path: Path, share: int) -> None:
+    """defaultPopShareQueueNum."""
+    bench = Bench(tmp_path, default_message_request_mode="POP", default_pop_share_queue_num=share)
+    bench.broker.state.topics.put(TopicConfig("T", 3, 3, 6))
+    peers = [join(bench, client) for client in ("c1", "c2", "c3")]
+    found = assignments(peers[0].ask(QUERY, {}, question("c1")))
+    assert found == ([("b-a", -1, "POP")] if share < 0 else [("b-a", 0, "POP"), ("b-a", 1, "POP")])
+    bench.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import StoreCorrupt
+from mqspark.message import encode_properties
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -258,3 +260,51 @@ def test_a_thread_that_saves_pauses_after_each_piece(monkeypatch: pytest.MonkeyP
     job.run()
     assert (tmp_path / "t.json").read_bytes() == b"abc"
     assert pauses == [PAUSE_S] * 2
+
+
+def test_the_backup_of_a_file_that_is_missing_is_used_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    group(peer, "CG")
+    peer.ask(SEND, send_ext(), b"a")
+    commit(peer, "CG", "T", 0, 1)
+    bench.close()
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.rename(path.with_name("consumerOffset.json.bak"))
+    with caplog.at_level(logging.WARNING):
+        bench.open()
+    assert bench.broker.state.offsets.query("CG", "T", 0) == 1
+    assert [record.getMessage() for record in caplog.records if "consumerOffset" in record.getMessage()] == [
+        f"{path} is missing: its .bak is used, and the last save may be lost"
+    ]
+    bench.close()
+
+
+@pytest.mark.parametrize("with_backup", [False, True])
+def test_counts_of_timer_messages_that_cannot_be_read_stop_no_start(
+    tmp_path: Path, with_backup: bool
+) -> None:
+    bench = Bench(tmp_path, store_settings={"timer_wheel_enable": True})
+    timed = encode_properties({"TIMER_DELAY_SEC": "100"}).decode()
+    assert bench.peer().ask(SEND, send_ext(properties=timed), b"later").code == 0
+    bench.run_for(3_000)
+    assert bench.broker.timers.metrics.counts() == {"T": 1}
+    bench.close()
+    path = tmp_path / "config" / "timermetrics"
+    backup = path.with_name("timermetrics.bak")
+    if with_backup:
+        backup.write_bytes(path.read_bytes())
+    else:
+        backup.unlink(missing_ok=True)
+    path.write_text('{"timingCount":{"T":')
+    bench.open()
+    assert bench.broker.timers.metrics.counts() == ({"T": 1} if with_backup else {})
+    outcome = "healed" if with_backup else "lost"
+    assert bench.store.damages.counts["config.unreadable", outcome] == 1
+    bench.run_for(110_000, 1_000)
+    assert [message.body for message in bench.records("T")] == [b"later"]
+    bench.reopen()
+    assert not bench.store.damages.counts
+    bench.close()

@@ -143,6 +143,27 @@ def test_other_bits_are_made_anew(tmp_path: Path) -> None:
         BrokerConfig(max_error_rate_of_bloom_filter=100)
 
 
+def test_how_many_groups_the_bits_are_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, expect_consumer_num_use_filter=1_000)
+    subscribe(bench.peer(), "T")
+    assert filters(bench)["T@CG"]["bloomFilterData"]["bitNum"] == BloomFilter(20, 1_000).bits > 3_000
+    bench.close()
+
+
+def test_how_long_a_filter_outlives_its_group(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, filter_data_clean_time_span=60_000)
+    peer = bench.peer()
+    subscribe(peer, "T")
+    peer.disconnect()
+    bench.clock.advance(59_999)
+    finished(bench.broker.state.filters.clean())
+    assert set(filters(bench)) == {"T@CG"}
+    bench.clock.advance(1)
+    finished(bench.broker.state.filters.clean())
+    assert not filters(bench)
+    bench.close()
+
+
 def test_a_full_table_refuses_silently_and_keeps_what_it_has(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     clock: Clock = bench.clock

@@ -18,13 +18,18 @@ from tests.unit.broker_kit import Bench, Peer, send_ext
 PARENT, GROUP = "Parent", "LG"
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def started(directory: Path, **settings: int) -> Bench:
     with_queues = {"enable_lmq": True, "enable_multi_dispatch": True}
-    bench = Bench(tmp_path, store_settings=with_queues)
+    bench = Bench(directory, store_settings=with_queues, **settings)
     topics = bench.broker.state.topics
     topics.put(TopicConfig(topic_name=PARENT, perm=6, attributes={"message.type": "LITE"}))
     group(bench, GROUP)
+    return bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = started(tmp_path)
     yield bench
     bench.broker.validate()
     bench.close()
@@ -215,6 +220,58 @@ def test_news_beyond_the_limit_of_a_client_come_after_a_delay(bench: Bench, wild
     bench.run_for(8_000)
     late = bodies(pop(bench, peer, of="FEW"))
     assert (early, late) == (([b"y0"], []) if wildcard else ([], [b"y0"]))
+
+
+def test_how_soon_news_beyond_the_limit_come_is_a_setting(bench: Bench) -> None:
+    """maxClientEventCount, liteEventFullDispatchDelayTime."""
+    bench.config.max_client_event_count, bench.config.lite_event_full_dispatch_delay_time = 1, 3_000
+    peer = bench.peer()
+    subscribe(peer, "COMPLETE_ADD", "x", "y")
+    bench.run_for(6_000)  # a subscription has a full dispatch of its own
+    send(peer, "x", b"x0")
+    send(peer, "y", b"y0")
+    popped = pop(bench, peer)
+    assert bodies(popped) == [b"x0"]
+    ack(bench, peer, popped, "x", 0)
+    bench.run_for(3_500)
+    assert bodies(pop(bench, peer)) == [b"y0"]
+
+
+@pytest.mark.parametrize(("interval_ms", "timeout_ms"), [(60_000, 10_000), (5_000, 60_000), (5_000, 10_000)])
+def test_subscriptions_that_are_not_repeated_are_forgotten(
+    tmp_path: Path, interval_ms: int, timeout_ms: int
+) -> None:
+    """liteSubscriptionCheckInterval, liteSubscriptionCheckTimeoutMills."""
+    bench = started(
+        tmp_path,
+        lite_subscription_check_interval=interval_ms,
+        lite_subscription_check_timeout_mills=timeout_ms,
+    )
+    subscribe(bench.peer(), "PARTIAL_ADD", "a")
+    bench.run_for(9_000, 1_000)
+    assert bench.broker.lite.clients.find("c1") is not None
+    bench.run_for(8_000, 1_000)
+    assert (bench.broker.lite.clients.find("c1") is None) is (interval_ms + timeout_ms == 15_000)
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "least_ms", "gone_after_s"),
+    [(10_000, 1_000, 75), (90_000, 1_000, 95), (10_000, 120_000, 125)],
+)
+def test_when_a_lite_topic_that_has_expired_goes(
+    tmp_path: Path, interval_ms: int, least_ms: int, gone_after_s: int
+) -> None:
+    """liteTtlCheckInterval, minLiteTTl."""
+    bench = started(tmp_path, lite_ttl_check_interval=interval_ms, min_lite_ttl=least_ms)
+    attributes = {"message.type": "LITE", "lite.topic.expiration": "1"}
+    bench.broker.state.topics.put(TopicConfig(topic_name=PARENT, perm=6, attributes=attributes))
+    send(bench.peer(), "old")
+    bench.run_for((gone_after_s - 20) * 1_000, 1_000)
+    assert list(bench.broker.state.store.light_queues())
+    bench.run_for(25_000, 1_000)
+    assert not list(bench.broker.state.store.light_queues())
+    bench.close()
 
 
 def test_where_a_subscription_begins(bench: Bench) -> None:

@@ -149,6 +149,26 @@ def test_clone_offsets(bench: Bench) -> None:
     assert bench.broker.state.offsets.queues("D", "U") == {0: 1}
 
 
+def test_what_a_group_commits_before_it_hears_of_a_reset_does_not_count(bench: Bench) -> None:
+    """ConsumerManageProcessor answers so until a pull or a pop has taken the reset."""
+    peer = bench.peer()
+    for _ in range(3):
+        peer.ask(SEND, send_ext(), b"a")
+    group(peer, "CG")
+    offset = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "3"}
+    reset = {"group": "CG", "topic": "T", "timestamp": "-1", "isForce": "true", "queueId": "0", "offset": "1"}
+    assert peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset).code == 0
+    answers = [peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)]
+    assert bench.broker.state.offsets.query("CG", "T", 0) == 1
+    assert peer.ask(PULL, pull_ext(offset=3)).ext["nextBeginOffset"] == "1"
+    answers.append(peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset))
+    assert bench.broker.state.offsets.query("CG", "T", 0) == 3
+    assert [(answer.code, answer.remark) for answer in answers] == [
+        (0, "Offset has been previously reset"),
+        (0, None),
+    ]
+
+
 def test_reset_offsets(bench: Bench) -> None:
     peer = bench.peer()
     for _ in range(3):

@@ -440,3 +440,40 @@ def test_the_first_send_to_a_topic_is_answered_when_a_name_server_knows_it(tmp_p
     bench.broker.tick()
     assert [answer.code for answer in first.heard()] == [0]
     bench.close()
+
+
+def test_what_is_refused_for_its_body_creates_no_topic(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    answer = bench.peer().ask(SEND, send_ext("Fresh"))
+    assert (answer.code, "no body" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    assert "Fresh" not in bench.broker.state.topics
+    bench.close()
+
+
+@pytest.mark.parametrize("more", ["", "WAIT\x01true\x02DELAY\x010\x02"])
+def test_an_empty_property_does_not_hide_the_one_before_it(tmp_path: Path, more: str) -> None:
+    """MessageDecoder drops items without a value."""
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    text = f"UNIQ_KEY\x01U1\x02TAGS\x01red\x02{more}UNIQ_KEY\x01\x02TAGS\x01\x02TAGS\x01\x02"
+    answer = peer.ask(SEND, send_ext(properties=text), b"a")
+    assert (answer.code, answer.ext["transactionId"]) == (0, "U1")
+    (message,) = bench.records("T")
+    assert (message.properties["UNIQ_KEY"], message.properties["TAGS"]) == ("U1", "red")
+    assert peer.ask(PULL, pull_ext(subscription="red")).code == 0
+    assert peer.ask(PULL, pull_ext(subscription="blue")).code != 0
+    bench.crash()  # queues are made from what is stored
+    (bench.directory / "consumequeue" / "T" / "0" / f"{0:020d}").unlink()
+    bench.crash()
+    assert bench.peer().ask(PULL, pull_ext(subscription="red")).code == 0
+    bench.close()
+
+
+def test_empty_properties_alone_are_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    answer = bench.peer().ask(SEND, send_ext(properties="UNIQ_KEY\x01\x02TAGS\x01\x02"), b"a")
+    assert len(answer.ext["transactionId"]) == 32
+    (message,) = bench.records("T")
+    assert message.properties["UNIQ_KEY"] == answer.ext["transactionId"]
+    assert "TAGS" not in message.properties
+    bench.close()

@@ -305,6 +305,40 @@ class HeldProcess:
         return 0
 
 
+class Told(io.BytesIO):
+    """A pipe whose content stays."""
+
+    def close(self) -> None:
+        pass
+
+
+def test_how_much_memory_a_run_takes_is_a_setting(
+    store: MessageStore, clock: TestClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """maxOffsetMapSize."""
+    store.config.max_offset_map_size = 12_345
+    process = HeldProcess()
+    process.stdin = Told()
+    process.allowed.set()
+    monkeypatch.setattr(compactrunner, "Popen", lambda *_, **__: process)
+    monkeypatch.setattr(compactrunner, "LOOK_S", 0.001)
+    store.compact_duty.topics = lambda: ["C"]
+    store.compact_duty.hold(1, is_full=False)
+
+    async def run() -> None:
+        runner = CompactRunner(store, clock)
+        runner.start()
+        try:
+            async with asyncio.timeout(60):
+                while not store.compact_duty.runs:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.001)
+        finally:
+            runner.stop()
+
+    asyncio.run(run())
+    assert msgspec.json.decode(process.stdin.getvalue(), type=CompactTask).map_bytes == 12_345
+
+
 def test_what_a_run_has_published_of_a_topic_deleted_meanwhile_goes_with_the_run(
     store: MessageStore, tmp_path: Path, clock: TestClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

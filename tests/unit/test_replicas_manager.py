@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.replication.manager import ControllerRequest, ReplicasManager
+from mqspark.broker.replication.manager import ControllerRequest, LogState, ReplicasManager
 from mqspark.broker.replication.term import Term
 from mqspark.errors import NotNow
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader
 from mqspark.store.disk.brokeridentity import IdentityFiles
 from tests.support.store_tools import QuickFiles
 from tests.unit.broker_kit import ManualClock
@@ -176,3 +177,12 @@ def test_a_master_without_slaves_has_no_other_set_to_ask_such_a_controller_for(m
 def test_a_master_that_was_replaced_is_one_no_longer(master: Master, code: int) -> None:
     master.alter(code)
     assert master.term.is_over
+
+
+def test_a_heartbeat_says_which_broker_is_preferred(tmp_path: Path) -> None:
+    """brokerElectionPriority, controllerHeartBeatTimeoutMills."""
+    config = BrokerConfig(broker_election_priority=3, controller_heart_beat_timeout_mills=4_000)
+    manager = ReplicasManager(config, ManualClock(), IdentityFiles(tmp_path, QuickFiles(), "c", "b"))
+    header = manager.heartbeat("a:1", LogState(1, 2, 3)).header
+    assert isinstance(header, BrokerHeartbeatRequestHeader)
+    assert (header.election_priority, header.heartbeat_timeout_mills) == (3, 4_000)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from mqspark.config import known_keys
+from mqspark.config import known_keys, rocketmq_key
 from mqspark.errors import ConfigError
 from mqspark_server.settings.rocketmq_keys import HONOURED, REFUSED, ROCKETMQ_KEYS, WITHOUT_EFFECT
 from mqspark_server.settings.settings import Layer, broker_settings
@@ -29,6 +31,23 @@ def test_the_honoured_keys_are_fields_and_the_others_are_not() -> None:
     assert known >= HONOURED
     assert not known & WITHOUT_EFFECT.keys(), "these have an effect now: move them to HONOURED"
     assert not known & REFUSED.keys(), "these are kept now: move them to HONOURED"
+
+
+def test_every_honoured_key_is_in_a_test_of_its_effect() -> None:
+    """At least one test names it, other than those that compare lists of names."""
+    lists = {"settings_table.py", "test_settings_table.py", "test_reported_settings.py"}
+    words = set[str]()
+    for path in Path("tests").rglob("*.py"):
+        if path.name not in lists:
+            words.update(re.findall(r"tls\.[\w.]+|\w+", path.read_text(encoding="utf-8")))
+    names = {rocketmq_key(field): field.name for cls in CLASSES.values() for field in dataclasses.fields(cls)}
+    assert {key for key in HONOURED if key not in words and names[key] not in words} == BY_OTHER_NAMES.keys()
+
+
+BY_OTHER_NAMES = {
+    "writeBufferHighWaterMark": "high_water_bytes: integration/test_server_tcp.py, security/test_unread.py"
+}
+"""Honoured keys whose tests are of the part that gets their value."""
 
 
 def test_the_settings_of_a_rocketmq_broker_are_all_known() -> None:

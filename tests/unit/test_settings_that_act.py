@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from tests.unit.broker_kit import SEND, Bench, namesrv_peer, pull_ext, send_ext
+from mqspark_server.peers.registrar import Registrar
+from mqspark_server.process.diskwork import Flusher, Worker
+from tests.support.scripted import SILENCE, Answer, Scripted
+from tests.support.waiting import eventually_async
+from tests.unit.broker_kit import SEND, Bench, last_registration, namesrv_peer, pull_ext, send_ext
+from tests.unit.pop_kit import INVISIBLE_MS, pass_time, pop, put
+
+REVIVAL_MS = 8_000
 
 
 def filled(directory: Path, count: int = 10, **settings: Any) -> Bench:
@@ -160,3 +168,134 @@ def test_a_registration_is_answered_with_the_ordered_topics(returned: bool) -> N
     answer = peer.ask(RequestCode.REGISTER_BROKER, registration)
     assert answer.code == 0
     assert (b"b-a:4" in bytes(answer.body)) is returned
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(100, ["again", "new"]), (0, ["new", "again"])])
+def test_whether_retries_come_first(tmp_path: Path, percent: int, expected: list[str]) -> None:
+    """popFromRetryProbability."""
+    bench = Bench(tmp_path, pop_from_retry_probability=percent)
+    put(bench, "again")
+    peer = bench.peer()
+    assert pop(bench, peer)
+    pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
+    put(bench, "new")
+    assert [one.body.decode() for one in pop(bench, peer)] == expected
+    bench.close()
+
+
+@pytest.mark.parametrize(("step", "versions"), [(1, 6), (1_000, 0)])
+def test_the_version_of_the_delay_offsets_steps_with_deliveries(
+    tmp_path: Path, step: int, versions: int
+) -> None:
+    """delayOffsetUpdateVersionStep."""
+    bench = Bench(tmp_path, delay_offset_update_version_step=step)
+    peer = bench.peer()
+    for _ in range(5):
+        assert peer.ask(SEND, send_ext(properties="DELAY\x011\x02"), b"later").code == 0
+        bench.run_for(1_500)
+        bench.flush()
+        bench.run_jobs()
+        assert peer.ask(RequestCode.GET_ALL_DELAY_OFFSET).code == 0  # notes what is durable
+    assert len(bench.records("T")) == 5
+    assert bench.broker.delays.offsets.data_version.counter == versions
+    bench.close()
+
+
+def test_how_often_queues_are_synced(tmp_path: Path) -> None:
+    """flushIntervalConsumeQueue."""
+    bench = filled(tmp_path, store_settings={"flush_interval_consume_queue": 60_000})
+    positions = []
+    for ms in (55_000, 10_000):
+        bench.clock.advance(ms)
+        assert bench.peer().ask(SEND, send_ext(), b"x").code == 0
+        bench.flush()
+        bench.run_jobs()
+        positions.append(bench.store.checkpoints.current.position == bench.store.max_physical_offset)
+    assert positions == [False, True]
+    bench.close()
+
+
+def test_how_long_an_acting_master_is_waited_for(tmp_path: Path) -> None:
+    """brokerNotActiveTimeoutMillis: name servers are told."""
+    told = []
+    for number, acts in enumerate((True, False)):
+        bench = Bench(
+            tmp_path / str(number), enable_slave_acting_master=acts, broker_not_active_timeout_millis=7_000
+        )
+        told.append(last_registration(bench.broker).header.heartbeat_timeout_millis)
+        bench.close()
+    assert told == [7_000, None]
+
+
+@pytest.mark.parametrize("verified", [False, True])
+def test_checks_of_properties_by_their_crc(tmp_path: Path, verified: bool) -> None:
+    """forceVerifyPropCRC: also by a broker that itself writes none."""
+    bench = filled(tmp_path, 3, store_settings={"enabled_append_prop_crc": True})
+    peer = bench.peer()
+    assert peer.ask(SEND, send_ext(properties="KEYS\x01original\x02"), b"x").code == 0
+    bench.flush()
+    bench.store.abandon()
+    segment = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"original")] ^= 1
+    segment.write_bytes(data)
+    bench.store_settings = {"force_verify_prop_crc": verified}
+    bench.open()
+    assert len(bench.records("T")) == (3 if verified else 4)
+    bench.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("forced", [True, False])
+async def test_whether_a_broker_registers_what_a_name_server_has(tmp_path: Path, forced: bool) -> None:
+    """forceRegister."""
+    known: Answer = (0, {"changed": "false"}, b"")
+    async with Scripted(lambda command: known).serving() as server:
+        bench = Bench(tmp_path, namesrv_addr=server.address, force_register=forced)
+        registrar = Registrar(bench.broker, lambda: None)
+        await registrar.start()
+        first = server.codes()
+        bench.broker.publication.due = True
+        registrar.after_turn()
+        await eventually_async(lambda: len(server.codes()) > len(first), "a second registration")
+        await registrar.stop()
+        bench.close()
+    assert set(first) == {RequestCode.REGISTER_BROKER}
+    expected = RequestCode.REGISTER_BROKER if forced else RequestCode.QUERY_DATA_VERSION
+    assert server.codes()[len(first)] == expected
+
+
+@pytest.mark.anyio
+async def test_how_long_a_name_server_is_waited_for(tmp_path: Path) -> None:
+    """registerBrokerTimeoutMills."""
+    answers: list[Answer] = [(0, {}, b""), SILENCE]
+    async with Scripted(lambda command: answers[min(len(server.asked) - 1, 1)]).serving() as server:
+        bench = Bench(tmp_path, namesrv_addr=server.address, register_broker_timeout_mills=50)
+        registrar = Registrar(bench.broker, lambda: None)
+        await registrar.start()
+        assert registrar.known_to == [server.address]
+        bench.broker.publication.due = True
+        registrar.after_turn()
+        await eventually_async(lambda: not registrar.known_to, "the end of the wait")
+        await registrar.stop()
+        bench.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("interval_ms", [3_600_000, 1])
+async def test_how_often_the_log_is_synced(tmp_path: Path, interval_ms: int) -> None:
+    """flushIntervalCommitLog."""
+    bench = Bench(tmp_path, store_settings={"flush_interval_commit_log": interval_ms})
+    worker = Worker("flush-test")
+    flusher = Flusher(bench.broker, bench.store, worker, lambda: None, None)
+    flusher.start()
+    bench.peer().give(SEND, send_ext(), b"x")
+    bench.broker.turn()
+    if interval_ms == 1:
+        await eventually_async(lambda: flusher.syncs > 0, "a sync")
+    else:
+        await asyncio.sleep(0.6)  # RocketMQ's interval and more
+        assert flusher.syncs == 0
+    await flusher.stop()
+    worker.close()
+    bench.close()

@@ -166,9 +166,7 @@ class TopicAdminProcessor:
         check_list_size(command)
         body = decode_body(CreateTopicListRequestBody, command.body)
         for number, config in enumerate(body.topic_config_list, 1):
-            changes: dict[str, str | None] = {
-                f"+{name.lstrip('+-')}": value for name, value in config.attributes.items()
-            }
+            changes = self._listed_changes(config)
             plain = copy_config(config)
             plain.attributes = {}
             with self._state.stats.creating(config.topic_name):
@@ -177,6 +175,19 @@ class TopicAdminProcessor:
                 yield ESSENTIAL
         self._change(session, command, topics=True)
         return None
+
+    def _listed_changes(self, config: TopicConfig) -> dict[str, str | None]:
+        """The changes of attributes that a list of topics asks for. A name without a sign, as in a table of topics
+        that was read from a broker, says what holds afterwards."""
+        old = self._state.topics.get(config.topic_name)
+        present = {} if old is None else old.config.attributes
+        changes: dict[str, str | None] = {}
+        for name, value in config.attributes.items():
+            if name[:1] == "-":
+                changes[name] = None
+            elif name[:1] == "+" or present.get(name) != value:
+                changes[f"+{name.removeprefix('+')}"] = value
+        return changes
 
     def _checked(self, config: TopicConfig, changes: dict[str, str | None]) -> TopicConfig:
         """The configuration of a topic that an operator may have. ``changes`` maps ``+name`` to a value or ``-name`` to

@@ -129,8 +129,11 @@ class LookupProcessor:
             remark = f"Queue {queue_id} of topic {topic} not exist!"
             raise Refusal(ResponseCode.INVALID_PARAMETER, remark, {})
         state.offsets.admit(session, group, topic, queue_id)
-        if state.offsets.pending_reset(group, topic, queue_id) is None:
-            state.offsets.commit(group, topic, queue_id, header.commit_offset)
+        if state.offsets.pending_reset(group, topic, queue_id) is not None:
+            return encode_response(
+                command.opaque, ResponseCode.SUCCESS, {}, remark="Offset has been previously reset"
+            )
+        state.offsets.commit(group, topic, queue_id, header.commit_offset)
         return ok(command, {})
 
     def search_offset(self, session: Session, command: Command) -> bytes | None:

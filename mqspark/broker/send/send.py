@@ -53,6 +53,7 @@ from mqspark.message import (
     RETRY_PREFIX,
     SHARDING_KEY,
     STORE_HOST_V6,
+    TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -93,6 +94,8 @@ _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _OTHER_TYPES = _TIMED | {DELAY, SHARDING_KEY}
 """A message with one of these properties is no priority message."""
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
+_UNIQ_KEY_MARK, _TAGS_MARK = f"\x02{UNIQ_KEY}\x01", f"\x02{TAGS}\x01"
+_EMPTY = frozenset({_UNIQ_KEY_MARK[1:], _TAGS_MARK[1:]})
 SHARDING_MARK = f"\x02{SHARDING_KEY}\x01"
 _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
 
@@ -110,12 +113,21 @@ class ForeignRecords(Protocol):
 
 
 def _value(text: str, mark: str) -> str | None:
-    """The last value of a property in ``0x02 name 0x01 value 0x02 …``; ``mark`` is ``0x02 name 0x01``."""
+    """The last value of a property in ``0x02 name 0x01 value 0x02 …`` that is not empty; ``mark`` is ``0x02 name
+    0x01``."""
     start = text.rfind(mark)
-    if start < 0:
-        return None
-    start += len(mark)
-    return text[start : text.index("\x02", start)]
+    while start >= 0:
+        low = start + len(mark)
+        high = text.index("\x02", low)
+        if high > low:
+            return text[low:high]
+        start = text.rfind(mark, 0, start)
+    return None
+
+
+def _without_empty(text: str) -> str:
+    """The properties without empty unique ids and tags, which count for no reader."""
+    return "\x02".join(item for item in text.split("\x02") if item not in _EMPTY)
 
 
 def _may_name_ours(text: str) -> bool:
@@ -265,10 +277,17 @@ class SendProcessor:
             return
         unique_id = text[start : text.index("\x02", start)] if start > 9 else ""
         if not unique_id:
-            unique_id = self._state.new_unique_id()
-            text += f"UNIQ_KEY\x01{unique_id}\x02"
+            if start > 9:  # an empty one does not count, but one before it may
+                text = _without_empty(text)
+                unique_id = _value(text, _UNIQ_KEY_MARK) or ""
+            if not unique_id:
+                unique_id = self._state.new_unique_id()
+                text += f"UNIQ_KEY\x01{unique_id}\x02"
         start = text.rfind("\x02TAGS\x01") + 6
         tags = text[start : text.index("\x02", start)] if start > 5 else ""
+        if start > 5 and not tags:
+            text = _without_empty(text)
+            tags = _value(text, _TAGS_MARK) or ""
         if topic.needs_key and not _value(text, "\x02KEYS\x01"):
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
         body = command.body or self._body(command)
@@ -314,6 +333,7 @@ class SendProcessor:
     def _first_send(self, session: Session, command: Command, header: SendHeader) -> None:
         """The first send to a topic, which creates it. Its producer may ask a name server for it as soon as it is
         answered."""
+        self._body(command)  # what is refused creates no topic
         self._admit(session, header, None)
         before = [len(answers) for answers in (self._waiting, self._unsafe)]
         self.send(session, command)
@@ -521,7 +541,7 @@ class SendProcessor:
         if topic.inner_batch or _may_name_ours(shared):
             shared = encode_stored_properties(self._own(shared)).decode()
             self._check_batch(shared)
-        unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01") or None
+        unique_id = _value(f"\x02{shared}", _UNIQ_KEY_MARK)
         body = self._body(command)
         limit = self._state.store_config.max_message_size
         if len(body) > limit:
@@ -597,11 +617,11 @@ class SendProcessor:
         logic: LogicQueue | None,
     ) -> None:
         """A batch that stays one record. Raises what ``MessageStore.put`` raises."""
-        unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
+        unique_id = _value(f"\x02{shared}", _UNIQ_KEY_MARK)
         if not unique_id:
             unique_id = self._state.new_unique_id()
             shared += f"UNIQ_KEY\x01{unique_id}\x02"
-        tags = _value(f"\x02{shared}", "\x02TAGS\x01")
+        tags = _value(f"\x02{shared}", _TAGS_MARK)
         together = replace(
             record,
             body=command.body,

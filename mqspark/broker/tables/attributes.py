@@ -24,7 +24,8 @@ MAX_NUMBER = (1 << 63) - 1
 _MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE"})
 MAX_EXPIRY_MINUTES = 30 * 24 * 60
 _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
-"""Attributes that only a new topic may be given, with their values; the first is the default."""
+"""Attributes that only a new topic may be given, with their values."""
+_CHANGEABLE = frozenset({"message.type", "lite.topic.expiration", "reserve.time"})
 
 
 _NEVER_COMPACTED = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
@@ -44,31 +45,29 @@ def attribute_changes(text: str | None) -> dict[str, str | None]:
 
 
 def changed_attributes(old: dict[str, str] | None, changes: dict[str, str | None]) -> dict[str, str]:
-    """``old`` is None for a new topic."""
+    """``old`` is None for a new topic. Raises Refusal, with RocketMQ's remarks in its order."""
     attributes = dict(old or {})
+    names = set[str]()
     for signed_name, value in changes.items():
         name = signed_name[1:]
-        if old is None and value is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"a new topic has no attribute {name} to take away")
-        if name in _IMMUTABLE:
-            values = _IMMUTABLE[name]
-            if value not in values or (old is not None and attributes.get(name, values[0]) != value):
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"attribute {name} of a topic cannot be changed")
-        elif name == "message.type":
-            if value == "MIXED":  # RocketMQ: unless enableMixedMessageType
-                raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-            if value is not None and value not in _MESSAGE_TYPES:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"message.type={value} is not allowed")
-        elif name == "lite.topic.expiration":
-            if value is not None:
-                check_range(value, -1, MAX_EXPIRY_MINUTES)
-        elif name == "reserve.time":
-            if value is not None and not value.removeprefix("-").isdigit():
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"reserve.time={value} is not a number")
-        else:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
+        if not name or "+" in name or "-" in name:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "kv string format wrong.")
+        if name in names:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"alter duplication key. key: {name}")
+        names.add(name)
+        if value is None and old is None:
+            remark = f"only add attribute is supported while creating topic. key: {name}"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        if value is None and name not in attributes:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}")
+    for signed_name, value in changes.items():
+        name = signed_name[1:]
+        if old is not None and name in _IMMUTABLE:
+            remark = f"attempt to update an unchangeable attribute. key: {name}"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        _check_topic_attribute(name, value)
         if value is None:
-            attributes.pop(name, None)
+            attributes.pop(name)
         else:
             attributes[name] = value
     if old is None and attributes.items() >= _NEVER_COMPACTED.items():
@@ -77,6 +76,27 @@ def changed_attributes(old: dict[str, str] | None, changes: dict[str, str | None
             "a topic with queue.type=BatchCQ is not compacted: a record has many messages and one key",
         )
     return attributes
+
+
+def _check_topic_attribute(name: str, value: str | None) -> None:
+    """``value``: None takes the attribute away. Raises Refusal (Attribute.verify)."""
+    if name not in _IMMUTABLE and name not in _CHANGEABLE:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
+    if value is None:
+        return
+    if name in _IMMUTABLE:
+        if value not in _IMMUTABLE[name]:
+            listed = ", ".join(_IMMUTABLE[name])
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"value is not in set: [{listed}]")
+    elif name == "message.type":
+        if value == "MIXED":  # RocketMQ: unless enableMixedMessageType
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        if value not in _MESSAGE_TYPES:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"message.type={value[:80]} is not allowed")
+    elif name == "lite.topic.expiration":
+        check_range(value, -1, MAX_EXPIRY_MINUTES)
+    else:
+        check_range(value, -1, MAX_NUMBER)
 
 
 def priority_factor(attributes: Mapping[str, str]) -> int:

@@ -83,6 +83,12 @@ class TimerMetrics:
         if self._table != before:
             self.generation += 1
 
+    def begin_anew(self) -> None:
+        """Count from 0, and replace the file soon."""
+        self._table = {}
+        self._weigh_all()
+        self.generation += 1
+
     def load(self, data: bytes) -> None:
         """Raises ProtocolError for a malformed file."""
         found = decode_table(_SavedMetrics, data)

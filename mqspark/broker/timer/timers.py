@@ -39,7 +39,7 @@ from mqspark.broker.state.writer import Outlet
 from mqspark.broker.timer.delays import NOWHERE, real_queue
 from mqspark.broker.timer.timergate import TimerGate
 from mqspark.broker.timer.timermetrics import TimerMetrics
-from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly, is_shortage
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreCorrupt, StoreReadOnly, is_shortage
 from mqspark.logs import sparing
 from mqspark.message import (
     MAX_PROPERTIES_BYTES,
@@ -62,6 +62,7 @@ from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
 from mqspark.record import Parts, find_property
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import SavedTable
 from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles
@@ -225,7 +226,12 @@ class TimerService:
         files = self.files
         end = self._store.max_offset(TIMER_TOPIC, 0)
         files.load(self._clock.now_ms(), end, clean=self._store.was_clean)
-        self._saved_metrics.load()
+        try:
+            self._saved_metrics.load()
+        except StoreCorrupt as error:  # nothing is decided by these counts
+            self.metrics.begin_anew()
+            text = f"{error}; the counts of waiting timer messages begin at 0"
+            self._store.damages.note(Damage("config.unreadable", Outcome.LOST, text))
         self._continue(end)
 
     def _continue(self, end: int) -> None:

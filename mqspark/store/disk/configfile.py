@@ -11,10 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mqspark.errors import is_shortage
+from mqspark.logs import printable, sparing
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, OsFiles, is_disk_full
 
 __all__ = ["ConfigFile"]
+
+log = sparing(__name__, lines=20)
 
 
 class ConfigFile:
@@ -53,6 +56,11 @@ class ConfigFile:
                 if is_there:
                     text = f"{self.path} cannot be read; its .bak was used, and the last save is lost"
                     self._note(Damage("config.unreadable", Outcome.HEALED, text))
+                elif path != self.path:
+                    log.warning(
+                        "%s is missing: its .bak is used, and the last save may be lost",
+                        printable(str(self.path)),
+                    )
                 return data
             is_there = is_there or data is not None
         return None

@@ -361,7 +361,7 @@ async def topic_repair_static(shell: ClusterShell, topic: str) -> None:
 
     configs, steps = await StaticTopics(shell.admin).repair(topic)
     text = f"mended in {steps} steps" if steps else "nothing to mend: the brokers agree"
-    shell.output.done(f"topic {topic}: {text}", {"topic": topic, "steps": steps})
+    shell.output.heading(f"topic {topic}: {text}")
     _show_leaders(shell, topic, configs)
 
 
