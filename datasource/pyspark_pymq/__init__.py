@@ -1,6 +1,6 @@
 """``spark.read.format("pymq")``: RocketMQ topics as DataFrames, streams and sinks.
 
-Installed, it needs no registration: Spark imports every top-level package named ``pyspark_*`` and takes its
+An installed package needs no registration: Spark imports every top-level package named ``pyspark_*`` and takes its
 ``DefaultSource``. Therefore this module must be light, because the first ``format(...)`` of any name imports it,
 and its import must never raise, because Spark would then lose *every* Python data source of the environment.
 Missing packages are reported when the source is used.
@@ -78,8 +78,8 @@ def observe(
 ) -> Observer:
     """Publish the progress of this session's streaming queries in a topic, where the console shows them.
 
-    It never holds up a query: what cannot be published is dropped and counted. ``credentials`` and ``tls`` as of
-    ``mqspark.Producer``. The topic is made with one queue if it is not there. Stop it before the session.
+    It never delays a query: what cannot be published is dropped and counted. ``credentials`` and ``tls`` as of
+    ``mqspark.Producer``. A missing topic is created with one queue. Stop the observer before the session.
     Raises ConfigError, InvalidMessage for a name that no topic can have.
 
     >>> observer = pyspark_pymq.observe(spark, "127.0.0.1:9876")

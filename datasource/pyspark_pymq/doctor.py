@@ -37,11 +37,11 @@ class CheckResult:
     name: str
     ok: bool
     text: str
-    """What was found, and what to do when it is not well."""
+    """One check: what it found, and what to do if that is a problem."""
 
 
 def examine(nameserver: str | None = None) -> list[CheckResult]:
-    """Every check, in order. Never raises: what fails is a finding."""
+    """Every check, in order. Never raises: a failed check is a finding."""
     findings = []
     for name, check in checks(nameserver):
         try:
@@ -52,7 +52,7 @@ def examine(nameserver: str | None = None) -> list[CheckResult]:
 
 
 def report(nameserver: str | None = None) -> int:
-    """Print every finding; 1 when one is not well, else 0."""
+    """Print every finding; returns 1 if there is a problem, otherwise 0."""
     findings = examine(nameserver)
     for finding in findings:
         sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'} {finding.name}: {finding.text}\n")
@@ -60,7 +60,7 @@ def report(nameserver: str | None = None) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``mqspark doctor ARGUMENTS`` where the server's command line is not installed; gives back the exit code."""
+    """``mqspark doctor ARGUMENTS`` where the server's command line is not installed; returns the exit code."""
     parser = argparse.ArgumentParser(prog="mqspark doctor", description="Check an environment.")
     what = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     says = "Say what keeps format('pymq') from working here."
@@ -192,14 +192,14 @@ def python_mismatch(chosen: str | None = None) -> str | None:
 
 
 def warn_of_mismatch(chosen: str | None = None) -> None:
-    """Log that sentence: what Spark says about it comes later, inside of a trace."""
+    """Log that sentence, because Spark's own message comes later, inside a trace."""
     sentence = python_mismatch(chosen)
     if sentence is not None:
         log.warning("%s", sentence)
 
 
 def _workers() -> str:
-    """Workers run PYSPARK_PYTHON, else the first python3 of PATH, which need not be this one."""
+    """Workers run PYSPARK_PYTHON, otherwise the first python3 of PATH, which may be another one."""
     chosen = os.environ.get("PYSPARK_PYTHON") or shutil.which("python3") or "python3"
     program = "import pyarrow, numpy, pyspark_pymq, sys; print(sys.version_info[:2])"
     try:

@@ -1,9 +1,8 @@
 """``pyspark_pymq.observe(spark)``: a listener that publishes the progress of streaming queries, for the console.
 
 A message is one event of one query, as JSON: ``event`` (started, progress, idle, terminated), ``id``, ``runId``,
-``name``, ``app``, and ``progress`` as Spark has it. Its key is the query's id. Publishing never holds up Spark: events
-wait in a queue of limited length for a thread of their own, and what finds it full, or cannot be stored, is dropped and
-counted.
+``name``, ``app``, and ``progress`` as Spark has it. Its key is the query's id. Publishing never delays Spark: events
+wait in a bounded queue for a separate thread. Events that find it full, or cannot be stored, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "ProgressPublisher", "document_of"]
 
 MAX_WAITING = 1_000
-"""Events that wait to be published."""
+"""Limit of events that wait to be published."""
 MAX_BYTES = 64 * 1024
-"""Of one message. What is longer loses its offsets, and then everything but its figures."""
+"""Limit of one message. A longer one loses its offsets, and then everything but its figures."""
 IDLE_EVERY_S = 30.0
-"""A query that waits for data says so this often."""
+"""Interval of events of a query that waits for data."""
 STOP_S = 5.0
 _GROUP = "mqspark_spark"
 _FIGURES = (
@@ -76,7 +75,7 @@ class ProgressPublisher:
             self._drop(f"{MAX_WAITING} events wait already")
 
     def stop(self) -> None:
-        """Publish what waits, for at most STOP_S."""
+        """Publish the waiting events, for at most STOP_S."""
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=STOP_S)
         self._thread.join(STOP_S)
@@ -105,7 +104,7 @@ class ProgressPublisher:
 
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
-    """At most MAX_BYTES."""
+    """The message, shortened to at most MAX_BYTES."""
     body = json.dumps(document, default=str).encode()
     if len(body) <= MAX_BYTES:
         return body
@@ -125,7 +124,7 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def document_of(kind: str, event: Any, app: str) -> dict[str, Any]:
-    """What is published of an event of Spark's listener."""
+    """The published form of an event of Spark's listener."""
     progress = getattr(event, "progress", None)
     about = progress if progress is not None else event
     document: dict[str, Any] = {
@@ -204,7 +203,7 @@ class Observer:
         return self._publisher.dropped
 
     def stop(self) -> None:
-        """Publish what waits, and observe no more."""
+        """Publish the waiting events, and stop observing."""
         self._spark.streams.removeListener(self._listener)
         self._publisher.stop()
         self._producer.stop()

@@ -158,7 +158,7 @@ class ReadOptions:
             )
         if texts.is_given("maxTriggerDelay") and least is None:
             raise ConfigError(
-                "maxTriggerDelay: says how long minOffsetsPerTrigger may wait; give that, too",
+                "maxTriggerDelay: limits the wait for minOffsetsPerTrigger; give that, too",
                 key="maxTriggerDelay",
             )
         if self.sql_filter is not None and self.tags:
@@ -254,7 +254,7 @@ def _compression(texts: OptionTexts) -> Compression | None:
     except ConfigError as error:
         raise ConfigError(f"compression: {error}", key="compression") from None
     from pyspark_pymq.records.encode import (
-        Compression,  # not before: planning a write has no other use for NumPy
+        Compression,  # deferred: planning a write needs NumPy for nothing else
     )
 
     return Compression(kind, _THRESHOLD_BYTES if threshold is None else threshold)

@@ -107,7 +107,7 @@ class OptionTexts:
         self._values: dict[str, str] = {}
         self._spelled: dict[str, str] = {}
         self._seen: dict[str, str] = {}
-        """What was asked for, in lower case, to its documented spelling."""
+        """Requested names in lower case, to their documented spelling."""
         for key, value in options.items():
             name = _ALIASES.get(key.lower(), key.lower())
             if name in self._values:
@@ -159,7 +159,7 @@ class OptionTexts:
             )
 
     def _other_names(self) -> list[str]:
-        """By which some of the options go as well."""
+        """The aliases of known options."""
         return [
             _SPELLINGS.get(alias, alias)
             for alias, name in _ALIASES.items()
@@ -167,7 +167,7 @@ class OptionTexts:
         ]
 
     def _missing(self, name: str, text: str) -> ConfigError:
-        """That ``name`` is required, and which of the given ones was perhaps meant to be it."""
+        """The error that ``name`` is required, with the given option that was perhaps meant to be it."""
         close = difflib.get_close_matches(name, self._values.keys() - self._seen.keys(), 1, 0.7)
         hint = f"; {self._spelled[close[0]]!r} is given: did you mean {name!r}?" if close else ""
         return ConfigError(f"{name}: {text}{hint}", key=name)
@@ -214,7 +214,7 @@ class OptionTexts:
         return SigningOptions(file=file)
 
     def _secret(self, name: str) -> str | None:
-        """Exactly as it was given; in no error."""
+        """The text exactly as given; it is in no error."""
         self._seen[name.lower()] = name
         value = self._values.get(name.lower())
         if value is not None and not value:

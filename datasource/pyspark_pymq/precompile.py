@@ -66,7 +66,7 @@ def _is_ours(archive: zipfile.ZipFile, compiled: str) -> bool:
 
 
 def _compiled(name: str, source: bytes, folder: Path) -> bytes:
-    """What zipimport takes without a look at the source, whose time in an archive is that of some time zone."""
+    """The form that zipimport accepts without comparing times, because those in an archive depend on a time zone."""
     file, made = folder / "source.py", folder / "compiled.pyc"
     file.write_bytes(source)
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH

@@ -1,7 +1,7 @@
-"""Who a query is to the brokers: the keys, or the file with keys, that its options give.
+"""The credentials of a query: the keys, or the file with keys, that its options give.
 
-Neither is in a ``repr`` or an error. A file is read where a request is made, so keys that it names are in no task.
-Must not import pyspark.
+Neither is in a ``repr`` or an error. The file is read where a request is made, so its keys are in no task. Must not
+import pyspark.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class QueueRead(msgspec.Struct, frozen=True):
 
     messages: list[MessageExt]
     next_offset: int
-    """Where the next read goes on. Messages that the filter leaves out are behind it."""
+    """The offset of the next read. Messages that the filter leaves out are before it."""
     min_offset: int
     max_offset: int
 
@@ -154,8 +154,8 @@ class AdminClient(Lifecycle):
         options: ClientOptions | None = None,
         **changes: Unpack[ClientKeywords],
     ) -> None:
-        """``timeout_ms`` is the limit of each request. Every field of ``ClientOptions`` may be given as a keyword, too,
-        and then counts. Raises ConfigError, TypeError for an unknown keyword."""
+        """``timeout_ms`` is the limit of each request. Every field of ``ClientOptions`` may also be given as a
+        keyword, which takes precedence. Raises ConfigError, TypeError for an unknown keyword."""
         self._namesrv = namesrv
         self._timeout_ms = timeout_ms
         self.options = changed(options or ClientOptions(), changes)
@@ -164,13 +164,14 @@ class AdminClient(Lifecycle):
         self._running = False
 
     async def start(self) -> None:
-        """Connects with the first request. Raises ConfigError without a name server. Called again, it does nothing."""
+        """Connections open with the first request. A second call does nothing. Raises ConfigError without a name
+        server."""
         if not self._running:
             self._instance = ClientInstance.enter(self._member, self._namesrv, self.options)
             self._running = True
 
     async def stop(self) -> None:
-        """Close the connections that nobody else uses. Called again, it does nothing."""
+        """Close the connections that nobody else uses. A second call does nothing."""
         if self._running:
             self._running = False
             await self._instance.leave(self._member)
@@ -201,23 +202,23 @@ class AdminClient(Lifecycle):
         await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=_lines(settings))
 
     async def broker_stats(self, address: str, name: str, key: str) -> BrokerStatsData:
-        """One counter of a broker over the last minute, hour and day: ``name`` is RocketMQ's, e.g. TOPIC_PUT_NUMS with
-        a topic as ``key`` or GROUP_GET_NUMS with ``topic@group``. Raises BrokerError for one that has not counted."""
+        """One counter of a broker over the last minute, hour and day. ``name`` is RocketMQ's, e.g. TOPIC_PUT_NUMS with
+        a topic as ``key`` or GROUP_GET_NUMS with ``topic@group``. Raises BrokerError for a counter without a value."""
         header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
         response = await self._ask(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return decode_body(BrokerStatsData, response.body)
 
     async def ha_status(self, address: str) -> HARuntimeInfo:
-        """The slaves of the broker at ``address`` and how far each is; of a slave, what it gets from its master."""
+        """The replication state of the broker at ``address``: the slaves and their positions, or a slave's own."""
         return decode_body(HARuntimeInfo, (await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)).body)
 
     async def clean_up(self, address: str, what: Literal["queues", "topics", "log"]) -> None:
-        """Let a broker remove expired queue files, unused topics or expired files of the log now."""
+        """Make a broker remove expired queue files, unused topics or expired files of the log now."""
         await self._ask(address, _CLEANINGS[what])
 
     async def set_writable(self, broker_name: str, *, writable: bool) -> int:
-        """Let producers use the broker's queues or not, at every name server; returns the number of its topics. A
-        broker takes part in no send while it is not writable, and its consumers read it empty."""
+        """Allow or forbid sends to the broker, at every name server; returns the number of its topics. While it is
+        not writable, producers avoid the broker and consumers read what it still has."""
         counts = []
         for address in self.namesrv:
             if writable:
@@ -442,8 +443,8 @@ class AdminClient(Lifecycle):
         begin_ms: int = 0,
         end_ms: int = _EVER_MS,
     ) -> list[MessageExt]:
-        """Messages with that key, oldest first; with ``unique`` those with that unique id. Brokers look at most
-        ``max_messages`` up, each. Raises NoRoute."""
+        """Messages with that key, oldest first; with ``unique`` those with that unique id. Each broker looks up at
+        most ``max_messages``. Raises NoRoute."""
         header = QueryMessageRequestHeader(
             topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
         )
@@ -463,8 +464,8 @@ class AdminClient(Lifecycle):
         begin_ms: int = 0,
         end_ms: int = _EVER_MS,
     ) -> list[MessageExt]:
-        """Messages with that tag, oldest first, by the brokers' index. Brokers look the newest ``max_messages`` up,
-        each. A RocketMQ before 5.5 finds none. Raises NoRoute."""
+        """Messages with that tag, oldest first, by the brokers' index. Each broker looks up at most the newest
+        ``max_messages``. A RocketMQ before 5.5 finds none. Raises NoRoute."""
         header = QueryMessageRequestHeader(
             topic=topic,
             key=tag,
@@ -477,7 +478,7 @@ class AdminClient(Lifecycle):
         return [message for message in found if message.tags == tag]
 
     async def _query(self, topic: str, fields: dict[str, str]) -> list[MessageExt]:
-        """What the index of each broker has, oldest first."""
+        """The messages that the index of each broker finds, oldest first."""
         route = await self.topic_route(topic)
         found: list[MessageExt] = []
         for name in sorted(route.brokers):
@@ -491,8 +492,8 @@ class AdminClient(Lifecycle):
         return sorted(found, key=lambda message: message.store_timestamp_ms)
 
     async def message_by_offset_id(self, message_id: str) -> MessageExt:
-        """The message with the id that its broker gave it, which names the broker's address and the place in its log.
-        Raises InvalidMessage for another text, BrokerError if there is no such message."""
+        """The message with the id that its broker gave it, which contains the broker's address and the place in its
+        log. Raises InvalidMessage for text that is no such id, BrokerError if there is no such message."""
         host, port, offset = decode_offset_id(message_id)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         response = await self._ask(
@@ -577,9 +578,10 @@ class AdminClient(Lifecycle):
         raise refused or NoRoute(group, "there is no broker")
 
     async def group_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupOffset]:
-        """How far a group is, in one topic or in all that its brokers know it for.
+        """The progress of a group, in one topic or in all topics for which its brokers have offsets.
 
-        Raises NoRoute for a topic that does not exist, BrokerError SUBSCRIPTION_GROUP_NOT_EXIST for such a group.
+        Raises NoRoute for a topic that does not exist, BrokerError SUBSCRIPTION_GROUP_NOT_EXIST for a group that does
+        not.
         """
         if topic is not None:
             route = await self.topic_route(topic)
@@ -700,8 +702,8 @@ class AdminClient(Lifecycle):
     # --- anything else ----------------------------------------------------------------------------------
 
     async def ask(self, address: str, code: int, header: Fields = None, body: bytes = b"") -> Command:
-        """The answer of the server at ``address`` to any request (``mqspark.protocol.codes``), for what has no method
-        here. Raises BrokerError when the server refuses."""
+        """The answer of the server at ``address`` to any request (``mqspark.protocol.codes``), for requests without a
+        method here. Raises BrokerError when the server refuses."""
         return await self._ask(address, code, header, body)
 
     # --- internal ---------------------------------------------------------------------------------------

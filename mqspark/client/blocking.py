@@ -103,7 +103,7 @@ _MOST_NAMES = 4_096
 """Broker addresses whose names a client keeps."""
 T = TypeVar("T")
 BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
-"""Refusals that pass: of a broker with too much to do, or of a slave that was the master before."""
+"""Transient refusals: by an overloaded broker, or by a slave that was the master before."""
 
 
 class _Retries:
@@ -135,8 +135,8 @@ class BlockingClient:
     """Routes, offsets and pulls over cached connections.
 
     ``first_contact_ms``: how long to wait for the first answer from a name server; None: ``retry_ms``, as for any
-    other request. ``credentials`` sign all requests and ``tls`` encrypts the connections; None: as the environment
-    says. Raises NotANameServer when a broker answers in a name server's place.
+    other request. ``credentials`` sign all requests and ``tls`` encrypts the connections; None: according to the
+    environment. Raises NotANameServer when a broker answers in a name server's place.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class BlockingClient:
         self._sleep = sleep
         self._connections: dict[str, BlockingConnection] = {}
         self._one_by_one: set[str] = set()
-        """Brokers that give the offset of one queue a request."""
+        """Brokers that answer for one queue per request only."""
         self._known_routes: dict[str, tuple[bytes, TopicRoute]] = {}
         """The answers to the last call of ``routes``."""
         self._broker_names: dict[str, str] = {}
@@ -262,7 +262,7 @@ class BlockingClient:
             address = self._successor(address)
 
     def _successor(self, address: str) -> str:
-        """Where the master is now of the broker that a route had at ``address``; ``address`` if nobody knows."""
+        """The current address of the master of the broker that a route had at ``address``; ``address`` if unknown."""
         name = self._broker_names.get(address)
         master = self.master_of(name) if name is not None else None
         if name is None or master is None:
@@ -303,12 +303,12 @@ class BlockingClient:
     # --- notes at name servers ---
 
     def note(self, namespace: str, key: str, value: str) -> None:
-        """Note a value at every name server that answers (PUT_KV_CONFIG). Raises the last failure if none did."""
+        """Store a value at every name server that answers (PUT_KV_CONFIG). Raises the last failure if none did."""
         header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
         self._ask_every_nameserver(RequestCode.PUT_KV_CONFIG, header, (ResponseCode.SUCCESS,))
 
     def has_note(self, namespace: str, key: str) -> bool:
-        """Whether a name server that answers has such a note. Raises the last failure if none answered."""
+        """Whether a name server that answers has such a value. Raises the last failure if none answered."""
         header = GetKVConfigRequestHeader(namespace=namespace, key=key)
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         answers = self._ask_every_nameserver(RequestCode.GET_KV_CONFIG, header, accept)
@@ -510,7 +510,8 @@ class BlockingClient:
         queues: Sequence[MessageQueue],
         lo: bool | None,
     ) -> list[int] | None:
-        """By one request for many queues; None from a broker that answers it for one, as all do for static topics."""
+        """The offsets, by one request for many queues; None if the broker answers for one only, as all do for static
+        topics."""
         if len(queues) < 2 or address in self._one_by_one or lo is not None:
             return None
         offsets: list[int] = []

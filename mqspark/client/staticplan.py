@@ -1,8 +1,8 @@
 """How the queues of a static topic are shared among brokers: plans to make one, to add queues and to move queues
 (TopicQueueMappingUtils).
 
-A plan says what each broker is to be told. It is pure: whoever carries it out (``statictopics``) asks and tells the
-brokers. Errors are RocketMQ's.
+A plan contains the mapping that each broker will get. This module is pure: ``statictopics`` asks the brokers and
+carries plans out. Errors are RocketMQ's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Configs = dict[str, TopicConfigAndQueueMapping]
 
 
 class StaticTopicProblem(MQError):
-    """The brokers' parts of a topic do not fit together, or what is asked for cannot be done with them."""
+    """The brokers' parts of a topic are inconsistent, or do not allow the requested change."""
 
 
 def detail_of(name: str, config: TopicConfigAndQueueMapping) -> TopicQueueMappingDetail:
@@ -113,9 +113,7 @@ def check_plan(plan: TopicRemappingDetailWrapper) -> None:
     check(plan.topic, configs)
     for name in (*new, *old):
         if name not in configs:
-            raise StaticTopicProblem(
-                f"The plan moves queues of broker {name}, and says nothing that it is to be told"
-            )
+            raise StaticTopicProblem(f"The plan moves queues of broker {name}, but has no mapping for it")
     for number, name in leaders(configs).items():
         items = detail_of(name, configs[name]).hosted_queues[number]
         if len(items) > 1 and items[-1].logic_offset < 0 and (name not in new or items[-2].bname not in old):
@@ -223,8 +221,8 @@ def _check_targets(targets: Collection[str]) -> None:
 def plan_rest(
     topic: str, configs: Mapping[str, TopicConfigAndQueueMapping], now_ms: int
 ) -> TopicRemappingDetailWrapper | None:
-    """What is left of a move that ended before the new parts had an offset, without which nobody can send to them;
-    None: nothing is. Raises StaticTopicProblem."""
+    """The rest of a move that stopped before the new parts had an offset, without which sends to them fail; None if
+    nothing is left. Raises StaticTopicProblem."""
     check(topic, configs)
     mine = {name: copied(config) for name, config in configs.items()}
     new, old = [], []

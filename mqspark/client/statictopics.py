@@ -1,8 +1,8 @@
 """Makes static topics and moves their queues between brokers (MQAdminUtils, UpdateStaticTopicSubCommand,
 RemappingStaticTopicSubCommand).
 
-A topic's queues are told to several brokers, one after the other. When one of them fails, the others know a newer
-mapping than it: ``carry_out`` with the same plan finishes the work.
+A topic's mapping is sent to several brokers, one after the other. When one of them fails, the others have a newer
+mapping: ``carry_out`` with the same plan finishes the work.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StaticTopics:
         return await self._completed(plan_move(topic, brokers, configs, self._clock.now_ms()))
 
     async def plan_rest(self, topic: str) -> Plan | None:
-        """What is left of a move that failed half-way; None: nothing is. Raises StaticTopicProblem and BrokerError."""
+        """The rest of a move that failed half-way; None if there is none. Raises StaticTopicProblem and BrokerError."""
         rest = plan_rest(topic, await self._configs(topic), self._clock.now_ms())
         return None if rest is None else await self._completed(rest)
 

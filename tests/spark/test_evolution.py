@@ -71,7 +71,7 @@ def test_queues_topics_and_a_topic_made_anew(
         cluster.create_topic(topic, 6)
         one(cluster, topic, 0, 6)
         if strict:
-            live.fails("the topic was made anew")
+            live.fails("the topic was deleted and created again")
         else:
             live.reads([1, 2, 3, 4, 5, 6])
     finally:

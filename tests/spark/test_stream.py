@@ -320,7 +320,7 @@ def test_a_topic_made_anew_is_data_loss(
     cluster.delete_topic(topic)
     cluster.create_topic(topic)
     cluster.send_numbers(topic, range(40, 52))
-    with pytest.raises(StreamingQueryException, match=r"made anew.*failOnDataLoss=false"):
+    with pytest.raises(StreamingQueryException, match=r"created again.*failOnDataLoss=false"):
         drain(stream(spark, cluster, topic), tmp_path)
     drain(stream(spark, cluster, topic, failOnDataLoss="false"), tmp_path)
     assert values(spark, tmp_path) == list(range(52))

@@ -205,7 +205,7 @@ def test_a_queue_that_ends_before_what_was_read() -> None:
     reader, cluster = make(startingOffsets="earliest")
     end = spark_json(reader.latestOffset(spark_json(reader.initialOffset()), ReadAllAvailable()))
     cluster.high[Q0] = 4
-    with pytest.raises(DataLoss, match=r"made anew.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"created again.*failOnDataLoss=false"):
         reader.latestOffset(end, ReadAllAvailable())
     tolerant, _ = make(cluster, failOnDataLoss="false")
     following = spark_json(tolerant.latestOffset(end, ReadAllAvailable()))

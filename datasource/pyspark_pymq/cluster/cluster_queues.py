@@ -419,8 +419,8 @@ class ClusterQueues:
         return kept
 
     def _kept(self, each: QueueRange, lowest: int, shown: MessageQueue, delta: int) -> list[QueueRange]:
-        """The range from its first message that there is; none if all have expired. Raises DataLoss, about the offsets
-        of the queue that users see."""
+        """The range without expired messages; none if all have expired. Raises DataLoss with the offsets that users
+        see."""
         if each.start < lowest:
             self._expired(shown, each.start + delta, min(lowest, each.end) + delta)
             each = QueueRange(each.queue, min(lowest, each.end), each.end)

@@ -1,9 +1,9 @@
 """The logic queues of static topics: the parts behind each, and the arithmetic between its offsets and theirs.
 
 A query sees a logic queue under RocketMQ's name for it, broker ``__syslo__global__``, with logic offsets: these do not
-change when the queue moves to another broker. Everything is asked of the brokers that have the parts, about their
-physical queues (``lo=false``), so what is known here may be old without being wrong: parts never change, and a
-remapping adds one. A part ends where its broker took its last message; the logic offsets up to the next part are a gap.
+change when the queue moves to another broker. All requests go to the brokers that have the parts and are about physical
+queues (``lo=false``). The data here may be old but not wrong, because parts never change and a remapping adds one. A
+part ends where its broker took its last message; the logic offsets up to the next part are a gap.
 
 Runs on the driver. Facts: docs/rocketmq/statictopics.md.
 """
@@ -32,7 +32,7 @@ _MAX_MOVES = 4
 _MAX_OFFSET = 1 << 61
 """Limit of what a mapping may claim, so that sums stay within 64 bits."""
 _PARTS_LIFE_S = 30.0
-"""How long the parts of a topic are believed while its route, which has the epoch of the mapping, stays the same."""
+"""How long the parts of a topic are cached while its route, which has the epoch of the mapping, stays the same."""
 T = TypeVar("T")
 
 
@@ -128,7 +128,7 @@ class LogicQueues:
         return found
 
     def _index(self, topic: str) -> None:
-        """Raises BadRoute if two parts are in one physical queue: whose messages are they?"""
+        """Raises BadRoute if two parts are in one physical queue, because its messages could belong to either."""
         logic = {queue: place for queue, place in self._logic.items() if queue.topic != topic}
         for queue, parts in self._parts.items():
             if queue.topic != topic:
@@ -144,8 +144,8 @@ class LogicQueues:
     def _items(
         self, queue: MessageQueue, route: TopicRoute, mappings: dict[str, TopicQueueMappingDetail | None]
     ) -> Sequence[LogicQueueMappingItem]:
-        """The mapping of the queue, from the broker that leads it by its own account. ``mappings``: of the brokers
-        asked so far. Raises NoRoute."""
+        """The mapping of the queue, from the broker that claims to lead it. ``mappings``: of the brokers asked so far.
+        Raises NoRoute."""
         name = route.broker_of(queue)
         for _ in range(_MAX_MOVES):
             address = self._listed(queue, route, name)
@@ -163,7 +163,7 @@ class LogicQueues:
 
     @staticmethod
     def _listed(queue: MessageQueue, route: TopicRoute, name: str) -> str:
-        """The address of a broker that is there now. Raises NoRoute."""
+        """The address of a broker that is registered now. Raises NoRoute."""
         address = route.address(name)
         if address is None:
             raise NoRoute(queue.topic, f"broker {name}, which has its logic queue {queue.queue_id}, is away")
@@ -262,7 +262,7 @@ class LogicQueues:
     def _of_each(
         self, parts: Iterable[Part], question: Callable[[str, list[MessageQueue]], Sequence[T]]
     ) -> dict[MessageQueue, T]:
-        """The answers for the physical queues of these parts, one question a broker."""
+        """The answers for the physical queues of these parts, by one request per broker."""
         by_address: dict[str, list[MessageQueue]] = {}
         for part in parts:
             by_address.setdefault(self._address(part), []).append(part.queue)
@@ -301,11 +301,11 @@ class LogicQueues:
         return queue in self._parts
 
     def first_offset(self, queue: MessageQueue) -> int:
-        """Where the first part begins that the brokers still know."""
+        """The start of the first part that the brokers still know."""
         return self._parts[queue][0].first
 
     def _readable(self, queue: MessageQueue, start: int, end: int) -> list[tuple[int, int]]:
-        """The logic offsets between two that have messages."""
+        """The ranges of logic offsets within [start, end) that have messages."""
         found = []
         for part in self._parts[queue]:
             if start >= part.limit or end <= part.first:
@@ -318,11 +318,11 @@ class LogicQueues:
         return found
 
     def count(self, queue: MessageQueue, start: int, end: int) -> int:
-        """How many messages are between two logic offsets."""
+        """The number of messages between two logic offsets."""
         return sum(high - low for low, high in self._readable(queue, start, end))
 
     def advanced(self, queue: MessageQueue, start: int, end: int, count: int) -> int:
-        """The logic offset behind so many messages after ``start``; ``end`` if there are no more. At the end of a part,
+        """The logic offset behind ``count`` messages after ``start``; ``end`` if there are fewer. At the end of a part,
         that is the beginning of the next one."""
         offset = start
         for low, high in self._readable(queue, start, end):
@@ -335,7 +335,8 @@ class LogicQueues:
     # --- progress of groups -----------------------------------------------------------------------------------
 
     def group_offsets(self, group: str, queues: Iterable[MessageQueue]) -> Offsets:
-        """The group's progress: that of the latest part that has one, as the broker that leads the queue finds it."""
+        """The group's progress: that of the latest part that has one, as the broker that leads the queue determines
+        it."""
         found: Offsets = {}
         for queue in queues:
             for part in reversed(self._parts[queue]):

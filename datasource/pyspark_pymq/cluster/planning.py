@@ -57,7 +57,7 @@ class ReadTask:
     has_spans: bool = False
     """Whether the task is a span of OpenTelemetry."""
     nameserver: str = ""
-    """Who knows where the master of a broker is now; without one a task pulls from ``places`` alone."""
+    """Finds the present master of a broker; without it a task pulls from ``places`` alone."""
 
 
 def plan_tasks(

@@ -1,7 +1,7 @@
-"""What a progress of Spark says of a ``pymq`` source: its topics, how many messages the batch had, and the lag.
+"""The ``pymq`` sources in a query's progress: their topics, the number of messages in the batch, and the lag.
 
-Spark 4.2 lets a Python source report its offsets in ``StreamingQueryProgress``, and no metrics or description of its
-own; this reads them from the offsets. Must not know a cluster.
+Spark 4.2 lets a Python source report its offsets in ``StreamingQueryProgress``, but no metrics or description. This
+module derives them from the offsets. Must not know a cluster.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class SourceProgress:
 
     topics: tuple[str, ...]
     messages: int
-    """Of the batch, by their offsets; a filter may have let fewer through."""
+    """Messages of the batch, by their offsets; a filter may have passed fewer."""
     rows: int
     lag_messages: int | None
-    """Messages that the brokers had when the batch was planned, and the query has not read; None: nobody asked."""
+    """Messages that the brokers had when the batch was planned, and that the query has not read; None: unknown."""
     catch_up_s: float | None
-    """Seconds for them at the rate of the batch; None without a rate."""
+    """Seconds to read them at the rate of the batch; None without a rate."""
     ends: Mapping[MessageQueue, int]
-    """Where the query stands."""
+    """The position of the query."""
 
     def __str__(self) -> str:
         names = ", ".join(self.topics[:5]) + (
@@ -42,8 +42,8 @@ class SourceProgress:
 
 
 def source_progress(progress: Any) -> list[SourceProgress]:
-    """Of ``query.lastProgress``, a ``StreamingQueryProgress`` or its JSON: one for each ``pymq`` source, in the order
-    of the query. Empty for None.
+    """The ``pymq`` sources of ``query.lastProgress`` (a ``StreamingQueryProgress`` or its JSON), in the order of the
+    query. Empty for None.
 
     >>> for source in pyspark_pymq.source_progress(query.lastProgress):
     ...     print(source)  # pymq[Orders]: 1,000 messages, 12 behind
@@ -80,7 +80,7 @@ def _of_source(source: Mapping[str, Any]) -> SourceProgress | None:
 
 
 def _positions(offset: Any) -> Positions | None:
-    """None for what is no offset of ours."""
+    """None for anything but an offset of this source."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)

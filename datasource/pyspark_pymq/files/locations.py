@@ -55,8 +55,8 @@ def filesystem_of(url: str) -> tuple[Any, str]:
 
 
 def make_parent(filesystem: Any, path: str) -> None:
-    """Make the directory of a file to be. Object stores have none: there it would be the bucket, whose name may be
-    misspelt."""
+    """Make the directory of a file to be written. Object stores have none: there it would be the bucket, whose name
+    may be misspelt."""
     protocol = filesystem.protocol
     if not _OBJECT_STORES & set([protocol] if isinstance(protocol, str) else protocol):
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -105,7 +105,7 @@ def write_bytes(url: str, data: bytes) -> None:
 
 
 def remove_tree(url: str) -> None:
-    """Remove a directory with all that is in it; nothing happens if it does not exist."""
+    """Remove a directory and its contents; does nothing if it does not exist."""
     if is_remote(url):
         filesystem, path = filesystem_of(url)
         if filesystem.exists(path):

@@ -220,7 +220,7 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
         for queue in behind:
             self._cluster.lost(
                 f"queue {queue.queue_id} of topic {queue.topic} on {queue.broker_name} ends at {latest[queue]}, "
-                f"before offset {offsets[queue]} that the query has read: the topic was made anew"
+                f"before offset {offsets[queue]} that the query has read: the topic was deleted and created again"
             )
         return behind
 
@@ -371,7 +371,7 @@ class LegacyStreamReader(CheckpointedReader):
 
 
 class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
-    """The reader of a stream that cannot start: the first question of Spark raises the reason.
+    """The reader of a stream that cannot start: Spark's first call raises the reason.
 
     When ``streamReader`` itself raises, Spark's runner fails on its own unset variable, and that is the last error
     that the user sees.
@@ -386,7 +386,7 @@ class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
     initialOffset = latestOffset = getDefaultReadLimit = partitions = read = _refuse
 
     def stop(self) -> None:
-        """Nothing was opened."""
+        """Does nothing: nothing was opened."""
 
 
 def stream_reader(

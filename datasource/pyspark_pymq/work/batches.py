@@ -1,12 +1,12 @@
 """One micro-batch of a work queue: evaluated once, its failures sent back, its results handed on.
 
-    evaluate    the function is called, and what became of every message is written down
+    evaluate    the function is called, and the outcome of every message is recorded
     complete    ``batch.json`` is written: from here on a batch that runs again evaluates nothing
     send back   dead letters to the dead-letter topic, failed messages to the retry topic
     hand on     the results to the sink, with the number of the batch
 
-A crash behind ``complete`` repeats the last two steps. Dead letters are written as transactions of the batch, so
-once; a retry that may have been sent twice is noted first, and the second copy is passed over when it comes.
+A crash after ``complete`` repeats the last two steps. Dead letters are written as transactions of the batch, so each is
+stored once. A retry that may have been sent twice is recorded first, and its second copy is skipped when it arrives.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Batches:
     sink: Callable[[DataFrame, int, str], None] | None
     outcome_schema: Any
     counts: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Of the last batches, for the progress."""
+    """Outcomes of the last batches by kind, for the progress."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         spark = frame.sparkSession
@@ -154,7 +154,7 @@ class Batches:
     def _without_copies(
         self, messages: DataFrame, resent: Mapping[str, list[Any]]
     ) -> tuple[DataFrame, set[str], dict[str, list[Any]]]:
-        """Of retries that were sent twice, one. Also: what the retries in the batch are retries of."""
+        """Drops second copies of retries that were sent twice. Also returns what the batch's retries are retries of."""
         rows = messages.where("retryOf IS NOT NULL").select("retryOf", "place").collect()
         now = {place: list(kept) for place, kept in resent.items()}
         copies, returned = [], set()

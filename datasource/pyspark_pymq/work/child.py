@@ -1,8 +1,8 @@
 """A child process that calls the function, for messages that may kill the process that handles them.
 
-The worker sends slices of a batch and reads what became of them. When the child dies the slice is halved until one
-message is left; that message is called once more in a fresh child, and if this one dies too, it is to blame. A child
-is the first that Linux kills when memory runs out.
+The worker sends slices of a batch and reads their outcomes. When the child dies, the slice is halved until one message
+is left. That message is called once more in a fresh child; if this one dies too, the message is the cause. A child is
+the first process that Linux kills when memory runs out.
 
 Parent and child talk over pipes: what is pickled comes from this program alone.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["DIED", "Isolated", "serve"]
 
 DIED = "WorkerDied"
-"""The type of a failure by which a process died."""
+"""The error type of a message that killed its process."""
 _LENGTH = struct.Struct(">Q")
 
 
@@ -76,7 +76,7 @@ class Isolated:
         return calls
 
     def _exchange(self, batch: pa.RecordBatch) -> Handled | str:
-        """What became of the rows, or how the child died."""
+        """The outcomes of the rows, or how the child died."""
         process = self._process or self._start()
         try:
             if process.stdin is None or process.stdout is None:

@@ -1,7 +1,7 @@
 """Calls a function on messages, in Spark's workers: Arrow batches in, outcomes out, in the order of keys if asked.
 
 After a crash the calls move into a child process (``pyspark_pymq.work.child``), so that a message that kills its
-process is found.
+process can be identified.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The forms of functions that a work queue calls, of one message or of a batch, and what became of each message.
+"""The forms of functions that a work queue calls, of one message or of a batch, and the outcomes of messages.
 
-A function that raises costs its own row (or, after halving, its own rows) and nothing else. Must not know where the
-calls happen.
+An exception fails only the row that caused it (in a batch, the rows left after halving). Must not know where the calls
+happen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ERROR = "error"
 
 @dataclass
 class Handled:
-    """What became of the rows of one batch."""
+    """The outcomes of the rows of one batch."""
 
     failures: dict[int, Failure] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a query of a work queue keeps in its checkpoint directory, beside Spark's own files.
+"""The files of a work queue's query in its checkpoint directory, beside Spark's own.
 
     <checkpoint>/work/<batch>/outcome/     the outcome of the batch, as Parquet
     <checkpoint>/work/<batch>/batch.json   the outcome is complete; what the next batch has to know
@@ -28,7 +28,7 @@ REMEMBERED_MS = 72 * 3_600_000
 
 @dataclass
 class State:
-    """What batch N+1 has to know of batch N."""
+    """The state that batch N passes to batch N+1."""
 
     counts: dict[str, int] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)
@@ -70,11 +70,11 @@ class Journal:
         return [join(url, name) for name in found]
 
     def is_written(self, batch: int) -> bool:
-        """The whole outcome was written at once, to its end."""
+        """Whether the whole outcome was written at once, to its end."""
         return "_SUCCESS" in names(join(self.outcome_url(batch), WHOLE))
 
     def was_begun(self, batch: int) -> bool:
-        """Something was written of its outcome."""
+        """Whether a part of its outcome was written."""
         return bool(names(self.outcome_url(batch)))
 
     def state(self, batch: int) -> State | None:
@@ -98,11 +98,11 @@ class Journal:
         return State(blocked=state.blocked, waiting=state.waiting, resent=again | resent)
 
     def complete(self, batch: int, state: State) -> None:
-        """The outcome of the batch stands."""
+        """Record that the outcome of the batch is final."""
         self._save(batch, "batch", asdict(state))
 
     def may_come_twice(self, batch: int, places: Iterable[str]) -> None:
-        """Noted before anything is sent again."""
+        """Record retries before any of them is sent again."""
         self._save(batch, "resent", sorted({*self._resent(batch), *places}))
 
     def _resent(self, batch: int) -> list[str]:

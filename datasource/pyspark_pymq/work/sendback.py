@@ -2,7 +2,7 @@
 
 As RocketMQ's client does when a broker cannot take a message back by its offset: a new message in ``%RETRY%group``
 with the body and the properties of the old one, the delay, and what the retry is of (DefaultMQPushConsumerImpl,
-sendMessageBackAsNormalMessage). So the reasons travel with it, and any broker of RocketMQ takes it.
+sendMessageBackAsNormalMessage). The message carries the reasons, and every RocketMQ broker accepts it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = ["Failed", "RetryQueues", "SendBack", "SendBackTimes", "properties_of"
 FIRST_RETRY_LEVEL = 3
 """The delay level after the first attempt; each further attempt adds one (MQClientAPIImpl, SendMessageProcessor)."""
 NEVER_DEAD = (1 << 31) - 1
-"""The limit of attempts told to the broker: the query decides which message is dead."""
+"""The limit of attempts sent to the broker: the query decides which message is dead."""
 _MOST_SENDS = 256
 """Sends that wait or are in flight. Bodies are bounded by the pipeline; this bounds their properties."""
 _PLAIN_BYTES = 1 << 20
@@ -79,7 +79,7 @@ _LEFT_BEHIND = frozenset(
         RETRY_OF,
     }
 )
-"""Properties of one delivery, which the next one does not have. Those of timers begin alike."""
+"""Properties of one delivery, which are not copied to the next one. Properties of timers begin with one prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Failed:
 
 
 def properties_of(failed: Failed) -> dict[str, str]:
-    """The properties of the message when it comes again or is a dead letter: its own, where it came from, and why."""
+    """The properties of the retry or dead letter: the message's own, where it came from, and why it failed."""
     message = failed.message
     own = {
         name: value
@@ -123,7 +123,7 @@ def properties_of(failed: Failed) -> dict[str, str]:
 
 
 def _encoded(properties: Mapping[str, str]) -> str:
-    """The text of the error gives way when there is no room for all."""
+    """Shortens the error's text when the properties would be too long."""
     encoded = encode_stored_properties(properties)
     if len(encoded) > MAX_PROPERTIES_BYTES - 256:
         encoded = encode_stored_properties({**properties, FAILED_TEXT: "?"})
@@ -138,7 +138,7 @@ class SendBackTimes:
 
 
 class RetryQueues:
-    """The queues of the group's retry topic, as the route said last. Raises NoRoute when there is none, after the
+    """The queues of the group's retry topic in the last known route. Raises NoRoute when there is none, after the
     client's ``retry_ms``."""
 
     def __init__(self, client: BlockingClient, group: str) -> None:
@@ -150,7 +150,7 @@ class RetryQueues:
         client.bridged(self._look_up)
 
     def next_of(self, broker: str) -> MessageQueue:
-        """A queue of that broker, each in turn; of another one if the route does not have it."""
+        """The next queue of that broker; of another broker if the route does not have it."""
         here = [queue for queue in self._queues if queue.broker_name == broker] or self._queues
         self._turn += 1
         return here[self._turn % len(here)]

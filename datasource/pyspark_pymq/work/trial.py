@@ -1,12 +1,12 @@
 """Writes the outcome of a batch, also when a message kills the process that handles it.
 
 First all messages at once, in Spark's own workers. After a death the functions are called in child processes of the
-workers (``pyspark_pymq.work.child``), which finds the message that is to blame without repeating others. Where that is
-not enough (a DataFrame function, or a message that takes the whole executor along), the batch is halved by a hash
-until one message is left, which dies alone once more and is a dead letter then. Of an ordered queue all messages of
-its key in the batch are.
+workers (``pyspark_pymq.work.child``), which finds the message at fault without repeating others. Where that is not
+enough (a DataFrame function, or a message that kills the whole executor), the batch is halved by a hash until one
+message is left. If its process dies once more, that message becomes a dead letter; in an ordered queue, so do all
+messages of its key in the batch.
 
-What was tried is kept in the journal, because the driver may die with it.
+The attempts are recorded in the journal, because the driver may die as well.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _DEATHS = re.compile(
     r"OutOfMemoryError"
 )
 _LANE = "coalesce(orderKey, place)"
-"""What is never parted: a message, or those of one key of an ordered queue, which depend on each other."""
+"""The unit that is never split: a message, or those of one key of an ordered queue, which depend on each other."""
 _DEATHS_ALONE = 2
-"""A message (or key) that is alone in its part is a dead letter after so many: a driver may die by chance, too."""
+"""A message (or key) alone in its part becomes a dead letter after this many deaths, as a driver may die by chance."""
 _MAX_BITS = 48
-"""Of the hash. Messages that still share a part then are dead letters together."""
+"""Limit of the bits of the hash. Messages that still share a part then become dead letters together."""
 
 Evaluate = Callable[["DataFrame", bool], "DataFrame"]
 """Messages to outcomes; the flag asks for care, because a process died before."""

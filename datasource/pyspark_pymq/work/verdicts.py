@@ -1,4 +1,4 @@
-"""What becomes of a message that a function could not process: tried again, a dead letter, or dropped.
+"""The decision about a message that a function could not process: try again, dead letter, or drop.
 
 Plain Python without pyspark and pyarrow: functions raise these exceptions in Spark's workers.
 """
@@ -100,7 +100,7 @@ class Failure:
     type: str
     text: str
     delay_ms: int | None = None
-    """None: as the policy says."""
+    """None: according to the policy."""
     is_final: bool = False
     """No further attempt: the message kills the process that handles it."""
     is_discarded: bool = False
@@ -117,7 +117,7 @@ class Failure:
         try:
             text = str(error)
         except Exception as broken:
-            text = f"its text cannot be made: {type(broken).__name__}"
+            text = f"no text: str() raised {type(broken).__name__}"
         return cls(clean(name, _TYPE_CHARACTERS), clean(text, _TEXT_CHARACTERS), delay_ms)
 
 
@@ -154,7 +154,7 @@ class Policy:
         return cls(max_attempts, tuple(duration_ms("delays", part) for part in parts))
 
     def kind(self, failure: Failure, attempt: int) -> str:
-        """What becomes of a message that failed in this attempt, counted from 1."""
+        """The decision about a message that failed in this attempt, counted from 1."""
         if failure.is_discarded:
             return DISCARDED
         return DEAD if failure.is_final or attempt >= self.max_attempts else RETRY

@@ -1,14 +1,14 @@
-"""A topic as a queue of work for Spark: a function is called for every message, and those that fail come again.
+"""A topic as a queue of work for Spark: a function is called for every message, and failed messages are retried.
 
     queue = WorkQueue(spark, nameserver="127.0.0.1:9876", topic="Orders", group="billing", max_attempts=5)
     query = queue.for_each(charge, checkpoint="/data/billing")
 
-A message for which the function raises goes to the broker's retry topic of the group, waits there, and comes again in
-the same stream; after the last attempt it is in the dead-letter topic, with the reason in its properties. It stops
-neither the query nor the messages behind it, and what succeeded is not done again. The retries are RocketMQ's own:
+A message for which the function raises goes to the broker's retry topic of the group, waits there, and arrives again in
+the same stream. After the last attempt it goes to the dead-letter topic, with the reason in its properties. It stops
+neither the query nor the messages behind it, and successful messages are not repeated. The retries are RocketMQ's own:
 other consumers of the group see them.
 
-Spark's checkpoint says which messages were read, and the directory ``work`` beside it what became of them
+Spark's checkpoint records which messages were read, and the directory ``work`` beside it their outcomes
 (``pyspark_pymq.work.journal``).
 """
 
@@ -52,7 +52,7 @@ Sink = str | Callable[["DataFrame", int], None]
 
 
 class WorkQuery:
-    """The running query: Spark's StreamingQuery, whose progress also tells what became of the messages."""
+    """The running query: Spark's StreamingQuery, whose progress also counts the outcomes of messages."""
 
     def __init__(self, query: StreamingQuery, counts: Mapping[int, Mapping[str, int]]) -> None:
         self._query = query
@@ -209,7 +209,7 @@ class WorkQueue:
     # --- dead letters -----------------------------------------------------------------------------------------
 
     def dead_letters(self) -> DataFrame:
-        """The dead letters of the group: the messages, and why they died. The job ``redeliver`` sends them again."""
+        """The dead letters of the group: the messages, and their reasons. The job ``redeliver`` sends them again."""
         self._make_topics()
         frame = self._spark.read.format("pymq").option("nameserver", self._nameserver)
         frame = frame.options(**self._sign_in)

@@ -25,9 +25,8 @@ only a hash of it. Forged, damaged and foreign decisions are skipped; the code i
 decompressed. The group's offset is a hint: it is used only if a decision of an earlier batch lies there.
 
 A log whose broker is away is not taken for a missing one. Name servers forget the route of a topic while its broker is
-away, so the log is noted at the name servers before its first decision (in their table of settings, which they keep on
-disk). A
-log without a route that is noted is waited for, for ``retryTimeout``; then the batch fails.
+away. Therefore the log is recorded at the name servers before its first decision (in their table of settings, which
+they keep on disk). A recorded log without a route is waited for, for ``retryTimeout``; then the batch fails.
 
 Remaining risks without authentication: a client that guesses a ``transactionId`` can decide in its name, so choose an
 unguessable one. A client that reads the half messages can end them in the name of their producer group, and so hide
@@ -111,7 +110,7 @@ _COMMITTED_AT_ONCE_BYTES = 16 << 20
 """Approximate bytes of commits that a broker has to store before it gets more."""
 _WAIT_S = 30.0
 _NOTES = "MQSPARK_SINK"
-"""The namespace of the note at name servers that the log was made."""
+"""The namespace of the record at name servers that the log was made."""
 
 
 class _HalfMessages:

@@ -46,7 +46,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 _REPORT_S = 10.0
 """The time between two log lines about one broker."""
 _SYSTEM_ERRORS = 5
-"""SYSTEM_ERROR is transient (a file that could not be made) or permanent (an illegal queue id): so many repetitions."""
+"""Repetitions after SYSTEM_ERROR, which is transient (a file cannot be made) or permanent (an illegal queue id)."""
 _RETRIED = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR}
 )
@@ -116,7 +116,7 @@ class Send:
     stored: Callable[[Command], None] | None = None
     """Gets the answer."""
     mark: str = ""
-    """What ``may_come_twice`` is told before a repetition."""
+    """Passed to ``may_come_twice`` before a repetition."""
 
 
 @dataclass(slots=True, eq=False)

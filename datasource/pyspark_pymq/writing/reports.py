@@ -32,14 +32,14 @@ class Sent(WriterCommitMessage):  # type: ignore[misc]
     prepared: tuple[Halves, ...] = ()
     """Exactly once: the half messages of this task."""
     batch: Task | None = None
-    """Exactly once: what they belong to."""
+    """Exactly once: the batch that they belong to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is written once and no more: ``number`` of ``identity``."""
+    """A batch that is written exactly once: ``number`` of ``identity``."""
 
     identity: str
     number: int
     topic: str
-    """One that is written to."""
+    """One of the topics that it is written to."""

@@ -1,4 +1,4 @@
-"""Whether this Spark application has written to a topic before: then a cluster that is away is waited for.
+"""Whether this Spark application has written to a topic before; if so, a write waits for an unreachable cluster.
 
 The first contact of a write fails fast, because a wrong address is more common than an outage. Spark plans every
 batch of a stream in a process that remembers nothing of the last one, so a file in the driver's scratch directory

@@ -14,7 +14,7 @@ __all__ = ["commit_waves"]
 
 
 def commit_waves(queues: Iterable[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
-    """One queue for each broker and topic, and all others; the others may be sent when the first are answered."""
+    """Splits the queues into one for each broker and topic, and the rest, which may follow when those are answered."""
     first: dict[tuple[str, str], MessageQueue] = {}
     rest = [q for q in queues if first.setdefault((q.broker_name, q.topic), q) != q]
     return list(first.values()), rest

@@ -223,7 +223,7 @@ class GroupConsumer(InstanceMember):
                     async with asyncio.timeout(wait_ms / 1000):
                         await self._wake.wait()
                 except TimeoutError:
-                    log.debug("time to rebalance %s", self.settings.group)
+                    log.debug("rebalancing %s", self.settings.group)
                 continue
             self._timer.begin()
             balanced = True

@@ -40,15 +40,15 @@ class Offsets(Protocol):
         """The committed offset; None if there is none. Raises ClientError if it cannot be determined."""
 
     async def write(self, offsets: Mapping[MessageQueue, int]) -> Collection[MessageQueue]:
-        """Returns when the offsets are stored: the queues whose offsets are where they last. What a slave holds for its
-        absent master does not reach the master. Raises ClientError or OSError if one of them is not stored."""
+        """Store the offsets and return the queues whose offsets are stored durably. A slave that stands in for its
+        master does not pass offsets on to it. Raises ClientError or OSError if one of them is not stored."""
 
     async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Like ``write``, as the last call before the end."""
 
 
 class BrokerOffsets:
-    """At the master of each queue, or else at any replica (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)."""
+    """At the master of each queue, otherwise at any replica (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance

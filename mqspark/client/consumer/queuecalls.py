@@ -47,8 +47,7 @@ log = logging.getLogger(__name__)
 _MAX_PULL_BYTES = 256 * 1024
 """``maxMsgBytes`` of a pull; current brokers use their own limit."""
 _ANYBODYS_MESSAGES = 32
-"""The number of messages in a brokers' default pull. For more, the pull asks for bulk, which RocketMQ's brokers
-ignore."""
+"""Messages in a default pull of brokers. A larger pull asks for a bulk answer, which RocketMQ's brokers ignore."""
 _OFFSET_TIMEOUT_MS = 5_000
 _LONG_POLL_SLACK_MS = 15_000
 """A long poll times out this long after the broker should have answered."""

@@ -137,7 +137,7 @@ class Subscriber(Lifecycle):
         raise NotImplementedError
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
-        """Stop to read the queues and commit how far they are consumed. For the group's rebalance."""
+        """Stop reading the queues and commit their progress. For the group's rebalance."""
         raise NotImplementedError
 
     def group_changed(self) -> None:

@@ -94,7 +94,7 @@ class OpenTelemetry(Interceptor):
 
 
 class _NotConsumed(Exception):
-    """The listener wants the message again."""
+    """Whether the listener asked for redelivery."""
 
 
 def _attributes(

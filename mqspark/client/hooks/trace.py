@@ -300,7 +300,7 @@ class Tracer(Interceptor):
                 async with asyncio.timeout(FLUSH_INTERVAL_MS / 1000):
                     await self._wake.wait()
             except TimeoutError:
-                log.debug("time to send what was traced")
+                log.debug("sending trace records")
             self._wake.clear()
             await self._flush()
 

@@ -52,8 +52,8 @@ class LitePullConsumer(Subscriber):
         options: ClientOptions | None = None,
         **changes: Unpack[LitePullConsumerKeywords],
     ) -> None:
-        """Every field of ``LitePullConsumerSettings`` and ``ClientOptions`` may be given as a keyword, too, and then
-        counts. Raises ConfigError, TypeError for an unknown keyword."""
+        """Every field of ``LitePullConsumerSettings`` and ``ClientOptions`` may also be given as a keyword, which takes
+        precedence. Raises ConfigError, TypeError for an unknown keyword."""
         self.settings, options = changed(
             settings or LitePullConsumerSettings(), options or ClientOptions(), changes
         )

@@ -105,8 +105,8 @@ class PopConsumer(Listening):
         options: ClientOptions | None = None,
         **changes: Unpack[PopConsumerKeywords],
     ) -> None:
-        """Every field of ``PopConsumerSettings`` and ``ClientOptions`` may be given as a keyword, too, and then
-        counts. Raises ConfigError, TypeError for an unknown keyword."""
+        """Every field of ``PopConsumerSettings`` and ``ClientOptions`` may also be given as a keyword, which takes
+        precedence. Raises ConfigError, TypeError for an unknown keyword."""
         self.settings, options = changed(
             settings or PopConsumerSettings(), options or ClientOptions(), changes
         )

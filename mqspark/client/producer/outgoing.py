@@ -48,7 +48,7 @@ def check_sendable(topic: str) -> None:
     """Raises InvalidMessage for a topic that does not accept sends."""
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
-        raise InvalidMessage(f"topic {topic} is the broker's own; nobody may send to it", field="topic")
+        raise InvalidMessage(f"topic {topic} is a system topic; clients cannot send to it", field="topic")
 
 
 def body_bytes(message: Message) -> int:
@@ -57,8 +57,8 @@ def body_bytes(message: Message) -> int:
         return len(message.body)
     except (AttributeError, TypeError):
         raise InvalidMessage(
-            f"what is sent is a Message with a body, not {type(message).__name__}: make one by Message.of(topic, body)"
-            " (several go by send_batch)",
+            f"send takes a Message, not {type(message).__name__}: create one with Message.of(topic, body)"
+            " (send_batch takes several)",
             field="message",
         ) from None
 
@@ -67,7 +67,7 @@ def check_body(body: bytes, max_bytes: int) -> None:
     """Raises InvalidMessage, MessageTooLarge."""
     if body.__class__ is not bytes:
         raise InvalidMessage(
-            f"a body is bytes, not {type(body).__name__}: Message.of takes text, everything else must be encoded",
+            f"a body is bytes, not {type(body).__name__}: Message.of takes text; encode everything else",
             field="body",
         )
     if not body:

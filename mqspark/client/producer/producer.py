@@ -80,8 +80,8 @@ class Producer(Lifecycle):
     ) -> None:
         """``group`` names the application; brokers ask any producer of the group about its transactions.
 
-        Every field of ``ProducerSettings`` and ``ClientOptions`` may be given as a keyword, too, and then counts.
-        Raises ConfigError, TypeError for an unknown keyword.
+        Every field of ``ProducerSettings`` and ``ClientOptions`` may also be given as a keyword, which takes
+        precedence. Raises ConfigError, TypeError for an unknown keyword.
         """
         self.settings, self.options = changed(
             settings or ProducerSettings(), options or ClientOptions(), changes

@@ -33,15 +33,15 @@ class ProducerSettings:
     compress_from_bytes: int = 4_096
     """Bodies of at least this size are compressed by zlib, if that makes them smaller."""
     compress_level: int = 5
-    """zlib's: 1 is fast, 9 is small."""
+    """The level of zlib: 1 is the fastest, 9 makes the smallest bodies."""
     max_message_bytes: int = 4 * 1024 * 1024
     """A larger body is refused with MessageTooLarge before it is sent; brokers have a limit of their own."""
     default_topic_queues: int = 4
     """The number of queues, on each broker, of a topic that a send creates."""
     max_in_flight: int = 1_024
-    """Sends wait while so many are unanswered."""
+    """Sends wait while this many are unanswered."""
     max_in_flight_bytes: int = 100 * 1024 * 1024
-    """Sends wait while the bodies of those unanswered are larger in all."""
+    """Sends wait while the bodies of unanswered sends exceed this size."""
     auto_batch: AutoBatch | None = None
     """Combine single messages into batches, with a small delay; None: send each alone."""
     interceptors: Sequence[Interceptor] = ()

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 _SEND_OK = SendStatus.SEND_OK
 
 FAILOVER_POLL_S = 0.1
-"""How often the route of a topic that has lost its last writable queue is asked for."""
+"""Interval of route look-ups for a topic that has lost its last writable queue."""
 SAME_BROKER_S = 0.1
 """The pause before the second attempt at a topic's only broker; the next one is twice as long."""
 MIN_ATTEMPT_S = 0.02
@@ -371,8 +371,8 @@ class Sender:
             self.finish(sending, None, error)
 
     def _look_up(self, topic: str) -> None:
-        """Nobody listens at the address that the route has, or nobody answers there, so later sends may need another
-        one: also those to a queue that the caller chose, which are not retried."""
+        """Look the route up again, because its address is dead or silent. Later sends may need another address, also
+        those to a queue that the caller chose, which are not retried."""
         if self.now() >= self._next_look_s and not self._closing:
             self._next_look_s = self.now() + LOOK_UP_S
             self._tasks.spawn(self._refresh(topic))

@@ -28,7 +28,7 @@ _CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCo
 """Indexed by kind."""
 
 FAILOVER_S = 10.0
-"""How long a topic that has lost its last writable queue is asked for until it has one again."""
+"""How long the route of a topic is looked up again after the topic has lost its last writable queue."""
 
 MAX_MADE = 1_024
 """Targets kept per topic, of 2 KB each."""
@@ -138,7 +138,7 @@ class PublishTopic:
         self.many = False
         """Whether to choose from ``candidates`` instead of ``targets``."""
         self.emptied_s: float | None = None
-        """When its last writable queue went: no broker of it has a master now, or writing was forbidden."""
+        """When its last writable queue disappeared: no broker of it has a master now, or writing was forbidden."""
         self.has_one_broker = True
         self._by_queue: dict[MessageQueue, Target] = {}
         self._turn = 0

@@ -120,8 +120,8 @@ class OrderedQueue:
         return self.running
 
     def done(self, process: ProcessQueue) -> None:
-        """The running messages and those held before them are consumed, if that still matters: ``process`` is
-        what they were taken from."""
+        """The running messages and those held before them are consumed. Ignored unless ``process``, from which they
+        were taken, is still the current one."""
         messages, self.running = self.running, ()
         if self._current(process):
             for message in (*self.held, *messages):
@@ -186,7 +186,7 @@ class Ordered:
         self._locks = locks
         self._send_back = send_back
         self._clock = SystemClock()
-        """Locks go by the real time: brokers do not forget who is connected, wherever a test moves the clock."""
+        """Locks use real time: moving the clock of a test does not change what brokers know of connected clients."""
         self._timing = timers
         self._batch_size = batch_size
         self._suspend_queue_ms = suspend_queue_ms
@@ -306,7 +306,7 @@ class Ordered:
                 async with asyncio.timeout(self._lock_interval_ms / 1000):
                     await self._renew_now.wait()
             except TimeoutError:
-                log.debug("time to renew the locks of %s", self._group)
+                log.debug("renewing the locks of %s", self._group)
             self._renew_now.clear()
             await self._ask(list(self._queues))
             for queue, ordered in list(self._queues.items()):

@@ -93,7 +93,7 @@ class PushConsumer(Listening):
         **changes: Unpack[PushConsumerKeywords],
     ) -> None:
         """Takes either ``listener`` or ``batch_listener``. Every field of ``PushConsumerSettings`` and
-        ``ClientOptions`` may be given as a keyword, too, and then counts. Raises ConfigError, TypeError for an
+        ``ClientOptions`` may also be given as a keyword, which takes precedence. Raises ConfigError, TypeError for an
         unknown keyword.
         """
         self.settings, options = changed(
@@ -426,7 +426,7 @@ class PushConsumer(Listening):
         return {
             queue: reader.process.commit_offset
             for queue, reader in self._readers.items()
-            # Of a queue whose lock is lost or overdue another may have to say how far the group is.
+            # If the lock of a queue is lost or overdue, another member may own the group's progress in it.
             if not reader.process.dropped and (ordered is None or ordered.locked(queue))
         }
 

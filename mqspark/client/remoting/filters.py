@@ -33,7 +33,7 @@ def subscription_of(topic: str, tags: str | Iterable[str], sql: str | None, vers
     if sql is None:
         return build_subscription(topic, expression, "TAG", version)
     if expression != "*":
-        raise ConfigError("give tags or sql; a filter may say TAGS = 'A' itself", key="sql")
+        raise ConfigError("give either tags or sql; a SQL92 filter can test TAGS = 'A'", key="sql")
     if not sql.strip():
         raise ConfigError("sql must not be empty; leave it out to get everything", key="sql")
     return build_subscription(topic, sql, SQL92, version)
@@ -55,13 +55,15 @@ async def check_filters(
             try:
                 await _check_filter(instance, group, address, subscription)
             except (ConnectionLost, RequestTimeout) as error:
-                log.warning("cannot ask whether the filter of %s is taken: %s", subscription.topic, error)
+                log.warning(
+                    "cannot check whether brokers accept the filter of %s: %s", subscription.topic, error
+                )
 
 
 async def _check_filter(
     instance: ClientInstance, group: str, address: str, subscription: SubscriptionData
 ) -> None:
-    await instance.remoting.connect(address)  # the greeting heartbeat tells the version
+    await instance.remoting.connect(address)  # the first heartbeat returns the version
     require_sql(instance, address)
     body = CheckClientRequestBody(client_id=instance.client_id, group=group, subscription_data=subscription)
     await instance.remoting.invoke(

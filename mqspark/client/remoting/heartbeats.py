@@ -1,9 +1,9 @@
-"""What the next heartbeat to a broker says. Facts: RocketMQ's MQClientInstance.sendHeartbeatToBrokerV2,
+"""The contents of the next heartbeat to a broker. Facts: RocketMQ's MQClientInstance.sendHeartbeatToBrokerV2,
 HeartbeatData, ClientManageProcessor. No sockets.
 
-Version 2 saves repeating the subscriptions: a heartbeat carries a fingerprint of all that it says, and one
-without subscriptions will do where the broker has noted the same fingerprint. A broker that had another one for a
-group, or none, answers that the subscriptions changed, and gets them again with the next heartbeat.
+Version 2 avoids repeating the subscriptions. A heartbeat carries a fingerprint of its contents, and it may omit the
+subscriptions while the broker has stored the same fingerprint. A broker that has another fingerprint for a group, or
+none, answers that the subscriptions changed; the next heartbeat then contains them.
 """
 
 from __future__ import annotations

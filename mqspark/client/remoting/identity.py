@@ -31,15 +31,14 @@ class ClientOptions:
     """What producers, consumers and admins have in common (ClientConfig's defaults)."""
 
     instance_name: str = "DEFAULT"
-    """Part of the client id, ``ip@instance_name``. All producers, consumers and admins of a process that have the same
-    client id (lite pull consumers', which ends with ``@STREAM``, is another one than that of all others) share one set
-    of connections, one heartbeat and one table of routes; they must be given the same options
-    (but for ``namespace``) and name servers and belong to one event loop, and a group can have only one producer and
-    one consumer among them.
+    """Part of the client id, ``ip@instance_name``. All producers, consumers and admins of a process with the same
+    client id share connections, one heartbeat and one table of routes. They must have the same options (except
+    ``namespace``) and name servers and belong to one event loop. At most one producer and one consumer of a group may
+    be among them. Lite pull consumers share among themselves only, because their client id ends with ``@STREAM``.
 
-    ``DEFAULT`` becomes ``pid#time``, another one for each, as with RocketMQ: whoever wants to share gives a name. Only
-    for broadcasting consumers it stays, as their local offsets are kept under the client id: they share, and two of
-    them in one group on one host need two names."""
+    ``DEFAULT`` becomes ``pid#time``, different for each client, as with RocketMQ. To share, give a name. Broadcasting
+    consumers keep ``DEFAULT``, because their local offsets are stored under the client id: they share, and two of them
+    in one group on one host need two names."""
     unit_name: str = ""
     """Appended to the client id, ``ip@instance_name@unit``."""
     client_ip: str | None = None
@@ -71,7 +70,7 @@ class ClientOptions:
     """TLS: True, ``TlsSettings`` or an ``ssl.SSLContext``; False: no TLS; None: according to the environment."""
     clock: Clock | None = None
     """For pauses, time limits of listeners and invisible times; None: the system's. Connections, memberships and locks
-    go by the real time."""
+    use real time."""
     max_inflated_bytes: int = MAX_INFLATED_BYTES
     """Decompressed size limit of a body; a message with a larger body cannot be consumed."""
     max_inflate_ratio: int = LIMITS.max_ratio

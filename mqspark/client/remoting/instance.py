@@ -258,7 +258,7 @@ class ClientInstance:
     # --- routes -----------------------------------------------------------------------------------------
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
-        """The cached route, else the name server's. Raises NoRoute, ConnectionLost, RequestTimeout,
+        """The cached route, otherwise the name server's. Raises NoRoute, ConnectionLost, RequestTimeout,
         BrokerError.
         """
         known = self._routes.get(topic)
@@ -403,7 +403,7 @@ class ClientInstance:
         try:
             channel = self.remoting.channel(address)
             if channel is None:
-                await self.remoting.connect(address)  # greets
+                await self.remoting.connect(address)  # sends a heartbeat
             else:
                 await self._send_heartbeat(channel)
         except ClientError as error:
@@ -461,7 +461,7 @@ class ClientInstance:
             if isinstance(outcome, Exception):
                 log.info("could not unregister: %s", outcome)
 
-    # --- what servers say -------------------------------------------------------------------------------
+    # --- requests of servers ----------------------------------------------------------------------------
 
     def _connection_lost(self, address: str) -> None:
         log.info("%s lost its connection to %s", self.client_id, address)
@@ -479,7 +479,7 @@ class ClientInstance:
         elif not any(member.asked(channel, request) for member in members):
             size_bytes = _REQUEST_BYTES + len(request.body)
             if self._answering_bytes + size_bytes > MAX_ANSWERING_BYTES:
-                remark = "the client has more requests to answer than it takes"
+                remark = "the client is busy with other requests"
                 channel.respond(request, ResponseCode.SYSTEM_BUSY, remark=remark)
                 return
             self._answering_bytes += size_bytes

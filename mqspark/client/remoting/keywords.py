@@ -28,8 +28,8 @@ def changed(value: S, changes: Mapping[str, Any], /) -> S: ...
 @overload
 def changed(settings: S, options: O, changes: Mapping[str, Any], /) -> tuple[S, O]: ...
 def changed(*arguments: Any) -> Any:
-    """The value or values, with the fields that ``changes`` names. Raises TypeError for a name that none has, and what
-    the values raise for contents that do not fit."""
+    """The value or values, with the fields in ``changes`` replaced. Raises TypeError for an unknown name, and what the
+    values raise for an invalid field."""
     *values, changes = arguments
     names = [{field.name for field in fields(value)} for value in values]
     known = set().union(*names)

@@ -60,7 +60,7 @@ class Tasks:
             try:
                 return await work()
             except Exception:
-                log.exception("a background task of %s failed and begins again", self._owner)
+                log.exception("a background task of %s failed and is restarted", self._owner)
             await asyncio.sleep(RESTART_PAUSE_S)
 
     async def cancel(self) -> None:

@@ -1,7 +1,7 @@
-"""Pauses and time limits that a program has set, by the client's clock.
+"""Pauses and time limits that a program has set, measured by the client's clock.
 
-What keeps connections, memberships and locks alive is not among them: that goes by the real time. A clock that
-somebody moves (``mqspark.clock.MovableClock``) makes what became due happen at once; until then, and with any other
+What keeps connections, memberships and locks alive uses real time instead. When a movable clock
+(``mqspark.clock.MovableClock``) is moved, everything that became due happens at once. Otherwise, and with any other
 clock, the event loop's timers run.
 """
 
@@ -16,13 +16,13 @@ from mqspark.clock import Clock, MovableClock, SystemClock
 __all__ = ["Timer", "Timers"]
 
 NOTHING_DUE_MS = 30_000
-"""What ``follow`` answers when nothing is due soon."""
+"""The result of ``follow`` when nothing is due soon."""
 _TURNS = 3
 """Turns of the loop in which tasks that became due may set their next timers."""
 
 
 class Timer:
-    """A call that is to come; ``cancel`` takes it back."""
+    """A scheduled call; ``cancel`` revokes it."""
 
     __slots__ = ("_arguments", "_callback", "_handle", "_pending", "due_ms", "is_exact")
 
@@ -45,7 +45,7 @@ class Timer:
         pending.add(self)
 
     def arm(self, pause_s: float) -> None:
-        """Call after so long, by the loop's time."""
+        """Schedule the call after this time of the loop's clock."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = asyncio.get_running_loop().call_later(max(0.0, pause_s), self.fire)
@@ -56,14 +56,14 @@ class Timer:
         self._callback(*self._arguments)
 
     def cancel(self) -> None:
-        """Call never."""
+        """Never call."""
         self._pending.discard(self)
         if self._handle is not None:
             self._handle.cancel()
 
 
 class Timers:
-    """Of one client on one event loop. ``start`` before the clock is moved, ``stop`` at the end."""
+    """The pauses of one client on one event loop. ``start`` before the clock is moved, ``stop`` at the end."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -108,7 +108,7 @@ class Timers:
         return timer
 
     async def sleep(self, pause_s: float) -> None:
-        """Return after ``pause_s``. For what is done again and again: a clock that is moved far skips rounds."""
+        """Return after ``pause_s``. For periodic work: rounds are skipped when the clock is moved far."""
         over = asyncio.Event()
         timer = self._timer(pause_s, over.set, is_exact=False)
         try:
@@ -117,8 +117,8 @@ class Timers:
             timer.cancel()
 
     def follow(self) -> int:
-        """The clock was moved: begin all that is due. Returns the milliseconds until more is. Called in the thread of
-        whoever moved it."""
+        """The clock was moved: start everything that is due. Returns the milliseconds until more is due. Called in the
+        thread that moved it."""
         loop = self._loop
         if loop is None:
             return NOTHING_DUE_MS

@@ -203,7 +203,7 @@ class Channel(asyncio.Protocol):
         if self.open:
             self.open = False
             self._reason = "the server asked to go away"
-            self._on_lost(self)
+            self._reason = "the server sent GO_AWAY"
             self._close_if_retired()
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Channel(asyncio.Protocol):
             cut = cut or silent_ms >= max(timeout_ms, MIN_SILENCE_MS)
         if cut and self._transport is not None:
             # Nothing arrived since the request: the path may be broken without either end noticing.
-            self._reason = f"nothing came for {silent_ms:.0f} ms, though answers were due"
+            self._reason = f"no data for {silent_ms:.0f} ms although answers were due"
             log.warning("closing the connection to %s: %s", self.address, self._reason)
             self._transport.abort()
         earliest = min((deadline for _, deadline, *_ in self._pending.values()), default=math.inf)
@@ -370,7 +370,7 @@ class Remoting:
         return self.silent_s(address) if channel is None else channel.quiet_s()
 
     def give_up(self, address: str, reason: str) -> None:
-        """End the channel to ``address``, or what opens one: all requests to it fail with ConnectionLost."""
+        """End the channel to ``address``, or its opening: all requests to it fail with ConnectionLost."""
         channel = self._channels.get(address)
         if channel is not None:
             channel.abort(reason)
@@ -415,7 +415,7 @@ class Remoting:
         before it answers.
 
         Raises BrokerError for a response code that is not in ``accept``, RequestTimeout, ConnectionLost. A
-        server that says GO_AWAY (it is about to stop) gets the request once more on a new connection.
+        server that answers GO_AWAY (it is about to stop) gets the request once more on a new connection.
         """
         response = await self._ask(address, code, header, body, timeout_ms, poll_ms)
         if response.code == ResponseCode.GO_AWAY:

@@ -1,8 +1,7 @@
 """What a route means: the queues a producer may choose, those a consumer may read, and the brokers' addresses.
 
-What a route says is not believed as it is: whoever registers with a name server writes it. Counts and addresses
-that no broker can have are left out, and queues are spans, not lists, so that a route costs what its brokers
-cost.
+Routes are not trusted, because anyone who registers with a name server writes them. Counts and addresses that no
+broker can have are left out. Queues are spans instead of lists, so the cost of a route is that of its brokers.
 
 Facts: RocketMQ's MQClientInstance (topicRouteData2TopicPublishInfo and its neighbours). No sockets.
 """
@@ -73,8 +72,8 @@ def sound_queues(topic: str, queue_datas: Iterable[QueueData]) -> list[QueueData
             odd = data
     if odd is not None:
         what = (
-            f"broker {printable(odd.broker_name, 80)} is said to have {odd.read_queue_nums} queues to read"
-            f" and {odd.write_queue_nums} to write, and may have {MAX_QUEUES}"
+            f"broker {printable(odd.broker_name, 80)} has {odd.read_queue_nums} read queues"
+            f" and {odd.write_queue_nums} write queues; 0 to {MAX_QUEUES} are possible"
         )
         if not sound:
             raise BadRoute(topic, what)
@@ -84,7 +83,9 @@ def sound_queues(topic: str, queue_datas: Iterable[QueueData]) -> list[QueueData
         sum(data.write_queue_nums for data in sound),
     ):
         if count > MAX_ROUTE_QUEUES:
-            raise BadRoute(topic, f"it names {count} queues, and a client takes {MAX_ROUTE_QUEUES}")
+            raise BadRoute(
+                topic, f"it has {count} queues, more than the client's limit of {MAX_ROUTE_QUEUES}"
+            )
     return sound
 
 
@@ -204,7 +205,7 @@ def _logic_queues(
         )
     if sum(counts.values()) > MAX_ROUTE_QUEUES:
         raise BadRoute(
-            topic, f"it names {sum(counts.values())} queues, and a client takes {MAX_ROUTE_QUEUES}"
+            topic, f"it has {sum(counts.values())} queues, more than the client's limit of {MAX_ROUTE_QUEUES}"
         )
     return counts, leaders
 

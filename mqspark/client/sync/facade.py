@@ -40,7 +40,7 @@ class Facade:
     _thread: LoopThread | None = None
 
     def start(self) -> None:
-        """Join the cluster, as ``with`` does; called again, it does nothing. Raises ConfigError when something is
+        """Join the cluster, as ``with`` does; a second call does nothing. Raises ConfigError when something is
         missing (a name server, a consumer's topic), ConnectionLost or RequestTimeout when a consumer finds no name
         server."""
         if self._thread is not None:
@@ -54,7 +54,7 @@ class Facade:
         self._thread = thread
 
     def stop(self) -> None:
-        """Finish pending work, then leave the cluster, as the end of ``with`` does. Calling it again does nothing."""
+        """Finish pending work, then leave the cluster, as the end of ``with`` does. A second call does nothing."""
         self._end(self._aio.stop)
 
     def __enter__(self) -> Self:

@@ -16,12 +16,13 @@ _making = threading.Lock()
 
 
 class SendFuture(concurrent.futures.Future[SendResult]):
-    """A future of concurrent.futures, which ``wait``, ``as_completed`` and ``asyncio.wrap_future`` take, at a fraction
-    of the cost: what threads need to wait for it is made when the first one does, in a stream of sends hardly ever.
+    """A future of concurrent.futures at a fraction of the cost. ``wait``, ``as_completed`` and ``asyncio.wrap_future``
+    accept it. The condition that threads wait on is created by the first waiter; in a stream of sends there is rarely
+    one.
 
-    Settled by one thread, once. What settles it writes the state and then looks for a condition; who waits makes the
-    condition and then looks at the state: one of them sees the other. A message on its way cannot be taken back, so
-    ``cancel`` does nothing.
+    Settled once, by one thread. The settling thread writes the state and then looks for a condition; a waiter creates
+    the condition and then looks at the state, so one of them sees the other. A message on its way cannot be taken back,
+    so ``cancel`` does nothing.
     """
 
     _state = PENDING

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 def _orphan() -> ClientError:
     return ClientError(
-        "this client was started before the process was forked, and lives in the parent only: make one here"
+        "this client was started before the process was forked, and works in the parent only: create one here"
     )
 
 
