@@ -120,7 +120,7 @@ TICK_MS = 200
 
 
 class _Settled:
-    """A session that gets an answer when the messages that are stored by then are acknowledged."""
+    """A session whose answers are sent once all messages stored so far are acknowledged."""
 
     def __init__(self, acks: Acks, store: MessageStore, session: Session) -> None:
         self._acks = acks
@@ -156,11 +156,11 @@ class BrokerCore:
         extensions: Extensions | None = None,
         utc_offset_ms: Callable[[int], int] = lambda now_ms: 0,
     ) -> None:
-        """``authority``: None lets everybody do everything. ``shell_settings``: what GET_BROKER_CONFIG shows beside
-        the settings of the core. ``settings_file`` merges changed settings into what it contains; None: they last
-        until the end. ``term``: in controller mode, this broker's part. A changed
-        part needs a new core. ``more_handlers``: of the shell. ``extensions``: None: there are none.
-        ``utc_offset_ms``: of local time, whose midnights divide the day counters."""
+        """``authority``: None lets everybody do everything. ``shell_settings``: what GET_BROKER_CONFIG shows beside the
+        settings of the core. ``settings_file`` merges changed settings into its content; None: they last until the end.
+        ``term``: in controller mode, this broker's part; a changed part needs a new core. ``more_handlers``: the
+        handlers of the shell. ``extensions``: None if there are none. ``utc_offset_ms``: the offset of local time,
+        whose midnights divide the day counters."""
         self.config = config
         self.term = term
         self.store = store
@@ -548,8 +548,8 @@ class BrokerCore:
             self.progress(self.store.commit())
 
     def older_fetched(self, key: Hashable, queues: Sequence[tuple[str, int]]) -> None:
-        """What ``NotAtHand`` called ``key`` is there, or cannot be read: go on with those who wait for it. ``queues``:
-        topic and queue id of what was asked for."""
+        """The data that ``NotAtHand`` named ``key`` was fetched, or cannot be read: handle the requests that wait for
+        it. ``queues``: their topics and queue ids."""
         self.waiting_reads.fetched(key)
         self._arrived(
             [(topic, queue_id, self.store.max_offset(topic, queue_id)) for topic, queue_id in queues]
@@ -601,7 +601,7 @@ class BrokerCore:
         return wait_ms
 
     def _waiting(self) -> dict[str, tuple[int, int]]:
-        """How many requests wait, and how long the first one does in ms where that is known."""
+        """The number of waiting requests, and the wait of the first one in ms where that is known."""
         return {
             "sends": (len(self.acks), self.acks.waited_ms),
             "parked pulls": (self.pulls.parked.count, 0),
@@ -636,15 +636,15 @@ class BrokerCore:
         self._is_notifying = False
 
     def _change(self, session: Session, command: Command, *, topics: bool) -> None:
-        """Answer a change of the topics (or else of the groups) once it is on disk and, if a topic, known to a
+        """Answer a change of the topics (otherwise of the groups) once it is on disk and, if a topic, known to a
         name server, so that the requester can rely on it."""
         saved = self._saved.topics if topics else self._saved.groups
         published = topics and bool(self.config.namesrv_addr)
         self._changes.answer_when_safe(session, command, saved, published=published)
 
     def _remapped(self, session: Session, command: Command, topic: str) -> None:
-        """Answer a change of a static topic like any other, but not before every message that is stored is readable:
-        the requester asks where the old queues end, and what readers find there is final."""
+        """Answer a change of a static topic like any other, but not before every stored message is readable, because
+        the requester then asks where the old queues end, and these ends are final."""
         self.pulls.remapped(topic)
         published = bool(self.config.namesrv_addr)
         settled = _Settled(self.acks, self.store, session)

@@ -61,7 +61,8 @@ class BrokerConfig:
     sync_from_last_file: bool = False
     """A slave's: whether it begins with its master's newest segment when it has no log, instead of the oldest."""
     enable_controller_mode: bool = False
-    """Whether controllers decide which broker of this name is the master. brokerRole and brokerId are theirs, then."""
+    """Whether controllers decide which broker of this name is the master. Then they also set brokerRole and
+    brokerId."""
     controller_addr: str | None = None
     """The controllers: ``host:port;host:port``."""
     broker_heartbeat_interval: int = 1_000  # ms; to the controllers
@@ -238,21 +239,21 @@ class BrokerConfig:
     disable_consume_if_consumer_read_slowly: bool = False
     """Whether a group that reads too far behind the end of the log may not consume any longer."""
     consumer_fallbehind_threshold: int = 16 << 30
-    """How many bytes behind that is."""
+    """How many bytes behind the end of the log is too far."""
     cg_cold_read_threshold: int = 3 << 20
     """With coldDataFlowControlEnable, bytes of cold data that a group may read in five seconds."""
     global_cold_read_threshold: int = 100 << 20
     """The same for all groups together."""
     cold_ctr_strategy_enable: bool = False
-    """Whether the thresholds of groups move with what is read."""
+    """Whether the thresholds of groups follow the load of the disk."""
     use_pid_cold_ctr_strategy: bool = field(default=True, metadata={"key": "usePIDColdCtrStrategy"})
-    """By the last ten periods (a PID controller); otherwise by this one alone."""
+    """Whether they follow the last ten periods (a PID controller); otherwise only the present one."""
 
     message_store_plug_in: str = field(default="", metadata={"key": "messageStorePlugIn"})
     """``name,name``: entry points of extensions that see what the store makes visible
     (mqspark.extensions.StoreObserver)."""
     open_telemetry_enable: bool = False
-    """Whether stored messages that come with a trace get a span; what becomes of it is up to the process's SDK."""
+    """Whether a stored message that comes with a trace gets a span, which the process's SDK exports."""
     archive_url: str = ""
     """The table of the job ``archive``: its messages are served when the log no longer has them; "": none."""
     archive_cache_path: str = ""
@@ -261,14 +262,14 @@ class BrokerConfig:
     archive_read_timeout: int = 10_000
     """ms that a request waits for messages of the archive; then it is refused, and they are still fetched."""
     archive_refresh_interval: int = 60_000
-    """ms between two looks at what the archive has."""
+    """ms between two checks of the archive's contents."""
     archive_fetch_memory_bytes: int = 1 << 30
     """Memory of the process that reads the archive."""
 
     lite_event_check_interval: int = 10_000
-    """ms between two looks for clients that do not read the lite topics for which they have news."""
+    """ms between two checks for clients that do not read lite topics with new messages."""
     lite_ttl_check_interval: int = 120_000
-    """ms between two looks for lite topics that have expired."""
+    """ms between two checks for expired lite topics."""
     min_lite_ttl: int = field(default=900_000, metadata={"key": "minLiteTTl"})
     """ms that a lite topic lives at least after its last message, and after a start."""
     lite_subscription_check_interval: int = 120_000
@@ -277,11 +278,11 @@ class BrokerConfig:
     max_lite_subscription_count: int = 100_000
     """Limit of the subscriptions of all clients to lite topics."""
     max_client_event_count: int = 100
-    """How many lite topics with news may wait for one client, unless its group has a limit of its own."""
+    """Limit of lite topics with new messages that wait for one client, unless its group has a limit of its own."""
     lite_event_full_dispatch_delay_time: int = 10_000
-    """ms after which a client that had too many gets news of all its lite topics."""
+    """ms after which a client beyond that limit is notified of all its lite topics with new messages."""
     lite_event_full_dispatch_delay_time_for_wildcard_group: int = 10_000
-    """The same for clients of groups that read all lite topics, when none of them took news of one."""
+    """The same for clients of groups that read all lite topics, when none of them took the notification."""
     lite_lag_count_metrics_enable: bool = False
     """Whether metrics say how many messages of lite topics groups have not consumed, by their parent topic."""
     lite_lag_latency_metrics_enable: bool = False
@@ -313,7 +314,7 @@ class BrokerConfig:
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     def tables_bound(self, memory_bytes: int) -> int:
-        """``max_tables_bytes`` with so much memory."""
+        """``max_tables_bytes`` on a machine with this much memory."""
         return self.max_tables_bytes or max(memory_bytes // 4, MIN_TABLES_BYTES)
 
     def __post_init__(self) -> None:
@@ -348,7 +349,7 @@ class BrokerConfig:
             )
         if self.enable_slave_acting_master and self.enable_controller_mode:
             raise ConfigError(
-                "enableSlaveActingMaster has no place beside enableControllerMode: controllers replace a master",
+                "enableSlaveActingMaster cannot be combined with enableControllerMode: controllers replace a master",
                 key="enableSlaveActingMaster",
             )
         host, _, ha_port = (self.ha_master_address or "host:1").rpartition(":")

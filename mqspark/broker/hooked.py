@@ -38,9 +38,9 @@ __all__ = ["BrokerHooks"]
 
 READ_MESSAGES = 32
 READ_BYTES = 1 << 20
-"""What an observer reads at once."""
+"""Limits of one read by an observer."""
 _ATTEMPT_BYTES = 500
-"""An attempt and its answer's receiver, without texts of the peer."""
+"""The size of an attempt and of its answer's receiver, without texts of the peer."""
 _SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 _PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 

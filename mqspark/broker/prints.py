@@ -1,8 +1,8 @@
-"""What a broker says of itself in its log from time to time, at RocketMQ's intervals (BrokerController.printWaterMark,
+"""Periodic log lines of a broker about itself, at RocketMQ's intervals (BrokerController.printWaterMark,
 "Dispatch task fall behind commit log", printMasterAndSlaveDiff).
 
-Every minute one line, at INFO, says how far writing, queues and slaves are behind the log, unless nothing has happened.
-Every second one says which requests wait, at DEBUG. RocketMQ gives the latter a file of its own.
+Every minute, unless nothing has happened, a line at INFO says how far syncs, queues and slaves are behind the log.
+Every second, a line at DEBUG says which requests wait. RocketMQ writes the latter to a file of its own.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mqspark.store.store import MessageStore
 __all__ = ["BrokerPrints"]
 
 FIRST_MS = 10_000
-"""After the start."""
+"""Delay of the first line."""
 WATERMARK_MS = 1_000
 POSITIONS_MS = 60_000
 
 _log = logging.getLogger(__name__)
-"""Its lines have numbers alone, and come at fixed times."""
+"""Not rate-limited: its lines contain only numbers and come at fixed times."""
 _watermark = logging.getLogger("mqspark.watermark")
 
 
 class BrokerPrints:
-    """``waiting``: how many requests wait, and how long the first one does in ms, by what they wait for."""
+    """``waiting``: the number of waiting requests and the wait of the first one in ms, by what they wait for."""
 
     def __init__(
         self,

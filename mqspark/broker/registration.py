@@ -132,7 +132,7 @@ def _registration(
 
 
 class Publication:
-    """What name servers are told of this broker, and which generation of its topics one of them knows. The shell sends
+    """The registrations of this broker, and the generation of its topics that a name server knows. The shell sends
     ``requests`` when they are ``due``, to every name server in order, and reports success with ``accepted``."""
 
     def __init__(

@@ -22,8 +22,8 @@ __all__ = ["SavedState"]
 SHORT_SAVE_MS = 20
 """After a longer save, the next changes wait to be saved together."""
 REST_FACTOR = 3
-"""They wait for so many times as long as the save took, so that saves take at most a quarter of the time, however
-often peers change a large table."""
+"""The wait, in multiples of the duration of the save: saves take at most a quarter of the time, however often peers
+change a large table."""
 MAX_REST_MS = 1_000
 
 

@@ -15,7 +15,7 @@ __all__ = ["ColdAdminProcessor"]
 
 _MODE_KEY = "READ_AHEAD_MODE"
 _NORMAL, _RANDOM = 0, 1
-"""Advice to the kernel, by Linux's numbers: to read ahead as it does, or not at all."""
+"""Advice to the kernel, by Linux's numbers: normal reading ahead, or none."""
 
 
 class ColdAdminProcessor:

@@ -153,6 +153,6 @@ class InspectionProcessor:
 
 
 def _mean(totals: Totals, times: Totals | None) -> float:
-    """Of what was added at a time; 1 when each addition added 1."""
+    """The mean of one addition; 1 when each addition added 1."""
     count = totals.growth() if times is None else times.growth()
     return totals.growth() / count if count else 0.0

@@ -1,6 +1,6 @@
-"""How far consumer groups are, for metrics (ConsumerLagCalculator, LiteConsumerLagCalculator).
+"""The lag of consumer groups, for metrics (ConsumerLagCalculator, LiteConsumerLagCalculator).
 
-Lite topics count for their parent topic, if they are wanted at all: there may be very many.
+Lite topics count for their parent topic, and only on request, because there may be very many.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ QUEUES_AT_ONCE = 64
 
 
 class Progress:
-    """Of one group in one topic, over its queues."""
+    """The lag of one group in one topic, over its queues."""
 
     __slots__ = ("_oldest_ms", "_waiting_ms", "group", "in_flight", "is_lite", "lag", "ready", "topic")
 
     def __init__(self, topic: str, group: str, *, is_lite: bool = False) -> None:
         self.is_lite = is_lite
-        """Over the lite topics of ``topic``. What clients have of these is not known."""
+        """Whether it covers the lite topics of ``topic``. The messages that clients hold of these are not known."""
         self.topic = topic
         self.group = group
         self.lag = 0
         """Messages that are not consumed."""
         self.in_flight = 0
-        """Messages that clients have and did not finish."""
+        """Messages that clients have and have not finished."""
         self.ready = 0
         """Messages that no client has yet."""
         self._oldest_ms = self._waiting_ms = 0
@@ -71,8 +71,8 @@ class Progress:
 
 
 def all_progress(state: BrokerState) -> Iterator[Progress | None]:
-    """Of every group and topic with offsets, and of what the connected groups subscribe to. None marks a point where
-    other work may run."""
+    """The progress of every group and topic with offsets, and of the subscriptions of connected groups. None marks a
+    point where other work may run."""
     traffic = state.stats.traffic()
     pairs = dict.fromkeys(state.offsets.pairs())
     yield None
@@ -109,5 +109,5 @@ def all_progress(state: BrokerState) -> Iterator[Progress | None]:
 
 
 def _earlier(one_ms: int, other_ms: int) -> int:
-    """The smaller of the two that are times at all."""
+    """The smaller of the two; 0 stands for no time."""
     return min(one_ms, other_ms) if one_ms and other_ms else one_ms or other_ms

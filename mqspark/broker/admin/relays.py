@@ -194,7 +194,8 @@ class RelayProcessor:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
         if is_brokers_own(topic.name, header.group):
             raise Refusal(
-                ResponseCode.NO_PERMISSION, f"how far {header.group} is in {topic.name} the broker says"
+                ResponseCode.NO_PERMISSION,
+                f"only the broker sets the offsets of {header.group} in {topic.name}",
             )
         if (static := state.mappings.find(topic.name, header.lo)) is not None:
             if static.has_moved and (header.timestamp >= 0 or header.queue_id >= 0):

@@ -123,7 +123,7 @@ class TopicAdminProcessor:
         self._change(session, command, topics=True)
 
     def update_static_topic(self, session: Session, command: Command) -> None:
-        """Create a static topic, or map its queues anew. Raises Refusal, TableFull; then nothing has changed."""
+        """Create a static topic, or remap its queues. Raises Refusal, TableFull; then nothing has changed."""
         header = command.header(CreateTopicRequestHeader)
         if len(command.body) > MAX_MAPPING_BYTES:
             raise Refusal(

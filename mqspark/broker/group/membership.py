@@ -41,7 +41,7 @@ MAX_HEARTBEAT_OBJECTS = 16_384
 """Groups and subscriptions of one heartbeat."""
 
 MAX_HEARTBEAT_BYTES = 4 << 20
-"""So many groups and subscriptions with tags of usual length. It is decoded in one slice."""
+"""Bytes of one heartbeat: so many groups and subscriptions with tags of usual length. It is decoded in one slice."""
 
 MAX_EXPRESSION = 128 * 1024
 """Characters of a subscription's expression; its tags are parsed in one slice."""
@@ -53,7 +53,7 @@ SEEN_AT_ONCE = 256
 """Groups and subscriptions of a heartbeat that are processed in one slice."""
 
 NOTIFIED_AT_ONCE = 512
-"""Members of a group that are told of a change in one slice."""
+"""Members of a group that are notified of a change in one slice."""
 
 QUEUES_AT_ONCE = 512
 """Queues locked or unlocked in one slice."""

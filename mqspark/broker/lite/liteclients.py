@@ -1,11 +1,12 @@
-"""Who subscribes to which lite topics, and for whom there is news (LiteSubscriptionRegistryImpl, LiteEventDispatcher).
+"""Subscriptions of clients to lite topics, and clients with new messages (LiteSubscriptionRegistryImpl,
+LiteEventDispatcher).
 
 A client has a set of lite queues. When one of them gets a message, its name becomes an *event* of one client of each
-group that subscribes to it; the client's next pop reads the queues that its events name. Events are hints: whoever
-misses one, because the client's list was full or the client went away, is helped by a full dispatch, which looks at
-all queues that a client subscribes to.
+group that subscribes to it; the client's next pop reads the queues that its events name. Events are hints. When one is
+lost, because the client's list was full or the client went away, a full dispatch follows, which looks at all queues
+that a client subscribes to.
 
-Subscriptions live in memory. Clients repeat all of them from time to time; those that do not are forgotten.
+Subscriptions are in memory only. Clients repeat all of them from time to time; clients that do not are forgotten.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 __all__ = ["LiteClient", "LiteClients"]
 
 INACTIVE_MS = 10_000
-"""A client with events that asked for none for this time is passed over."""
+"""A client that has events, and has not asked for any for this time, is skipped."""
 LONG_POLL_MS = 35_000
-"""A client that asked for nothing for this time is gone, or busy."""
+"""A client that has not asked for events for this time is gone, or busy."""
 ACTIVE_MS = 5_000
 AVOIDED_MS = 10_000
-"""For so long a client that was passed over is the last to get events."""
+"""How long a skipped client is the last choice for events."""
 LOW_WATER = 0.2
-"""A client with a smaller part of its events left gets a full dispatch."""
+"""A client with a smaller share of its events left gets a full dispatch."""
 LEAST_DELAY_MS = 50
 QUEUES_AT_ONCE = 256
 """Queues that are looked at in one slice."""
@@ -74,10 +75,10 @@ class LiteClient:
         self.queues: dict[str, None] = {}
         """The lite queues that it subscribes to."""
         self.events: dict[str, None] = {}
-        """Queues with news, oldest first."""
+        """Queues with new messages, oldest first."""
         self.updated_ms = now_ms
         """Time of the last change of its subscriptions, or of a repetition of all of them; this and the next two are
-        wall times, for tools see them."""
+        wall times, because tools see them."""
         self.accessed_ms = now_ms
         """Time of its last pop."""
         self.consumed_ms = now_ms
@@ -89,7 +90,7 @@ class LiteClients:
     def __init__(
         self, state: BrokerState, wake: Callable[[str], None], moved: Callable[[str, str], None]
     ) -> None:
-        """``wake(client id)``: it has an event. ``moved(queue, group)``: the group's offset is set anew."""
+        """``wake(client id)``: it has an event. ``moved(queue, group)``: the group's offset was reset."""
         self._state = state
         self._wake = wake
         self._moved = moved
@@ -133,7 +134,7 @@ class LiteClients:
     # --- subscriptions ---
 
     def check(self, client_id: str, session: Session) -> None:
-        """A client id is its user's, as that of a heartbeat is. Raises Refusal."""
+        """The client id must belong to the session's user, as in a heartbeat. Raises Refusal."""
         clients = self._state.clients
         clients.check_holder(client_id, session)
         client = self._clients.get(client_id)
@@ -194,7 +195,7 @@ class LiteClients:
             self._leave(client, queue)
         for queue in queues:
             if queue not in client.queues and self.active >= self._state.config.max_lite_subscription_count:
-                break  # RocketMQ does not limit these; whoever asks for more by name is told
+                break  # RocketMQ does not limit these; a request for more by name gets an error
             self._join(client, queue, session)
 
     def remove_client(self, client_id: str, group: str, topic: str) -> None:
@@ -275,7 +276,7 @@ class LiteClients:
         self.active -= 1
         self.ledger.free(_pair_bytes(queue))
         self.ledger.shares.release(client.owner, _pair_bytes(queue))
-        if queue in client.events:  # another client of the group may want the news
+        if queue in client.events:  # another client of the group may need the event
             del client.events[queue]
             self.dispatch(queue, client.group)
         return True
@@ -303,7 +304,7 @@ class LiteClients:
         )
 
     def _reset(self, session: Session, queue: str, group: str, option: OffsetOption | None) -> None:
-        """Where the subscription says that the group begins."""
+        """The offset at which the group begins, according to the subscription."""
         if option is None:
             return
         offsets, store = self._state.offsets, self._state.store
@@ -444,7 +445,7 @@ class LiteClients:
         return [client for client in self._clients.values() if client.group == group]
 
     def validate(self) -> None:
-        """Both tables say the same, and the ledger has what is there. For tests."""
+        """Check that both tables agree, and the ledger with them. For tests."""
         pairs = {(queue, client_id) for queue, clients in self._by_queue.items() for client_id in clients}
         if pairs != {
             (queue, client.client_id) for client in self._clients.values() for queue in client.queues

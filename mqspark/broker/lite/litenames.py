@@ -31,7 +31,7 @@ def lite_queue(parent: str, lite_topic: str) -> str:
 
 
 def checked_lite_queue(parent: str, lite_topic: str) -> str | None:
-    """The same; None if ``lite_topic`` is no name. A comma would name a queue of somebody else as well."""
+    """The same; None if ``lite_topic`` is no name. A comma is refused, because it would name another queue as well."""
     queue = lite_queue(parent, lite_topic)
     return queue if is_storable_topic(queue) and parent_and_lite(queue) == (parent, lite_topic) else None
 
@@ -51,7 +51,7 @@ def is_lite_type(config: TopicConfig) -> bool:
 
 
 def expiry_minutes(config: TopicConfig) -> int:
-    """After so long without a message a lite topic is removed; -1: never."""
+    """How long a lite topic lives after its last message; -1: forever."""
     text = config.attributes.get("lite.topic.expiration", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
@@ -76,7 +76,7 @@ def flag(group: SubscriptionGroupConfig, name: str) -> bool:
 
 
 def most_events(state: BrokerState, group: SubscriptionGroupConfig | None) -> int:
-    """How many lite topics with news may wait for one client."""
+    """Limit of lite topics with new messages that wait for one client."""
     text = "" if group is None else group.attributes.get("lite.sub.client.max.event.cnt", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
     return number or state.config.max_client_event_count

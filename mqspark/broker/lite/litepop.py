@@ -267,8 +267,8 @@ class LitePops:
         self._is_serving = False
 
     def _first_parked(self, client_id: str) -> LitePop | None:
-        """The oldest parked pop of the client whose connection is open. One that came for another group, when nobody
-        had the client id yet, is in nobody's way."""
+        """The oldest parked pop of the client whose connection is open. A pop of another group, from before the client
+        id was taken, is left alone."""
         waiting = self._parked.get(client_id)
         while waiting and not waiting[0].session.open:
             self._left(waiting.popleft())

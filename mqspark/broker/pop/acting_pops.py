@@ -1,10 +1,10 @@
 """POP by a slave that acts as master: its check points are stored by masters of other names (PopMessageProcessor,
 PopBufferMergeService with EscapeBridge).
 
-A pop is answered, and the group's offset moves on, when such a master has the check point. That master revives what is
-not acknowledged: it asks whoever has this broker's name for the messages. An acknowledgement goes where its check point
-is; of messages that the dead master handed out, to the revival here. (RocketMQ's slave answers first, and forgets its
-check points when it dies.)
+A pop is answered, and the group's offset moves on, when such a master has the check point. That master revives
+unacknowledged messages: it asks the broker of this broker's name for them. An acknowledgement goes to the master that
+has its check point; for messages that the dead master handed out, it goes to the revival here. (RocketMQ's slave
+answers first, and forgets its check points when it dies.)
 
 Must not know connections.
 """
@@ -33,7 +33,7 @@ from mqspark.shares import NOBODY
 __all__ = ["ActingPops", "RevivePlace"]
 
 FORGET_MS = 10_000
-"""For which a check point is remembered after its time."""
+"""How long a check point is remembered after its time."""
 
 
 class RevivePlace(NamedTuple):
@@ -67,7 +67,7 @@ class _EscapingLog(ReviveLog):
         self._under_way: dict[int, CheckKey] = {}
         """Position → check point whose place is not known yet."""
         self._places: dict[CheckKey, RevivePlace | None] = {}
-        """Check points that were put from here; None: under way."""
+        """Check points that were put from here, to their places; None: under way."""
         self._ends: list[tuple[int, CheckKey]] = []
         """A heap of (when it may be forgotten, wall ms; check point)."""
         self.ledger = Ledger(
@@ -103,7 +103,7 @@ class _EscapingLog(ReviveLog):
             return self._bridge.send(draft, place)
         size_bytes = _key_bytes(key)
         if not self.ledger.has_room(size_bytes):
-            raise NotNow("too many messages are out")
+            raise NotNow("too many popped messages are not acknowledged")
         position = self._bridge.send(draft, None)
         if key not in self._places:
             self.ledger.note(size_bytes)
@@ -142,7 +142,7 @@ def _key_bytes(key: CheckKey) -> int:
 
 
 class ActingPops:
-    """Serves pops and their acknowledgements while a slave acts. What is still on its way at the ``end`` counts as not
+    """Serves pops and their acknowledgements while a slave acts. Pops still in progress at the ``end`` count as not
     handed out."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Copies go to brokers of other names, which take them for the retry topic. Check points and acknowledgements that become
 due meanwhile would enter the revive topic on a master. Here they are kept in memory, as if they followed the last
-record of their queue, and the timer messages that they were count as delivered once nothing is left to do for them.
+record of their queue. The timer messages that carried them count as delivered once they need no more work.
 (RocketMQ sends them to the revive topic of another broker, which asks this one for the messages.)
 
 A check point of a third broker's name, which the dead master had taken, and whose messages that broker does not give
@@ -27,7 +27,7 @@ from mqspark.record import Parts
 __all__ = ["ActingRevival"]
 
 FORGOTTEN_MS = 60_000
-"""An acknowledgement is kept for so long after the time of its check point, which may come late."""
+"""How long an acknowledgement is kept after the time of its check point, which may arrive late."""
 FORGET_INTERVAL_MS = 1_000
 
 
@@ -105,7 +105,7 @@ class ActingRevival(PopRevival):
         return {*super()._pop_early(queue, key), *acked}
 
     def _forget(self) -> None:
-        """What no check point came for in time, about once a second."""
+        """Forget acknowledgements whose check points did not arrive in time, about once a second."""
         now_ms = self._state.clock.now_ms()
         if now_ms >= self._forget_ms:
             self._forget_ms = now_ms + FORGET_INTERVAL_MS

@@ -31,7 +31,7 @@ MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
 _ROUTE_BYTES = ENTRY_BYTES + 300
 _ANSWER_BYTES = 600
 WAIT_MS = 1_500
-"""Time a question waits for a name server; clients wait for 3 s."""
+"""How long a request waits for a name server; clients wait for 3 s."""
 
 
 class _Route:

@@ -1,8 +1,8 @@
-"""Check points of brokers of other names: what their acting slaves may not store is stored here, and the messages are
-asked for when they become visible again (EscapeBridge.putMessageToSpecificQueue, PopReviveService.getBizMessage).
+"""Check points of brokers of other names: their acting slaves send them here to be stored, and their messages are
+requested when they become visible again (EscapeBridge.putMessageToSpecificQueue, PopReviveService.getBizMessage).
 
-A record comes as a send to the revive topic. Nothing of it is stored as it came: it is parsed, checked and written
-anew. With users only a broker's user may send there; without users such a record allows nothing that a pop, an
+A record comes as a send to the revive topic. It is never stored as received: it is parsed, checked and encoded again.
+With users only a broker's user may send there. Without users such a record allows nothing that a pop, an
 acknowledgement and a send to the retry topic do not.
 
 Must not know connections, nor when messages are revived.
@@ -115,7 +115,7 @@ def pull_question(key: CheckKey, offset: int) -> Question:
 
 
 def found_record(answer: Command, key: CheckKey, offset: int) -> Parts | None:
-    """The message; None when it is there no longer. Raises NotNow."""
+    """The message; None when it no longer exists. Raises NotNow."""
     if answer.code == ResponseCode.PULL_OFFSET_MOVED:
         return None
     if answer.code != ResponseCode.SUCCESS:
@@ -126,4 +126,4 @@ def found_record(answer: Command, key: CheckKey, offset: int) -> Parts | None:
         record = take_apart(body[: int.from_bytes(body[:4])])
         if (record.topic, record.queue_id, record.queue_offset) == (key.topic, key.queue_id, offset):
             return record
-    raise NotNow(f"broker {key.broker_name} gives something else than message {offset}")
+    raise NotNow(f"broker {key.broker_name} returned something else than message {offset}")

@@ -233,7 +233,7 @@ class PopOrder:
         return freed
 
     def validate(self) -> None:
-        """Every blocked queue has a time at which it is looked at again, and the ledger has what is there."""
+        """Check that every blocked queue has a time at which it is looked at again, and that the ledger agrees."""
         times = set(self._free)
         for key, free_ms in self._free_at.items():
             require((free_ms, key) in times, f"{key} is not in the heap for {free_ms}")
@@ -241,7 +241,7 @@ class PopOrder:
         for key, info in self._infos.items():
             visible_ms = info.visible_ms()
             if visible_ms is not None and visible_ms > now_ms:
-                require(key in self._free_at, f"{key} is blocked for ever")
+                require(key in self._free_at, f"{key} is blocked forever")
         self.ledger.validate(_info_bytes(key, info) for key, info in self._infos.items())
 
     def _changed(self, key: _Key, info: _Info) -> None:
@@ -269,7 +269,7 @@ class PopOrder:
         return lambda: [fastjson.dumps_pretty(document).encode()]
 
     def forget_old(self) -> None:
-        """Drop what concerns no topic or group that exists, or nobody for FORGET_MS."""
+        """Drop entries of topics or groups that do not exist, and those unused for FORGET_MS."""
         state = self._state
         oldest_ms = state.clock.now_ms() - FORGET_MS
         for key, info in list(self._infos.items()):

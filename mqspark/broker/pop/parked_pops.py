@@ -153,8 +153,8 @@ class ParkedPops(Generic[W]):
             self._next_sweep_ms = waiter.deadline_ms
 
     def validate(self) -> None:
-        """Messages of a topic and of its retry topics find who waits for them, a sweep finds each, and the ledger has
-        what is there."""
+        """Check that messages of a topic and of its retry topics find their waiters, that a sweep finds each, and that
+        the ledger agrees."""
         parked: list[W] = []
         sizes = []
         for key, queues in self._waiting.items():

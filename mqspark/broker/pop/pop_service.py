@@ -25,7 +25,7 @@ TICK_MS = 200
 
 
 SCAN_BOUNDS_MS = (1, 10, 100, 1_000, 2_000, 3_000)
-"""Of rocketmq_pop_buffer_scan_time_consume (PopMetricsManager)."""
+"""Buckets of rocketmq_pop_buffer_scan_time_consume (PopMetricsManager)."""
 
 
 class PopService:
@@ -44,7 +44,7 @@ class PopService:
         from its start; ``timer_is_idle()``: no timed message is late."""
         self._clock = state.clock
         self.scans_ms = Histogram(SCAN_BOUNDS_MS)
-        """Time of each look at the revive log."""
+        """Duration of each scan of the revive log."""
         self._answers, self._durably = Deferred(), Deferred()
         log = ReviveLog(state)
         self._offsets = offsets = PopOffsets(state, starts_in_memory)
@@ -67,7 +67,7 @@ class PopService:
         )
 
     def serve_lite(self, acks: LiteAcks) -> None:
-        """Acknowledgements that name a lite topic are theirs."""
+        """``acks`` takes the acknowledgements that name a lite topic."""
         self._acks.lite = acks
 
     def load(self) -> None:

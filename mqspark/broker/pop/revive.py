@@ -98,7 +98,7 @@ class EarlyAck(NamedTuple):
     """The wall time from which it may be dropped."""
     offsets: set[int]
     holder: str
-    """For whom it is counted."""
+    """The user for whom it is counted."""
 
 
 class ReviveQueue:
@@ -138,7 +138,7 @@ class ReviveQueue:
 
 
 class _Share:
-    """What one tick may still do."""
+    """The work that one tick may still do."""
 
     __slots__ = ("reads", "revives")
 
@@ -222,7 +222,7 @@ class PopRevival:
         return found
 
     def validate(self) -> None:
-        """Every open check point comes up when its time comes, none is read twice, and the ledger has what is there."""
+        """Check that every open check point comes up in time, that none is read twice, and that the ledger agrees."""
         sizes = []
         for queue in self._queues:
             due = {(offset, key) for _, offset, key in queue.by_time}
@@ -384,8 +384,8 @@ class PopRevival:
         return ack.offsets
 
     def _holder(self, key: CheckKey) -> str:
-        """For whom an early acknowledgement is counted. Records name no user, but a group, which has one or is an
-        operator's."""
+        """The user for whom an early acknowledgement is counted. Records name no user, but a group, which has one or is
+        an operator's."""
         if self.ledger.shares.holders is None:
             return NOBODY
         return self._state.subscriptions.owner_of(key.group) or f"Group:{key.group}"

@@ -1,5 +1,5 @@
-"""Pulls of an earlier part of a logic queue, which another broker has: the pull is passed on to it, and its answer back
-(PullMessageProcessor.rewriteRequestForStaticTopic).
+"""Pulls of an earlier part of a logic queue, which another broker has: the pull is forwarded to that broker, and its
+answer to the client (PullMessageProcessor.rewriteRequestForStaticTopic).
 
 Facts: docs/rocketmq/statictopics.md#pull.
 """

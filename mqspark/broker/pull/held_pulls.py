@@ -1,7 +1,7 @@
 """Pulls of cold data that wait because their group has read its share (ColdDataPullRequestHoldService).
 
-A consumer that pulls when it likes would ask again at once, so the broker holds its pull for some seconds and then
-answers with one message. A push consumer is refused instead: it waits by itself.
+A consumer that decides itself when to pull would ask again at once, so the broker holds its pull for some seconds and
+then answers with one message. A push consumer is refused instead, because it waits by itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HeldPulls:
         return found
 
     def validate(self) -> None:
-        """Those that wait longest come first, and the ledger has what is there."""
+        """Check that the longest waiting pulls come first, and that the ledger agrees."""
         times = [pull.deadline_ms for pull in self._held]
         require(times == sorted(times), "a held pull waits behind a later one")
         self.ledger.validate(self._filters.sizes(pull.wanted for pull in self._held))

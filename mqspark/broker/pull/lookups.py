@@ -43,7 +43,7 @@ _NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"
 _NO_YOUNG_QUEUE = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 """The texts that RocketMQ's clients log for a group without an offset."""
 _TAG_INDEX = "T"
-"""A tag is asked for. Keys and unique keys, K and U, are one kind."""
+"""The index type of tags. Keys and unique keys, K and U, are one type."""
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
 """No client accepts a longer frame (RocketMQ would send it)."""
@@ -119,7 +119,9 @@ class LookupProcessor:
         if queue_id < 0 or header.commit_offset < 0:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "queueId and commitOffset must not be negative", {})
         if is_brokers_own(topic, group):
-            raise Refusal(ResponseCode.NO_PERMISSION, f"how far {group} is in {topic} the broker says", {})
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"only the broker sets the offsets of {group} in {topic}", {}
+            )
         known = state.topics.get(topic)
         if (
             known is not None
@@ -185,7 +187,7 @@ class LookupProcessor:
         """The answer for the queues in the body; its header has the offset of the first."""
         asked = decode_body(QueuesOfTopics, command.body).topics
         if not self._state.mappings.table.keys().isdisjoint(each.topic for each in asked):
-            remark = "queues of static topics are asked for one by one"
+            remark = "a request about a static topic may name one queue only"
             raise Refusal(ResponseCode.INVALID_PARAMETER, remark, {})
         count = sum(len(each.queue_ids) for each in asked)
         if not 0 < count <= MAX_QUEUES_ASKED:

@@ -140,7 +140,7 @@ class ParkedPulls:
             self._next_sweep_ms = pull.deadline_ms
 
     def validate(self) -> None:
-        """Every pull waits for a later message of its queue, will be found by the next sweep, and is counted once."""
+        """Check that every pull waits for a later message of its queue, is found by a sweep, and is counted once."""
         parked = []
         for (topic, queue_id), pulls in self._waiting.items():
             require(bool(pulls), f"nobody waits for queue {queue_id} of {topic}")

@@ -76,7 +76,7 @@ _CODES = {
 MASTER_ID = 0
 _PULL = int(RequestCode.PULL_MESSAGE)
 FAR_BEHIND = 4_096
-"""A group that is less messages behind the end of a queue reads from memory; which is asked of the others."""
+"""A group that is fewer messages behind the end of a queue counts as reading from memory; others are checked."""
 
 _POSITION = struct.Struct(">28xq")
 """The physical offset in the head of a record."""

@@ -1,7 +1,7 @@
 """Requests that wait for messages of an archive.
 
-A handler that raises NotAtHand has changed nothing that may not be done twice: its request waits, and is handled once
-more when the messages are there. A request that has waited for too long is refused; the messages are still fetched.
+A handler that raises NotAtHand has no effects that must not be repeated: its request waits, and is handled again when
+the messages are there. A request that has waited for too long is refused; the messages are still fetched.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class WaitingReads:
         self._waiting.setdefault(key, []).append(waiting)
 
     def fetched(self, key: Hashable) -> None:
-        """Handle again what waits for ``key``, whether it was fetched or cannot be: then the handler says why."""
+        """Handle the requests that wait for ``key`` again. If it could not be fetched, the handler reports the
+        reason."""
         waiting = self._waiting.pop(key, None)
         if waiting:
             self._free(waiting)

@@ -6,9 +6,9 @@ its, and, with enableRemoteEscape, it delivers delayed and timed messages, reviv
 transactions on: to brokers of other names (``mqspark.broker.replication.escape``). Its log stays a copy.
 
 When a master announces itself (EXCHANGE_BROKER_HA_INFO), the slave stops, waits until everything on its way is stored,
-and only then follows: so the progress that the master asks for is final. (RocketMQ's slave goes on until name servers
-know the master, and what it delivers in that time is delivered twice.) A master's name servers are believed about who
-is there; their notices (NOTIFY_MIN_BROKER_ID_CHANGE) only make the shell ask at once.
+and only then follows, so that the progress which the master asks for is final. (RocketMQ's slave continues until name
+servers know the master, and messages that it delivers in that time are delivered twice.) Only answers of name servers
+decide which brokers are there; notices (NOTIFY_MIN_BROKER_ID_CHANGE) only make the shell ask at once.
 
 Must not know connections.
 """
@@ -50,7 +50,8 @@ FRESH_MS = 5_000
 ANNOUNCED_MS = 15_000
 """How long after its announcement a master has until name servers know it."""
 SETTLE_MS = 8_000
-"""How long what is on its way may take to be stored when a master comes back. Then it will be delivered again."""
+"""How long messages on their way may take to be stored when a master comes back. After that they are delivered
+again."""
 TICK_MS = 200
 SETTLING_TICK_MS = 20
 RETRY_MS = 1_000
@@ -63,7 +64,7 @@ def others_answers(config: BrokerConfig, state: BrokerState) -> dict[int, Handle
         if command.header(ExchangeHAInfoRequestHeader).master_ha_address:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
-                "enableSlaveActingMaster is false: this broker takes no master's word",
+                "enableSlaveActingMaster is false: this broker ignores announcements of masters",
             )
         return ok(command, _own_log(config, state))
 
@@ -89,14 +90,14 @@ def _own_log(config: BrokerConfig, state: BrokerState) -> ExchangeHAInfoResponse
 
 
 class AnnouncedMaster(NamedTuple):
-    """A master that said it is coming back, as its own words have it."""
+    """A master that announced its return, as it described itself."""
 
     ha_address: str
     address: str
 
 
 class BrokerMembers:
-    """Which brokers of this name there are, as the name servers answered last."""
+    """The brokers of this name, by the last answers of the name servers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -112,7 +113,7 @@ class BrokerMembers:
         return any(True for _ in self._recent())
 
     def all(self) -> dict[int, str]:
-        """Who at least one name server knows."""
+        """The brokers that at least one name server knows."""
         return {key: address for members in self._recent() for key, address in members.items()}
 
     def _recent(self) -> list[Mapping[int, str]]:
@@ -170,7 +171,7 @@ class ActingMaster:
             RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.min_id_changed,
         }
         self.pop_handlers: dict[int, Handler] = dict.fromkeys(self._pops.handlers, self.serve_pop)
-        """Of a slave."""
+        """The handlers of a slave."""
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -333,14 +334,14 @@ class ActingMaster:
         self._halves = EscapedHalves(self._state, self._copies)
         self.is_delivering = True
         self._settling_since_ms = None
-        log.info("what waits here is delivered to brokers of other names")
+        log.info("waiting messages are delivered to brokers of other names")
 
     def _failed(self, error: OSError) -> None:
         self._retry_ms = self._clock.monotonic_ms() + RETRY_MS
-        log.error("the files of timer messages cannot begin anew, which is tried again: %s", error)
+        log.error("the files of timer messages cannot be reset, trying again: %s", error)
 
     def _end(self, halves: EscapedHalves) -> None:
-        """What is stored elsewhere becomes the progress here."""
+        """Progress here follows what is stored elsewhere."""
         if self._clock.monotonic_ms() < self._retry_ms:
             return
         halves.save()
@@ -357,7 +358,7 @@ class ActingMaster:
             bridge.keepers = {}
         self._revival = self._halves = self._settling_since_ms = None
         self.is_delivering = False
-        log.info("nothing is delivered to brokers of other names any more")
+        log.info("messages are no longer delivered to brokers of other names")
 
     def stop(self) -> None:
         """Called before the last saves."""

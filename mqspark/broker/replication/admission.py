@@ -1,4 +1,4 @@
-"""Who gets a copy of the log, and whose log is copied.
+"""Decides who may copy the log, and whose log is copied.
 
 With users, a slave proves that it has the secret key of a super user, and its master proves it in turn
 (``mqspark.protocol.replicaproof``). RocketMQ's brokers can do neither: haUnprovenPeers lists those that need not.

@@ -74,14 +74,14 @@ class EpochFollower(Follower):
     def _end_connection(self) -> None:
         super()._end_connection()
         self._said = -1
-        """What the master has said is confirmed on this connection; -1 if nothing."""
+        """The confirmed position that the master reported on this connection; -1 without one."""
         self._words = EpochFrames()
         self._agreed = self._first_due = self._had_tables = False
 
     @property
     def confirmed(self) -> int:
-        """Up to where the log here is a master's, and confirmed; -1 if unknown. A log that differs is only noticed when
-        its end was compared, so nothing behind that counts, whatever the master says."""
+        """The position up to which the log here is a master's, and confirmed; -1 if unknown. A difference is noticed
+        only when the end was compared, so nothing after the end counts, whatever the master reports."""
         self._confirmed = max(self._confirmed, min(self._said, self.position))
         return self._confirmed
 
@@ -395,7 +395,7 @@ _READS = (
 
 
 def reads_once_sure(handlers: dict[int, Handler], replicas: ControlledReplicas) -> dict[int, Handler]:
-    """Handlers of requests that read messages, which refuse until it is certain that nobody has to forget an answer."""
+    """Handlers of requests that read messages. They refuse until no answer can be taken back by an election."""
 
     def check() -> None:
         if not replicas.is_sure:

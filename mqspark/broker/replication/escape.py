@@ -1,9 +1,9 @@
 """Messages that a slave cannot store itself, on their way to masters of other names (EscapeBridge).
 
-An acting slave's log is a copy and stays one, so what its services would store goes to a broker of another name that
-takes sends for the topic: as a send, with the properties that the message was stored with. The bridge keeps each
-message until a broker has it, and says how far everything before is stored: the services note their progress by that,
-as they do by the log on a master.
+An acting slave's log is a copy and stays one, so messages that its services would store go to a broker of another name
+that takes sends for the topic: as sends, with the properties that they were stored with. The bridge keeps each message
+until a broker has stored it, and reports the position before which everything is stored. The services record their
+progress by that position, as they do by the log on a master.
 
     relay      a service has a message
     send       a pop has a check point, or a client has acknowledged messages
@@ -70,7 +70,7 @@ _STORED = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
 )
-"""As a commit counts them: another copy would be worse."""
+"""Counted as stored, as a commit counts them, because another copy would be worse."""
 _IMPOSSIBLE = frozenset({ResponseCode.MESSAGE_ILLEGAL})
 
 Keeper = Callable[[int, Parts, int], None]
@@ -133,7 +133,7 @@ class Escapee(NamedTuple):
 
 
 def targets(route: TopicRouteData, own_name: str) -> list[OtherMaster]:
-    """Who takes sends for a topic, except brokers of this name. A slave that acts as master does not."""
+    """The masters that take sends for a topic, without brokers of this name. A slave that acts as master takes none."""
     queues = {
         data.broker_name: data.write_queue_nums
         for data in route.queue_datas
@@ -147,7 +147,7 @@ def targets(route: TopicRouteData, own_name: str) -> list[OtherMaster]:
 
 
 def is_stored(code: int) -> bool | None:
-    """Whether a broker that answers so has the message; None: no broker will ever take it."""
+    """Whether a broker with this answer has the message; None: no broker will ever take it."""
     return None if code in _IMPOSSIBLE else code in _STORED
 
 
@@ -165,7 +165,7 @@ class EscapeBridge:
         self.end = 0
         self.stored_count = 0
         self.lost_count = 0
-        """Messages that a broker refused for what they are."""
+        """Messages that a broker refused because of their content."""
         self.keepers: dict[str, Keeper] = {}
         self.placed: Callable[[int, RevivePlace], None] = lambda *_: None
         """Called with the position of what was given to ``send``, and where it is stored."""

@@ -79,7 +79,7 @@ class Follower:
         self._rate_ms = clock.monotonic_ms()
         self.bytes_per_s = 0
         self.master_end = -1
-        """The end of the master's log when it was last heard of; -1 if unknown."""
+        """The last known end of the master's log; -1 if unknown."""
 
     def _end_connection(self) -> None:
         self._frames = DataFrames()
@@ -109,8 +109,8 @@ class Follower:
             raise NotNow("the end of the log here is being taken back")
         if end > begin and master_begin > end:
             raise ProtocolError(
-                f"its log begins at {master_begin}, but the one here ends at {end}: what lies between is gone; move the"
-                " store directory away to copy the log anew"
+                f"its log begins at {master_begin}, but the one here ends at {end}: the part between is gone;"
+                " move the store directory away to copy the whole log"
             )
         self._end_connection()
         self.address, self.master_end = address, master_end

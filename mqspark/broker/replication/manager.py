@@ -1,12 +1,12 @@
-"""What a broker asks of its controllers (ReplicasManager): a number of its own, to be registered, a master to be
-elected, the SyncStateSet to be changed. Answers in, requests out.
+"""A broker's requests to its controllers (ReplicasManager): its number, registration, elections, and changes of the
+SyncStateSet. Answers in, requests out.
 
     take_id      once in a broker's life: asks for the next free number and notes it on disk before and after
     register     at every start: this number now has this address
     elect        there is no master
     poll         what the controller knows; also pushed (NOTIFY_BROKER_ROLE_CHANGED)
     alter        the SyncStateSet that the master wants
-    settle       the SyncStateSet gets a newer epoch, so that a change of unknown outcome is none any more
+    settle       the SyncStateSet gets a newer epoch, so that a change of unknown outcome can no longer come into force
     heartbeat    every brokerHeartbeatInterval, to all controllers; the leader's answer renews the master's lease
 
 Only a newer epoch changes the role. Must not know connections.
@@ -110,7 +110,7 @@ class ReplicasManager:
         self._clock = clock
         self._identity = identity
         self.decision: Appointment | None = None
-        """The newest one."""
+        """The newest appointment."""
         self.broker_id: int | None = None
         self.handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,

@@ -1,7 +1,7 @@
-"""Tells slaves that a table of their master has changed, so that they copy it at once and not with their next round.
+"""Notifies slaves of a changed table of their master, so that they copy it at once instead of in their next round.
 
-A slave of this project marks its question for the request modes (FOLLOWS), and is told over the same connection, by a
-one-way request with the code of that question. RocketMQ's slaves do not mark theirs, and are told nothing.
+A slave of this project marks its request for the request modes (FOLLOWS). It is notified over the same connection, by a
+one-way request with the code of that request. RocketMQ's slaves do not mark theirs and are not notified.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from mqspark.protocol.slices import Slices
 __all__ = ["FOLLOWS", "TableNotices", "is_table_notice"]
 
 FOLLOWS = {"mqsparkFollows": "true"}
-"""The field of a question by a slave that takes notices."""
+"""The field by which a slave asks for notices."""
 
 MAX_FOLLOWERS = 64
-"""As many slaves may copy the log."""
+"""Limit of notified slaves; as many may copy the log."""
 
 _CODE = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
 
@@ -35,7 +35,7 @@ class TableNotices:
         """By the id of the session, in the order in which they last asked."""
 
     def watching(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
-        """The handler of the question, which also notes who asks."""
+        """The handler of the request for the request modes, which also records who asks."""
         answer = handlers[_CODE]
 
         def note_and_answer(session: Session, command: Command) -> bytes | Slices | None:

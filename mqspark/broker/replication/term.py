@@ -21,7 +21,7 @@ from mqspark.clock import Clock
 __all__ = ["Term"]
 
 DRIFT_DIVISOR = 50
-"""By this part of its time a lease is shorter: clocks that are disciplined by NTP differ by less than 1 in 1,000."""
+"""Share by which a lease is shortened: clocks that are disciplined by NTP differ by less than 1 in 1,000."""
 
 
 class Term:

@@ -1,10 +1,10 @@
 """Flow control of reads of cold data: how much of it each group reads, and which groups have to wait
 (ColdDataCgCtrService, SimpleColdCtrStrategy, PIDAdaptiveColdCtrStrategy).
 
-Cold is what lies far behind the end of the log (accessMessageInMemoryHotRatio) and so is probably on the disk alone.
-With coldDataFlowControlEnable, a group may read so many bytes of it in five seconds as its threshold says, and all
-groups together as many as globalColdReadThreshold says. With coldCtrStrategyEnable the thresholds of groups without
-one of their own move with what the disk is asked for.
+Cold data lies far behind the end of the log (accessMessageInMemoryHotRatio), so it is probably not in memory. With
+coldDataFlowControlEnable, a group may read as many bytes of it in five seconds as its threshold allows, and all groups
+together as many as globalColdReadThreshold allows. With coldCtrStrategyEnable the thresholds of groups without one of
+their own follow the load of the disk.
 
 Facts: docs/rocketmq/broker.md#cold-reads.
 """
@@ -21,9 +21,9 @@ from mqspark.store.config import StoreConfig
 __all__ = ["ColdReads", "PERIOD_MS"]
 
 PERIOD_MS = 5_000
-"""What is read is counted for so long."""
+"""The period in which reads are counted."""
 FORGET_MS = 60_000
-"""A group that has read nothing cold for so long is forgotten."""
+"""A group without cold reads for this time is forgotten."""
 
 _ADAPTIVE = "||adaptive"
 _MOST_SLOWED = 3
@@ -91,7 +91,7 @@ class ColdReads:
     # --- reads ---
 
     def served(self, group: str, cold_bytes: int) -> None:
-        """A group has got so many cold bytes."""
+        """Count cold bytes that a group has read."""
         if cold_bytes <= 0 or is_unlimited(group):
             return
         now_ms = self._clock.now_ms()
@@ -173,7 +173,7 @@ class ColdReads:
             self._move(group, max(int(self._moved[group] * _SLOWER), least))
 
     def _tendency(self) -> float:
-        """Above 0: more may be read than was, below 0: less; 0 until there is enough to say."""
+        """The correction: above 0 more may be read than was, below 0 less; 0 until there are enough periods."""
         errors = self._errors
         if len(errors) < _HISTORY:
             return 0.0
@@ -222,7 +222,7 @@ class ColdReads:
         )
 
     def validate(self) -> None:
-        """The ledger has what is there."""
+        """Check that the ledger agrees with the table."""
         self.ledger.validate(
             [_row_bytes(group) for table in (self._readers, self._thresholds, self._moved) for group in table]
         )

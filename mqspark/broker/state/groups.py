@@ -397,7 +397,7 @@ class ClientGroups:
             done = yield from self._remove(name, lambda member: member.last_seen_ms < oldest_ms, done)
 
     def validate(self) -> None:
-        """No group is empty, a lost connection finds its members, and the ledger has what is there."""
+        """Check that no group is empty, that a lost connection finds its members, and that the ledger agrees."""
         sizes = []
         tables = [(group.name, group.members) for group in self._consumers.values()]
         for name, members in (*tables, *self._producers.items()):

@@ -1,7 +1,7 @@
-"""Whose the open half messages are: each counts for the user who sent it, until its transaction is decided or given up.
+"""The users of open half messages: each counts for its sender, until its transaction is decided or given up.
 
-Half messages themselves are in the log, and ``mqspark.broker.transaction`` knows which are decided. Those that a start
-finds are nobody's: they end after transactionCheckMax checks, as all others do.
+Half messages themselves are in the log, and ``mqspark.broker.transaction`` knows which are decided. Half messages found
+at a start belong to no user: they end after transactionCheckMax checks, as all others do.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class HeldHalves:
             self._end(key, found)
 
     def validate(self) -> None:
-        """Each is counted, and the ledger has what is there."""
+        """Check that each is counted, and that the ledger agrees."""
         require(all(found.count > 0 for found in self._open.values()), "a half message is open no times")
         self.ledger.validate(
             _size_bytes(key[0]) for key, found in self._open.items() for _ in range(found.count)

@@ -87,7 +87,7 @@ class QueueLocks:
             self.ledger.free(_GROUP_BYTES + text_bytes(group))
 
     def validate(self) -> None:
-        """No group is without a lock, and the ledger has what is there."""
+        """Check that no group is without a lock, and that the ledger agrees."""
         require(all(self._holders.values()), "a group holds nothing")
         groups = [_GROUP_BYTES + text_bytes(group) for group in self._holders]
         locks = [

@@ -71,11 +71,11 @@ class BrokerState:
     cold_reads: ColdReads
     halves: HeldHalves
     delayed: TimedShares
-    """Whose the messages are that wait for their time."""
+    """The users of messages that wait for their time."""
     check_points: TimedShares
-    """For whom POP hands out messages."""
+    """The users for whom POP has handed out messages."""
     acknowledgements: TimedShares
-    """Whose acknowledgements of POP wait for their check points."""
+    """The users of acknowledgements of POP that wait for their check points."""
     long_work: LongWork = field(default_factory=LongWork)
     permits: Permits = _permits
     """Whether a connection's user may have what the broker sends it unasked."""

@@ -70,7 +70,7 @@ class Draft:
     is_commit: bool = False
     """It was a half message that its producer group committed."""
     session: Session | None = None
-    """Whose user it belongs to while it waits; None: nobody's."""
+    """The session to whose user it belongs while it waits; None: to no user."""
 
 
 class StoredPosition(NamedTuple):
@@ -98,7 +98,7 @@ class Outlet(Protocol):
 
     @property
     def durable(self) -> int:
-        """No crash takes back what was put before this position."""
+        """The position before which no crash can take back what was put."""
 
     def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
         """Put a stored message into another queue. Raises StoreReadOnly, NotNow, InvalidMessage, MessageTooLarge."""

@@ -67,7 +67,7 @@ class LogicRead:
         return self._in_logic_offsets(part, found)
 
     def same(self, found: PullOutcome) -> PullOutcome:
-        """``found`` in logic offsets, whatever it says."""
+        """``found`` in logic offsets, whatever its code is."""
         return self._in_logic_offsets(self.part, found)
 
     def _in_logic_offsets(self, part: Part, found: PullOutcome) -> PullOutcome:

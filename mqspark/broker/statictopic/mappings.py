@@ -90,15 +90,15 @@ class StaticTopic:
         return queue
 
     def written_queue(self, queue_id: int) -> int:
-        """The physical queue for a message whose own one was ``queue_id`` when it came: another one that is written to
-        here if that one no longer is, since readers may have left it behind. If none is, it stays."""
+        """The physical queue for a message that came for ``queue_id``. If that one is no longer written to here,
+        another one that is, because readers may have left the former; if there is none, ``queue_id``."""
         if not self.led or any(self.queues[number].leader.queue_id == queue_id for number in self.led):
             return queue_id
         return self.queues[self.led[queue_id % len(self.led)]].leader.queue_id
 
     @property
     def info(self) -> TopicQueueMappingInfo:
-        """What name servers are told (cloneAsMappingInfo)."""
+        """The mapping in registrations at name servers (cloneAsMappingInfo)."""
         detail = self.detail
         return TopicQueueMappingInfo(
             topic=detail.topic,
@@ -174,7 +174,7 @@ class Mappings:
                 raise _refusal("Cannot accept equal epoch with null data")
 
     def _check_own(self, new: TopicQueueMappingDetail) -> None:
-        """What RocketMQ takes for granted: a mapping is of this broker, and its numbers are possible. Raises
+        """Checks that RocketMQ omits: the mapping is of this broker, and its numbers are possible. Raises
         Refusal."""
         own = self._config.broker_name
         if new.bname != own:
@@ -295,7 +295,7 @@ class Mappings:
 
 
 def _sound(topic: str, detail: TopicQueueMappingDetail) -> dict[int, list[LogicQueueMappingItem]]:
-    """The logic queues of a file that can be right. Requests for the others are refused."""
+    """The plausible logic queues of a file. Requests for the others are refused."""
     sound = {}
     for number, parts in detail.hosted_queues.items():
         try:

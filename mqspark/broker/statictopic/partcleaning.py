@@ -1,5 +1,5 @@
-"""Removes from mappings what nobody needs any longer (TopicQueueMappingCleanService): the first part of a logic queue
-when its messages have expired, and logic queues that have moved on from the broker they went to from here.
+"""Removes unneeded entries from mappings (TopicQueueMappingCleanService): the first part of a logic queue when its
+messages have expired, and logic queues that have moved on from the broker they went to from here.
 
 Facts: docs/rocketmq/statictopics.md#cleaning.
 """

@@ -1,8 +1,8 @@
 """Requests of this broker to other brokers, for requests of clients that need their answers (BrokerOuterAPI's
 RpcClient).
 
-What needs other brokers is a *talk*: a generator that yields questions and gets answers. Its first questions may be
-none, then it costs nothing but the call. The shell takes ``due`` and passes answers to ``answered`` or ``failed``.
+A handler that needs other brokers is a *talk*: a generator that yields questions and gets answers. A talk without
+questions costs no more than a call. The shell takes ``due`` and passes answers to ``answered`` or ``failed``.
 Talks are bounded in number and in time.
 
 Must not know sockets, nor what the questions are about.
@@ -89,7 +89,7 @@ class Peers:
         try:
             self._begin(None, None, talk)
         except (MQError, OSError) as error:
-            _log.warning("other brokers were asked in vain: %s", error)
+            _log.warning("requests to other brokers failed: %s", error)
             return False
         return True
 
@@ -169,7 +169,7 @@ class Peers:
             frame = end.value
         except Exception as error:
             if session is None or command is None:
-                _log.warning("other brokers were asked in vain: %s", error)
+                _log.warning("requests to other brokers failed: %s", error)
                 frame = None
             else:
                 frame = failure(session, command, error)

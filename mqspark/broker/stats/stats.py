@@ -59,7 +59,7 @@ BROKER_TABLES = (
 )
 """Tables with one row, named after the cluster."""
 TIMES_TABLES = "TOPIC_PUT_TIMES", "GROUP_GET_TIMES", "QUEUE_PUT_TIMES", "QUEUE_GET_TIMES"
-"""How often something was added to a row. They give the others' means, and tools do not see them."""
+"""Tables that count the additions to rows. They serve to compute means, and tools do not see them."""
 MEANS = {
     "TOPIC_PUT_NUMS": "TOPIC_PUT_TIMES",
     "TOPIC_PUT_SIZE": "TOPIC_PUT_TIMES",
@@ -72,7 +72,7 @@ MEANS = {
     "TOPIC_PUT_LATENCY": "QUEUE_PUT_TIMES",
     "GROUP_GET_LATENCY": "QUEUE_GET_TIMES",
 }
-"""Table → the one that says how often."""
+"""Table → the table that counts its additions."""
 MOMENT_TABLES = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
 """Tables with the last value of each queue@topic@group: how far behind the end of the log, and how old, what it read
 was. RocketMQ keeps them for its log file, and does not tell tools."""
@@ -304,7 +304,7 @@ class Stats:
         return traffic
 
     def waited_ms(self, traffic: Traffic, took_ms: int) -> None:
-        """A read took so long."""
+        """Count the duration of a read."""
         traffic.latency_ms += took_ms
         if took_ms > self.get_longest_ms:
             self.get_longest_ms = took_ms

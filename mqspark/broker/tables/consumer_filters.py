@@ -47,7 +47,7 @@ class ConsumerFilterData(Body):
     """The subscription's version: a client's clock."""
     born_time: int = 0
     dead_time: int = 0
-    """When its group went; 0 while it is there."""
+    """When its group disappeared; 0 while the group exists."""
     bloom_filter_data: BloomFilterData | None = None
 
 
