@@ -1,4 +1,4 @@
-"""Failed proofs of who somebody is, so that secrets cannot be guessed at the rate of the network.
+"""Failed proofs by address and user, so that secrets cannot be guessed fast.
 
 Times are milliseconds of a clock that only moves forward. Must not know requests, HTTP or users.
 """

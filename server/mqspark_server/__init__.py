@@ -7,7 +7,7 @@ which know no socket and no clock. This package gives them both, and only this p
     net/                     sockets around a core: one turn and one write per loop iteration; slaves; name servers
     web/                     FastAPI and Prometheus beside the broker, loaded on the first HTTP connection
     process/                 the forward-only start-up state that /health shows, group commit in a thread, stalls
-    peers/                   what a server asks and tells other servers: registration, routes, a slave's master
+        peers/                   requests to other servers: registration, routes, a slave's master
     namesrv_app, broker_app  composition: a process each
     dev_cluster              both in one process: ``mqspark dev``, ``mqspark.testing``
     cli, commands/           ``mqspark``: the command line, each command imported when it is called

@@ -25,7 +25,7 @@ __all__ = ["AuditLog"]
 
 LINES_PER_S = 200
 USES_PER_S = 50
-"""Of the lines of a second, those that tell of no refusal and no change."""
+"""Limit of the lines of a second that are neither refusals nor changes."""
 
 _log = sparing(__name__)
 _NAMES = {int(code): code.name for code in RequestCode}

@@ -5,7 +5,7 @@
     DIR/audit.log        decisions (auditlog)
     DIR/users.auth.lock  locked while a server or a tool uses the users
 
-The key is made with the first user. Who has both files has the secrets; a backup needs only the first one.
+The key is made with the first user. Whoever has both files has the secrets; a backup needs only the first one.
 """
 
 from __future__ import annotations

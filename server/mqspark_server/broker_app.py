@@ -64,10 +64,10 @@ MAX_PORT = 65535
 HTTP_PORT_DISTANCE = 3
 """httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
 LOOPBACK_TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
-"""Gives a broker without users the token that changes over HTTP need."""
+"""Sets the token that changes over HTTP need on a broker without users."""
 
 SAMPLES_AFTER_S = 5.0
-"""After a start, which has other things to do, the charts of the console begin."""
+"""Delay of the console's charts after a start, which has other things to do."""
 _NEVER_MS = 60_000
 """The tick interval of a stopped process."""
 
@@ -103,7 +103,7 @@ class BrokerApp(ProcessApp):
         self.extensions: Extensions | None = None
         """Those that the settings name, from the start on."""
         self._sampler: Sampler | None = None
-        """What the charts of the console show, once this broker has served for some seconds."""
+        """The samples for the console's charts, once this broker has served for some seconds."""
         self._spans: BrokerSpans | None = None
         """With openTelemetryEnable."""
 
@@ -207,7 +207,7 @@ class BrokerApp(ProcessApp):
         return create_api(self, [console.router, docs_router])
 
     def _load_sampler(self) -> Sampler:
-        """In the thread of housekeeping: the client is loaded for it."""
+        """In the thread of housekeeping, because it loads the client."""
         if self._sampler is None:
             from mqspark_server.console.history.sampler import Sampler
 
@@ -215,7 +215,7 @@ class BrokerApp(ProcessApp):
         return self._sampler
 
     async def _begin_samples(self, worker: Worker) -> None:
-        """The charts of the console have a past when somebody looks at them first."""
+        """Start sampling for the console's charts before anybody looks at them."""
         await asyncio.sleep(SAMPLES_AFTER_S)
         sampler = await worker.run(self._load_sampler)
         auth = self.settings.auth
@@ -236,7 +236,7 @@ class BrokerApp(ProcessApp):
             await self._sampler.stop()
 
     def _cluster_to_show(self) -> ClusterAt:
-        """Where the console asks: the name servers of this broker, in the name of who is logged in."""
+        """The cluster of the console: the name servers of this broker, asked with the visitor's keys."""
         from mqspark.client.remoting.credentials import Credentials
         from mqspark.client.remoting.identity import ClientOptions
         from mqspark_server.console.clusteraccess import BROKER_LINKS, ClusterAt
@@ -292,7 +292,7 @@ class BrokerApp(ProcessApp):
         return store
 
     def _mend(self, store: MessageStore, report: RecoveryReport) -> None:
-        """What a start does about a log with holes, in the thread that flushes. Here it keeps all that is valid."""
+        """Handle a log with holes at a start, in the thread that flushes. Here everything valid is kept."""
 
     def _note_recovery(self, report: RecoveryReport) -> None:
         self.recovery = dataclasses.asdict(report)
@@ -307,7 +307,7 @@ class BrokerApp(ProcessApp):
             )
 
     def _open_archive(self, store: MessageStore, worker: Worker) -> ArchivedMessages:
-        """Let the store serve what the archive has. Storage that does not answer does not hold up the start."""
+        """Let the store serve the archive. Storage that does not answer does not delay the start."""
         for package in ("pyarrow", "fsspec"):
             if importlib.util.find_spec(package) is None:
                 raise ConfigError(
@@ -358,7 +358,7 @@ class BrokerApp(ProcessApp):
         authority: Authority | None,
         archived: ArchivedMessages | None,
     ) -> BrokerParts:
-        """Connect the parts, and say in which order they end: stop accepting, unregister, sync, answer, close, save,
+        """Connect the parts, and define in which order they end: stop accepting, unregister, sync, answer, close, save,
         checkpoint."""
         outbox: list[Session] = []
         core = BrokerCore(

@@ -2,7 +2,7 @@
 
 A message that comes with a trace, in its property ``traceparent``, gets a span ``store TOPIC``: from its request to its
 acknowledgement, which waits for the disk and the slaves as the settings say. Batches and messages without a trace get
-none. Uses the API alone: what becomes of spans is up to the SDK that the process was started with
+none. Only the API is used: the SDK that the process was started with processes the spans
 (opentelemetry-instrument).
 """
 

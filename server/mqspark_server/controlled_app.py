@@ -1,8 +1,8 @@
 """A broker as a process in controller mode: a broker whose part a controller decides (ReplicasManager).
 
-It starts as a slave without a master. Whenever the controller gives it another part, its inner parts end and start anew
-on the same files and ports: a change of the role is a clean restart inside the process. A master that is replaced, or
-that no controller has answered for too long, stops acknowledging at once.
+It starts as a slave without a master. Whenever the controller gives it another part, its inner parts end and start
+again on the same files and ports: a change of the role is a clean restart inside the process. A master that is
+replaced, or that no controller has answered for too long, stops acknowledging at once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NAMESRV_WAIT_S = 0.3
 
 REQUEST_TIMEOUT_S = 3.0
 LEADER_WAIT_S = 0.5
-"""How long a leader that another controller names has to answer for itself: it may be silent, and replaced soon."""
+"""How long a leader that another controller names has to answer: it may be silent, and replaced soon."""
 RETRY_S = 0.5
 STEP_S = 0.1
 """Interval of the checks of what is due."""
@@ -170,7 +170,7 @@ class ControlledApp(BrokerApp):
             store.copy.cut_at_hole(report)
 
     async def _change_part(self, change: Term) -> None:
-        """End the parts inside, and start them anew."""
+        """End the parts inside, and start them again."""
         if self.lifecycle.phase < Phase.STOPPING:
             self.lifecycle.advance(Phase.STOPPING)
         try:
@@ -187,7 +187,7 @@ class ControlledApp(BrokerApp):
                 await self._start_parts()
                 return
             except (OSError, MQError) as error:
-                log.error("this broker cannot take its part: %s; it is tried again", error)
+                log.error("this broker cannot take its part: %s; trying again", error)
                 with contextlib.suppress(MQError):
                     await self._ends.stop()
             await asyncio.sleep(RETRY_S)
@@ -364,10 +364,10 @@ class ControlledApp(BrokerApp):
             except NotNow as error:
                 if "know this broker" in str(error):
                     registered = False
-                _troubles.warning("%s; it is tried again", error)
+                _troubles.warning("%s; trying again", error)
                 await asyncio.sleep(RETRY_S)
             except _FAILURES as error:
-                _troubles.warning("controllers: %s; it is tried again", error)
+                _troubles.warning("controllers: %s; trying again", error)
                 await asyncio.sleep(RETRY_S)
             await asyncio.sleep(STEP_S)
 

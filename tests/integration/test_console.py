@@ -601,7 +601,7 @@ def test_users_ask_in_their_own_name(guarded: Broker) -> None:
         assert clerk.get("/topics/Orders/messages?by=key&value=x").status_code == 200
         assert "has no permission" in clerk.get("").text
         assert clerk.get("/jobs").status_code == 403
-        assert "told of no job server" in root.get("/jobs").text
+        assert "started without a job server" in root.get("/jobs").text
         assert clerk.get("/users").status_code == 403
         token = csrf(clerk.get("/topics/Orders/send").text)
         refused = clerk.post("/topics/Orders/send", data={"csrf": token, "sure": "yes", "body": "y"})

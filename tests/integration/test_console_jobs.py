@@ -110,5 +110,5 @@ async def test_a_job_server_that_is_not_there(broker: Broker, tmp_path: Path) ->
     # A console answers, too, but is no job server.
     async with console(broker, None) as other, console(broker, other.url.removesuffix("/console")) as app:
         assert "the status 404" in await page(app, "/jobs", 502)
-        assert "told of no job server" in await page(other, "/jobs")
-        assert "told of no job server" in await page(other, "/jobs/a", 404)
+        assert "started without a job server" in await page(other, "/jobs")
+        assert "started without a job server" in await page(other, "/jobs/a", 404)

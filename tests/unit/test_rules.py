@@ -283,6 +283,14 @@ def test_nothing_is_there_that_nobody_uses() -> None:
 # --- what ARCHITECTURE.md says of the tree ---------------------------------------------------------------------
 
 
+def summary(path: Path) -> str:
+    """The first sentence of a module's docstring, without what is in parentheses."""
+    first = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0].split())
+    found = re.match(r"(.*?[^.])\.(?=\s+[A-Z`(]|$)", first)
+    assert found is not None, f"{path} begins with no sentence"
+    return re.sub(r" \([^()]*\)", "", found[1]).replace("``", "`").replace("|", r"\|")
+
+
 def test_every_module_has_one_row_in_architecture() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     section = text[text.index("## Every module") : text.index("## How data moves")]
@@ -295,7 +303,8 @@ def test_every_module_has_one_row_in_architecture() -> None:
             room = f"{package}/{found[1]}"
         elif found := re.match(r"\| `(\w+)` \| (.*) \|$", line):
             rows.append(f"{room}/{found[1]}.py")
-            assert len(found[2].split()) > 1, f"{line} says nothing"
+            said = summary(ROOT / rows[-1])
+            assert found[2] in (said, said[0].lower() + said[1:]), f"{rows[-1]} says: {said}"
     tree = [
         str(path.relative_to(ROOT))
         for each in PACKAGES

@@ -54,7 +54,7 @@ class Output:
         return self.format == "wide"
 
     def rows(self, columns: Sequence[Column], rows: Iterable[Row], *, empty: str = "nothing") -> None:
-        """A list of things. ``empty`` is said on standard error when a table has no row."""
+        """A list of things. ``empty`` is printed to standard error when a table has no row."""
         if self.format == "jsonl":
             for row in rows:
                 click.echo(json_text(row))

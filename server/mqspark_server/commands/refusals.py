@@ -46,7 +46,7 @@ class CommandFailed(click.ClickException):
 
 
 class Missing(CommandFailed):
-    """There is no such thing as the command names. ``known``: the names that there are."""
+    """The named thing does not exist. ``known``: the existing names."""
 
     exit_code = MISSING
 

@@ -1,7 +1,7 @@
 """The process that compacts for a broker: ``python -m mqspark_server.compacting.compactchild``.
 
-It gets its task as one line of JSON on its standard input, writes an empty line now and then while it lives, and its
-report as the last line. It ends with its standard input: when the broker is gone, nobody waits for it.
+It gets its task as one line of JSON on its standard input, writes an empty line from time to time as a sign of life,
+and its report as the last line. It ends when its standard input ends, because its broker is gone then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mqspark.store.tools.compactor import Compactor, CompactTask
 __all__ = ["main"]
 
 _NICE = 10
-"""Messages come first."""
+"""The niceness of the process: messages come first."""
 _ALIVE_S = 1.0
 
 

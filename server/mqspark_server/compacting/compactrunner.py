@@ -1,4 +1,4 @@
-"""Starts the process that compacts when a run is due, hears its report, and ends it with the broker.
+"""Starts the process that compacts when a run is due, reads its report, and ends it with the broker.
 
 Lives on the broker's loop. A thread writes and reads the pipes of the process.
 """
@@ -28,7 +28,7 @@ log = sparing("mqspark.compaction", lines=20)
 LOOK_S = 1.0
 EXAMINE_S = 0.01
 HANGS_S = 600
-"""A process that gives no sign of life for so long is ended: its disk hangs."""
+"""A process without a sign of life for this time is ended, because its disk hangs."""
 
 
 class CompactRunner:
@@ -45,7 +45,7 @@ class CompactRunner:
         self._end = 0
         self._heard_s = 0.0
         self._examined: dict[str, dict[int, int]] = {}
-        """Compacted topic and queue id → the offset before which damage was dealt with as far as it can be."""
+        """Compacted topic and queue id → the offset before which damage was handled as far as possible."""
         self._topics: list[TopicToCompact] = []
         """Those of the last run."""
         store.compact_duty.stop = self._interrupt
@@ -65,7 +65,7 @@ class CompactRunner:
             self._thread.join()
 
     def _interrupt(self) -> None:
-        """What a run reads is about to be taken back."""
+        """The log that a run reads is about to be taken back."""
         process = self._process
         if process is not None:
             process.kill()
@@ -73,7 +73,7 @@ class CompactRunner:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process that compacts now."""
+        """The id of the process that compacts now."""
         return None if self._process is None else self._process.pid
 
     def _tick(self) -> None:
@@ -195,7 +195,7 @@ class CompactRunner:
         )
 
     def _examine(self, damaged: list[DamagedEntries]) -> None:
-        """Read what a run could not read, as a consumer does: a wrong entry of a queue is corrected by that. Each read
+        """Read what a run could not read, as a consumer does, which corrects wrong entries of a queue. Each read
         may search some megabytes of the log, so others are served in between."""
         for each in damaged:
             log.warning(

@@ -1,4 +1,4 @@
-"""What a slave's log is too young for: the older values of its compaction topics, as its master keeps them
+"""Copies older values of compaction topics from the master, when the log of a slave is too young to have them
 (CompactionLog.loadFromRemote, MessageFetcher).
 
 The log of a slave begins where its master's began when it was copied first. What the master has compacted before that,
@@ -40,12 +40,12 @@ __all__ = ["MasterCopy"]
 log = sparing("mqspark.compaction", lines=20)
 
 LOOK_S = 10.0
-"""Between two looks at the queues of compaction topics; each walks all queues of the store."""
+"""Interval of checks of the queues of compaction topics; each check visits all queues of the store."""
 RETRY_S = 10.0
-"""After a queue that could not be copied."""
+"""Pause after a queue that could not be copied."""
 TIMEOUT_S = 10.0
 WAIT_S = 0.1
-"""Between two looks whether a compaction has ended."""
+"""Interval of checks whether a compaction has ended."""
 GROUP = "TOOLS_CONSUMER"
 """The group of tools, which every broker knows."""
 MAX_MESSAGES = 1000
@@ -78,7 +78,7 @@ class MasterCopy:
         self.copied = 0
         """Queues that were copied."""
         self._given_up: set[_Lacking] = set()
-        """What the master does not have either."""
+        """Queues whose older values the master does not have either."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep(), name="mqspark-compaction-copy")
@@ -98,7 +98,7 @@ class MasterCopy:
                 await asyncio.sleep(RETRY_S)
 
     async def look(self) -> None:
-        """Copy what is lacking, if the master can be asked. Raises OSError, ValueError, MQError."""
+        """Copy what is missing, if the master can be asked. Raises OSError, ValueError, MQError."""
         store = self._store
         if not store.config.enable_compaction or store.read_only is not None or store.copy.is_cutting:
             return
@@ -124,7 +124,7 @@ class MasterCopy:
             connection.close()
 
     def _begun(self) -> list[_Lacking]:
-        """The queues of which the log has no longer all."""
+        """The queues whose log does not begin at offset 0."""
         topics = self._store.compact_duty.topics()
         queues = self._store.queues() if topics else {}
         begun = {
@@ -137,7 +137,7 @@ class MasterCopy:
         return sorted(begun - self._given_up)
 
     def _lacking(self, begun: list[_Lacking]) -> list[_Lacking]:
-        """In a thread: those of which no generation has the rest. Raises OSError."""
+        """In a thread: the queues whose older values are in no generation. Raises OSError."""
         lacking = []
         for each in begun:
             current = read_current(self._directory(each), self._files)
@@ -168,7 +168,7 @@ class MasterCopy:
             raise
 
     async def _take_over(self, queue: _Lacking, writer: GenerationWriter) -> None:
-        """Make it the generation of its queue, while nobody compacts and nothing is deleted because it is compacted."""
+        """Make the copy the generation of its queue, while nobody compacts and retention deletes nothing compacted."""
         store, duty = self._store, self._store.compact_duty
         while duty.is_running:  # noqa: ASYNC110 - runs end in several places, seconds later
             await asyncio.sleep(WAIT_S)

@@ -1,6 +1,6 @@
-"""Where the cluster is that the console shows, and a client that asks it in somebody's name.
+"""The cluster that the console shows, and a client that asks it with a visitor's keys.
 
-Must not know a page: samples are taken before HTTP is used, without what serves it.
+Must not know a page: samples are taken before HTTP is used, without the packages that serve it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from mqspark_server.net.httpget import WebServer
 __all__ = ["BROKER_LINKS", "ClusterAt", "Trouble", "admin_of"]
 
 BROKER_LINKS = (("HTTP API", "/docs"), ("Metrics", "/metrics"), ("Health", "/health/ready"))
-"""What a broker's HTTP has beside the console."""
+"""Other pages of a broker's HTTP server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAt:
-    """Where to ask. ``problem``: why nothing can be shown, and what to do about it. ``report``: what this process
-    knows of its own store."""
+    """Where to ask. ``problem``: why nothing can be shown, and what to do about it. ``report``: the state of the
+    store of this process."""
 
     namesrv: str
     options: ClientOptions
     problem: str | None = None
     report: Callable[[], dict[str, Any] | None] = lambda: None
     links: Sequence[tuple[str, str]] = ()
-    """What else this process has for a browser: name and path."""
+    """Other pages of this process: name and path."""
     job_server: WebServer | None = None
     own_credentials: Credentials | None = None
-    """Of this process, for samples alone: pages ask in the name of who looks."""
+    """The keys of this process, for samples alone: pages use the keys of their visitors."""
 
 
 class Trouble(Exception):
@@ -44,7 +44,7 @@ class Trouble(Exception):
 
 
 def admin_of(at: ClusterAt, credentials: Credentials | None, timeout_ms: int) -> AdminClient:
-    """A client that asks in the name of these keys, or in nobody's: never with those in the environment of the process.
+    """A client that asks with these keys, or without any: never with those in the environment of the process.
     Raises Trouble."""
     if at.problem is not None:
         raise Trouble(503, "The console cannot show this cluster", at.problem)

@@ -1,4 +1,4 @@
-"""Who may log in at the console: at a broker's by the broker's users, elsewhere by what the cluster says."""
+"""Decides who may log in at the console: by the users of a broker at its own console, otherwise by the cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mqspark_server.web.problems import Problem
 __all__ = ["BrokerDoor", "ClusterDoor"]
 
 KNOWN_MS = 10_000
-"""For so long is it known whether the cluster has users."""
+"""How long it is cached whether the cluster has users."""
 TIMEOUT_MS = 5_000
 _MAY_NOT = "has no permission"
 """In the remark of a broker that knows the user, but does not let them do that."""
@@ -49,8 +49,8 @@ class BrokerDoor:
 
 
 class ClusterDoor:
-    """Of a console for any cluster, on loopback. ``own``: the keys of the console. ``token``: lets its holder ask with
-    them, and change a cluster without users."""
+    """The login of a console for any cluster, on loopback. ``own``: the keys of the console. ``token``: lets its holder
+    use these keys, and change a cluster without users."""
 
     def __init__(
         self, namesrv: str, options: ClientOptions, token: str, clock: Clock, own: Credentials | None = None
@@ -65,7 +65,7 @@ class ClusterDoor:
         self._known: tuple[int, bool] | None = None
 
     async def has_users(self) -> bool:
-        """Whether a broker refuses who shows no keys. Raises Problem when none can be asked."""
+        """Whether a broker refuses requests without keys. Raises Problem when none can be asked."""
         now_ms = self._clock.monotonic_ms()
         if self._known is None or now_ms - self._known[0] > KNOWN_MS:
             self._known = now_ms, await self._refusal(None) is not None
@@ -105,7 +105,7 @@ class ClusterDoor:
         return found
 
     async def _refusal(self, credentials: Credentials | None) -> str | None:
-        """What the first broker that answers says to who has no right; None: it answered."""
+        """The answer of the first reachable broker to a client without rights; None: it answered."""
         options = dataclasses.replace(self._options, credentials=credentials or False)
         last = "the name servers know no broker"
         async with AdminClient(self._namesrv, timeout_ms=TIMEOUT_MS, options=options) as admin:

@@ -29,8 +29,8 @@ TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
 class ConsoleApp:
     """``port`` 0: any free one. ``job_server``: whose jobs are shown.
 
-    The keys of ``options`` or of the environment take the samples of the charts; who shows the token asks with them.
-    Raises ConfigError for half a pair in the environment.
+    The keys of ``options`` or of the environment are used for the samples of the charts, and for visitors with the
+    token. Raises ConfigError for half a pair in the environment.
     """
 
     def __init__(

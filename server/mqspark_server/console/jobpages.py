@@ -1,7 +1,7 @@
 """The pages about the jobs of a job server: when each ran and runs next, what runs now, locks and errors.
 
-They show what that server's HTTP says (``mqspark job serve``). Its address is given when this process starts; a request
-chooses only among the names of its jobs.
+They show the answers of that server's HTTP API (``mqspark job serve``). Its address is given when this process starts;
+a request chooses only among the names of its jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUNS_OF_JOB = 20
 """Each has up to 64 KiB of figures."""
 MAX_FIGURES = 64
 _SECTION = "Jobs"
-_NO_SERVER = "This console was told of no job server."
+_NO_SERVER = "This console was started without a job server."
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ async def told_by(server: WebServer, target: str, kind: type[T]) -> T:
     except NotAnswered as error:
         raise Trouble(502, "The job server cannot be asked", str(error)) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        detail = f"What {server} answers is not of a job server of this version."
+        detail = f"The answer of {server} is not that of a job server of this version."
         raise Trouble(502, "The job server cannot be asked", detail) from None
 
 

@@ -1,4 +1,4 @@
-"""The pages about what went wrong and where messages went: dead letters, traces; and the live tail of a topic."""
+"""The pages about dead letters and traces, and the live tail of a topic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["add_letter_pages"]
 
 MAX_WANTED = 255
 SHOWN = 200
-"""Rows of the page that asks once more."""
+"""Rows of the confirmation page."""
 MAX_TAILS = 8
 PAUSE_S = 0.5
 ROUND = 256

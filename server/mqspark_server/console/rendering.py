@@ -30,7 +30,7 @@ HEADERS = {
     "referrer-policy": "same-origin",  # with no-referrer a browser would send forms with the origin null
     "cross-origin-opener-policy": "same-origin",
 }
-"""Of every answer with a page or a part of one."""
+"""The headers of every answer with a page or a part of one."""
 BODY_BYTES = 16 * 1024
 """Of each message on a page."""
 PREVIEW_LENGTH = 80
@@ -122,8 +122,8 @@ def _environment() -> Environment:
 
 
 def chart(title: str, labels: Sequence[str], columns: Sequence[Sequence[float | None]]) -> dict[str, Any]:
-    """Figures over time for ``chart`` of the templates: what its script draws, and a sentence for who does not see
-    it. ``columns``: times in seconds since the epoch, and the values of each label."""
+    """Figures over time for ``chart`` of the templates: the data of its script, and a sentence for readers who do not
+    see it. ``columns``: times in seconds since the epoch, and the values of each label."""
     known = [
         (label, [value for value in values if value is not None])
         for label, values in zip(labels, columns[1:], strict=False)

@@ -1,5 +1,5 @@
-"""What all pages share: who looks, in whose name the cluster is asked, what becomes of an error, and that every change
-is asked about once.
+"""The common part of all pages: the visitor, the keys with which the cluster is asked, errors, and the confirmation of
+every change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ABSENT = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXI
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A cluster, asked in a visitor's name."""
+    """A cluster, asked with a visitor's keys."""
 
     admin: AdminClient
     namesrv: str
@@ -85,7 +85,7 @@ class Site:
     # --- pages ---
 
     async def show(self, request: Request, template: str, section: str, work: Work) -> Response:
-        """The page with what ``work`` finds out; or the page about what is wrong."""
+        """The page with the result of ``work``, or the page about its error."""
         try:
             visitor = await self.visitors.of(request)
             if visitor.has_users and not visitor.is_in:
@@ -125,7 +125,7 @@ class Site:
         return _Connected(self._cluster(), visitor)
 
     async def _troubled(self, request: Request, error: Exception, section: str) -> Response:
-        """Raises what is a fault of the console itself."""
+        """Raises errors of the console itself."""
         status, title, detail = _trouble(error)
         nobody = Visitor(None, has_users=False)
         try:
@@ -146,7 +146,7 @@ class Site:
     # --- changes ---
 
     async def change(self, request: Request, section: str, ask: Ask, do: Do) -> Response:
-        """A form that changes something: the first time ``ask`` says what would happen, and the same form comes back;
+        """A form that changes something. The first time ``ask`` returns what would happen, and the same form is shown;
         the second time ``do`` does it."""
         try:
             visitor = await self.visitors.of(request)

@@ -1,8 +1,8 @@
 """The pages about Spark: streaming queries that read or write topics, by the progress that a listener publishes
 (``pyspark_pymq.observe``).
 
-Each message of the topic is one event of one query, as JSON. Nobody is trusted to have written it: what is not of the
-form is left out.
+Each message of the topic is one event of one query, as JSON. Writers of the topic are not trusted: malformed events are
+left out.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ EVENTS_READ = 2_000
 MAX_QUEUES = 8
 STORED_BYTES = 16 << 20
 INFLATED_BYTES = 64 << 20
-"""Of all events of a page; whoever may write to the topic chooses how large they are."""
+"""Limit of all events of a page; their size is the choice of whoever writes to the topic."""
 EVENT_BYTES = 256 * 1024
 """Of one; ``observe`` writes at most a quarter of it."""
 MAX_QUERIES = 200
 MAX_OFFSETS = 4_096
 SILENT_MS = 120_000
-"""A query that says nothing for so long is shown as silent."""
+"""A query without events for this time is shown as silent."""
 _READ_AT_ONCE = 128
 _SECTION = "Streaming queries"
 
@@ -206,8 +206,8 @@ def _source_name(source: dict[str, Any], queues: dict[str, int]) -> str:
 
 
 def _queues(offset: object) -> dict[str, int]:
-    """Queue to offset, of an offset of a ``pymq`` source: ``{"q": {topic: {"broker:0": 7}}}``, perhaps as text. Of an
-    offset of another source nothing."""
+    """Queue to offset, of an offset of a ``pymq`` source: ``{"q": {topic: {"broker:0": 7}}}``, perhaps as text. Empty
+    for an offset of another source."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)

@@ -1,9 +1,9 @@
-"""Who looks at the pages: sessions by a cookie, and the forms that they send.
+"""The visitors of the pages: sessions by a cookie, and the forms that visitors send.
 
-A visitor of a cluster with users asks the brokers with their own keys, which are held in memory as long as the session
-lasts; so the brokers judge and audit them as they do any client. Where the process was given keys, who shows the token
-that it printed when it began asks with those. A cluster without users is open to read; to change it, a visitor shows
-the token.
+In a cluster with users, the brokers are asked with the visitor's own keys, which are held in memory as long as the
+session lasts, so the brokers judge and audit visitors as they do any client. If the process was given keys, whoever
+shows the token that it printed at its start uses those. A cluster without users is open to read; to change it, a
+visitor shows the token.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class NoForm(Exception):
 
 
 class Door(Protocol):
-    """Who may come in. Raises Problem."""
+    """The check of logins. Raises Problem."""
 
     has_keys: bool
-    """Whether this process has keys, with which asks who shows its token."""
+    """Whether this process has keys, which the holder of its token uses."""
 
     async def has_users(self) -> bool:
-        """Whether the cluster has users: then nobody sees anything without keys."""
+        """Whether the cluster has users: then nothing is shown without keys."""
         ...
 
     async def check(self, request: Request, name: str, secret: str) -> Credentials | None:
-        """The keys with which this visitor asks; None: without any. With an empty name ``secret`` is the token. Raises
-        Problem for who may not come in."""
+        """The keys of this visitor; None: without any. With an empty name ``secret`` is the token. Raises Problem for a
+        refused login."""
         ...
 
 

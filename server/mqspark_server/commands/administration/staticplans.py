@@ -1,4 +1,4 @@
-"""Plans for static topics as files: what a command that fails half-way leaves, so that it can be finished.
+"""Plans for static topics as files, with which a command that failed half-way can be finished.
 
 A plan is what RocketMQ's tools write to their files, TopicRemappingDetailWrapper as JSON.
 """

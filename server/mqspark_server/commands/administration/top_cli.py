@@ -1,4 +1,4 @@
-"""``mqspark top``: what a cluster is doing now."""
+"""``mqspark top``: the present activity of a cluster."""
 
 from __future__ import annotations
 

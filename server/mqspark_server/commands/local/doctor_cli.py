@@ -1,4 +1,4 @@
-"""``mqspark doctor``: what is in the way between this machine and a cluster, or Spark."""
+"""``mqspark doctor``: finds problems between this machine and a cluster, or Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a client on this machine from using a cluster, check by check. ``mqspark doctor`` prints it.
+"""Checks whether a client on this machine can use a cluster. ``mqspark doctor`` prints the findings.
 
 Needs none of the server's packages, so that a client's installation can be examined, too.
 """
@@ -37,7 +37,7 @@ _VERSIONS = {
 }
 """Oldest and newest that are supported."""
 _SKEW_S = 5
-"""The up time that brokers tell is in whole seconds."""
+"""Brokers report their up time in whole seconds."""
 _CLEAN_RATIO, _REFUSE_RATIO = 0.75, 0.90
 """diskMaxUsedSpaceRatio, and where brokers refuse writes."""
 _CONTAINERS = tuple(map(ipaddress.ip_network, ("172.16.0.0/12", "10.88.0.0/16")))
@@ -49,7 +49,7 @@ class Diagnosis(NamedTuple):
     check: str
     level: str
     text: str
-    """What was found, and what to do when it is not well."""
+    """One check: what it found, and what to do if that is a problem."""
 
 
 async def diagnose(namesrv: str, options: ClientOptions, timeout_ms: int) -> list[Diagnosis]:
@@ -81,7 +81,7 @@ def lines_of(found: Sequence[Diagnosis]) -> list[str]:
 
 
 def examine_from(arguments: Sequence[str]) -> int:
-    """``mqspark doctor ARGUMENTS`` where click is not installed; gives back the exit code."""
+    """``mqspark doctor ARGUMENTS`` where click is not installed; returns the exit code."""
     parser = argparse.ArgumentParser(prog="mqspark doctor", description="Check a cluster from here.")
     parser.add_argument("-n", "--nameserver", default=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
@@ -228,7 +228,7 @@ async def _broker(
 
 
 def _unreachable(address: str, namesrv: str) -> str:
-    """Why the address with which a broker registered may be the wrong one."""
+    """Possible reasons why the address with which a broker registered is wrong."""
     text = f"it has registered as {address}, which cannot be used from here"
     if _is_loopback(address) and not all(map(_is_loopback, namesrv.replace(",", ";").split(";"))):
         return f"{text}; a loopback address is its own machine's: set brokerIP1 to one that clients reach"

@@ -1,4 +1,4 @@
-"""``mqspark bench``: how fast a cluster takes and gives messages, from here."""
+"""``mqspark bench``: how fast a cluster accepts and returns messages, measured from here."""
 
 from __future__ import annotations
 

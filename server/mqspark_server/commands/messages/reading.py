@@ -124,7 +124,7 @@ async def _read(
 async def follow(
     shell: ClusterShell, places: dict[MessageQueue, int], chosen: Filter = EVERYTHING
 ) -> AsyncIterator[MessageExt]:
-    """Messages as they arrive in the queues, from these offsets on, for ever. A broker that is away is asked again."""
+    """Messages as they arrive in the queues, from these offsets on, endlessly. An unreachable broker is asked again."""
 
     async def read(queue: MessageQueue) -> tuple[MessageQueue, list[MessageExt]]:
         try:

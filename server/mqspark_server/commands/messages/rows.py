@@ -1,6 +1,6 @@
-"""One message as commands print it and take it: a row for JSON, format strings as kcat's, text for a terminal.
+"""One message as commands print and read it: a row for JSON, format strings as kcat's, text for a terminal.
 
-What ``mqspark consume -o jsonl`` prints, ``mqspark produce --jsonl`` takes.
+``mqspark produce --jsonl`` reads what ``mqspark consume -o jsonl`` prints.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SENT = (
     "deliver_at",
     "priority",
 )
-"""Keys of a row that say something about a message to be sent."""
+"""Keys of a row that describe a message to be sent."""
 _STORED = (
     "topic",
     "broker",
@@ -191,7 +191,7 @@ def parse_format(text: str) -> Callable[[MessageExt], bytes]:
 
 
 def write_bytes(content: bytes) -> None:
-    """To standard output: as it is into a pipe or file, escaped on a terminal, which obeys what it is shown."""
+    """To standard output: unchanged into a pipe or file, escaped on a terminal, which would execute control codes."""
     if sys.stdout.isatty():
         text = content.decode(errors="backslashreplace")
         shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -1,9 +1,9 @@
 """Takes samples of a cluster in the background: rates and disks of its brokers, and the lag of its groups.
 
-What it costs is bounded, whatever the size of the cluster: so many requests a round, and pauses that are longer than
-the rounds by PAUSE_FACTOR. Each broker of a cluster has a sampler: one whose pages nobody looks at pauses for a second
-for each broker that there is, so that all of them together ask a broker about once a second. A cluster that does not
-answer is asked again after a minute, then ever more rarely.
+Its cost is bounded, whatever the size of the cluster: a limited number of requests a round, and pauses that are longer
+than the rounds by PAUSE_FACTOR. Each broker of a cluster has a sampler. While nobody looks at its pages, a sampler
+pauses one second for each broker of the cluster, so that all of them together ask a broker about once a second. A
+cluster that does not answer is asked again after a minute, then less and less often.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ TIMEOUT_MS = 2_000
 MAX_BROKERS = 64
 MAX_GROUPS = 64
 REQUESTS_FOR_GROUPS = 64
-"""Of one round; each group is asked of every master."""
+"""Groups of one round; each group is asked of every master."""
 UNWATCHED_S = 1.0
-"""For each broker, between two rounds, while nobody looks."""
+"""Pause between two rounds for each broker, while nobody looks."""
 WATCHED_FOR_MS = 3_600_000
-"""After the newest page."""
+"""How long somebody counts as looking after the newest page."""
 NAMES_S = 300.0
 NAMES_FACTOR_S = 0.5
 """For each group that the cluster has: the names of all groups come in one answer for each master, which is large where
@@ -51,7 +51,7 @@ log = logging.getLogger("mqspark.console")
 
 
 def broker_series(name: str) -> str:
-    """Of a broker's master: messages per second in and out, and the part of the disk in use."""
+    """The series of a broker's master: messages per second in and out, and the part of the disk in use."""
     return f"broker {name}"
 
 
@@ -61,7 +61,7 @@ def group_series(name: str) -> str:
 
 
 class Sampler:
-    """``cluster`` is asked where the cluster is. ``pause``: how to wait for so many seconds."""
+    """``cluster`` is asked where the cluster is. ``pause`` waits for that many seconds."""
 
     def __init__(
         self,
@@ -83,12 +83,12 @@ class Sampler:
         self._watched_ms: int | None = None
 
     def watched(self) -> None:
-        """Somebody looks at a page. Takes samples from then on, if none are taken yet."""
+        """Somebody looks at a page. Samples are taken from then on."""
         self._watched_ms = self._clock.monotonic_ms()
         self.begin()
 
     def begin(self) -> None:
-        """Take samples until ``stop``. Called again, it does nothing."""
+        """Take samples until ``stop``. A second call does nothing."""
         if self._task is None and not self._stopped:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="mqspark-samples")
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 __all__ = ["SPANS", "History"]
 
 MAX_BYTES = 8 << 20
-"""Of all series, if each had all its samples."""
+"""Bytes of all series, if each had all its samples."""
 MAX_NAME = 300
 NUMBER_BYTES = 8
 SERIES_BYTES = 2_000
-"""Of a series without its samples."""
+"""Bytes of a series without its samples."""
 GAP_STEPS = 6
 """A line has a gap where no sample was taken for longer."""
 
@@ -38,7 +38,7 @@ SPANS = {
 
 
 class _Ring:
-    """Rows of a time and ``width - 1`` figures; NaN: not known. The oldest leaves for a new one."""
+    """Rows of a time and ``width - 1`` figures; NaN: not known. A new row replaces the oldest when there is no room."""
 
     def __init__(self, span: SampleSpan, width: int) -> None:
         self._span = span
