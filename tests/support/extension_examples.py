@@ -105,7 +105,7 @@ class LastBody(StoreObserver):
 
 
 class NoDeletions(RpcHook):
-    """Nobody deletes a topic; and which answers clients got."""
+    """Forbids the deletion of topics, and records the answers that clients got."""
 
     DELETE_TOPIC_IN_BROKER = 215
 
