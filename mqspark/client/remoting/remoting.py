@@ -202,8 +202,8 @@ class Channel(asyncio.Protocol):
         """Accept no more requests; close when the pending ones are answered."""
         if self.open:
             self.open = False
-            self._reason = "the server asked to go away"
             self._reason = "the server sent GO_AWAY"
+            self._on_lost(self)
             self._close_if_retired()
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------
