@@ -198,6 +198,12 @@ def test_what_peers_write_is_text(broker: Broker) -> None:
     page(broker, f"/topics/Hostile/messages?by={quote(HOSTILE)}", 400)
 
 
+def test_a_message_that_nobody_traced_is_no_trouble(broker: Broker) -> None:
+    """Whether the trace topic is there already or not; one that somebody names has to be there."""
+    assert "Nothing is recorded of it" in page(broker, "/trace?id=none")
+    assert 'role="alert"' in page(broker, "/trace?id=none&topic=Nowhere")
+
+
 def test_a_large_body_is_cut(broker: Broker) -> None:
     text = page(broker, "/topics/Large/messages")
     assert BODY_LIMIT <= text.count("L") < BODY_LIMIT + 1000

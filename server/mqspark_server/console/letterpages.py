@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Request, Response
 
-from mqspark.errors import InvalidMessage, MQError
+from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import TRACE_TOPIC, MessageExt, check_group, check_topic
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.data import MAX_ROWS, VIEWS, ConsoleData, Look, Page
@@ -141,7 +141,9 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
                 try:
                     values["steps"] = await traced(asked.admin, wanted, topic)
                 except MQError as error:
-                    values["trouble"] = str(error)
+                    # The topic that clients record in by default is made by the first of them.
+                    if not (isinstance(error, NoRoute) and topic == TRACE_TOPIC):
+                        values["trouble"] = str(error)
             return values
 
         return await site.show(request, "trace.html", "Trace", work)
