@@ -71,6 +71,18 @@ def topics(play: Play) -> None:
         name = str((base | own | fields)["topic"])
         if name != "None":
             play.ask(f"config: {label}", TOPIC_CONFIG, topic=name)
+    for label, attributes in {
+        "one that it has not": "-message.type",
+        "one that it cannot have changed": "-queue.type",
+        "the queue type that it has": "+queue.type=SimpleCQ",
+        "the policy that it has": "+cleanup.policy=DELETE",
+        "below the range": "+reserve.time=-2",
+        "a type": "+message.type=NORMAL",
+        "a type again": "+message.type=NORMAL",
+        "no type": "-message.type",
+    }.items():
+        play.ask(f"attributes afterwards: {label}", CREATE_TOPIC, **base, attributes=attributes)
+    play.ask("config after attributes", TOPIC_CONFIG, topic=topic)
     play.ask("stats of nothing", 202, topic=play.name("Nowhere"))
     play.ask("stats of an empty topic", 202, topic=create_topic(play, "Empty", 2))
     full = create_topic(play, "Full", 1)

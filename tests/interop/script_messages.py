@@ -219,6 +219,10 @@ def sends(play: Play) -> None:
     )
     send(play, "pop check point", topic, props=properties(POP_CK="0 1 2", UNIQ_KEY="U-8"))
     send(play, "wait false", topic, props=properties(WAIT="false", UNIQ_KEY="U-9"))
+    twice = "UNIQ_KEY\x01U-20\x02TAGS\x01A\x02UNIQ_KEY\x01\x02TAGS\x01\x02"
+    send(play, "empty ones behind id and tag", play.name("EmptyTwice"), props=twice)
+    send(play, "no body to a new topic", play.name("NoBody"), b"")
+    play.ask("no topic for no body", 351, topic=play.name("NoBody"))
     send(play, "flags", topic, flag=-7, sysFlag=0x301)
     send(play, "reconsume times", topic, reconsumeTimes=5)
     send(play, "unit mode", topic, unitMode=True)
