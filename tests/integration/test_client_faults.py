@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mqspark.aio import (
+    ClientOptions,
     LitePullConsumer,
     Message,
     MessageQueue,
@@ -30,7 +31,7 @@ from mqspark.protocol.bodies.client_bodies import (
     QueryAssignmentResponseBody,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.command import Command, encode_request, encode_response
 from tests.support.scripted import (
     SILENCE,
     STORED,
@@ -335,6 +336,32 @@ async def test_a_new_connection_starts_with_a_heartbeat_and_ends_with_a_goodbye(
     assert heartbeat.client_id == client_id
     assert [data.group_name for data in heartbeat.producer_data_set] == ["pg"]
     assert a.asked[-1].ext == {"clientID": client_id, "producerGroup": "pg"}
+
+
+async def test_who_leaves_waits_for_its_heartbeat() -> None:
+    """RocketMQ may handle what comes later first, and would keep a client that has gone."""
+    plain, beats = broker(), list[Command]()
+
+    def script(command: Command) -> Answer:
+        if command.code != RequestCode.HEART_BEAT:
+            return plain.script(command)
+        beats.append(command)
+        return (0, {}, b"") if len(beats) == 1 else SILENCE
+
+    a = Scripted(script)
+    options = ClientOptions(heartbeat_interval_ms=20)
+    async with cluster(a=a) as address:
+        producer = Producer(address, group="pg", options=options)
+        await producer.start()
+        await producer.send(Message.of("T", "x"))
+        await eventually_async(lambda: len(beats) > 1, "the second heartbeat")
+        stopping = asyncio.create_task(producer.stop())
+        await asyncio.sleep(0.1)
+        assert RequestCode.UNREGISTER_CLIENT not in a.codes()
+        for writer in a.writers:
+            writer.write(encode_response(beats[1].opaque, 0, {}, b""))
+        await stopping
+    assert a.codes()[-1] == RequestCode.UNREGISTER_CLIENT
 
 
 # --- consumers ----------------------------------------------------------------------------------------

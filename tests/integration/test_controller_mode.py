@@ -265,7 +265,8 @@ def test_a_send_outlives_the_master_that_it_was_sent_to(tmp_path: Path) -> None:
         assert first is not None
         with Clients(cluster.namesrv) as clients:
             topic = clients.topic(queues=1)
-            producer = clients.producer(send_timeout_ms=60_000)
+            # The new master refuses until a slave has caught up.
+            producer = clients.producer(send_timeout_ms=60_000, retries=50)
             assert producer.send(Message(topic, b"0")).queue_offset == 0
             eventually(lambda: all(knows(cluster, number, topic) for number in ALL))
             cluster.kill(first)

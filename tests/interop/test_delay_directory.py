@@ -130,7 +130,7 @@ def test_they_are_delivered_by_whoever_has_the_directory(jars: Jars, tmp_path: P
                     time.sleep(3)
                     found = delivered(broker)
                 else:
-                    time.sleep(2)  # a real broker saves once a second, delay levels each ten and at its end
+                    time.sleep(5)  # a real broker saves once a second, delay levels each ten and at its end
     for one in found:
         assert one.store_timestamp_ms >= due_ms[one.body], one.body
     counts = Counter(one.body for one in found)

@@ -126,8 +126,9 @@ def test_many_asynchronous_sends_are_dense_and_in_place(
 ) -> None:
     topic = create_topic(cluster, name("Many"))
     handle = producer(java, cluster)
+    count = 1_000 if cluster.kind == "mqspark" else 100  # RocketMQ refuses what has waited for 200 ms
     sent = java.call(
-        "producer.send_many", handle=handle, topic=topic, mode="async", count=1000, prefix="m", tags="T"
+        "producer.send_many", handle=handle, topic=topic, mode="async", count=count, prefix="m", tags="T"
     )
     assert {one["status"] for one in sent} == {"SEND_OK"}
     for queue_id in range(QUEUES):

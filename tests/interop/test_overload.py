@@ -204,4 +204,4 @@ def test_we_are_refused_by_a_java_broker(
 
         assert ask(theirs.broker, UPDATE_SETTINGS, b"transientStorePoolEnable=false\n").code == 0
         assert producer.send(Message.of(topic, b"again"), queue=queue).status is SendStatus.SEND_OK
-        assert message_count(theirs, topic) == 2
+        eventually(lambda: message_count(theirs, topic) == 2, "the queue follows the log")

@@ -140,6 +140,9 @@ class Reader:
         self._member = member
         self.read: Counter[bytes] = Counter()
 
+    def stop(self) -> None:
+        self._member.stop()
+
     def has(self, wanted: set[bytes]) -> bool:
         self.read.update(self._member.take(1, 1.0))
         return self.read.keys() >= wanted
@@ -259,6 +262,8 @@ def test_a_cluster_is_replaced_node_by_node_and_back(jars: Jars, java: JavaDrive
             "ours": Reader(OurMember(java, namesrv, TOPIC, "read-by-ours")),
             "java": Reader(JavaMember(java, namesrv, TOPIC, "read-by-java")),
         }
+        for reader in readers.values():
+            ends.callback(reader.stop)
         lines = ends.enter_context(spark_lines(namesrv, tmp_path / "spark"))
         loads = [Load("ours", send_ours), Load("java", send_theirs)]
         for load in loads:

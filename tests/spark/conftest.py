@@ -33,6 +33,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": spark_options(),
+    "spark.python.daemon.module": "tests.spark.warm_daemon",
 }
 
 

@@ -122,6 +122,8 @@ def settle(bench: Bench) -> None:
     """Let everything that is on its way to the disk arrive."""
     for _ in range(4):
         bench.broker.turn()
+        while bench.broker.work_waits:
+            bench.broker.work()
         bench.housekeeping()
 
 

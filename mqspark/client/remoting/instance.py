@@ -61,6 +61,9 @@ _ASKED_OF_NAME_SERVERS = frozenset(
     }
 )
 """A request that every name server answers and no broker does."""
+LAST_BEAT_S = 1.0
+"""How long a member that leaves waits for answers to heartbeats. RocketMQ handles heartbeats apart from unregistering
+and from the ends of connections: one that it handles late keeps the client in its group for two minutes."""
 _REQUEST_BYTES = 8_192
 """Estimated bytes of a task and its data."""
 
@@ -137,6 +140,8 @@ class ClientInstance:
         """Of the brokers that members send to, or wait at for messages."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heartbeats = Heartbeats(self.client_id, with_fingerprint=options.heartbeat_v2)
+        self._beats: set[asyncio.Future[Command]] = set()
+        """Heartbeats that wait for an answer."""
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -217,6 +222,9 @@ class ClientInstance:
                     del _instances[self.client_id]
             self.timers.stop()
             self.silence.stop()
+        if self._beats:
+            await asyncio.wait(self._beats, timeout=LAST_BEAT_S)
+        if last:
             await self._tasks.cancel()
         await self._unregister(member)
         if last:
@@ -419,7 +427,10 @@ class ClientInstance:
         """Raises ClientError."""
         body, fingerprint = self._heartbeats.next(channel.address, self._members)
         timeout_ms = timeout_ms or self.options.request_timeout_ms
-        answer = await channel.request(RequestCode.HEART_BEAT, None, body, timeout_ms)
+        beat = asyncio.ensure_future(channel.request(RequestCode.HEART_BEAT, None, body, timeout_ms))
+        self._beats.add(beat)
+        beat.add_done_callback(self._beats.discard)
+        answer = await beat
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, address=channel.address)
         self._heartbeats.answered(channel.address, fingerprint, answer)
