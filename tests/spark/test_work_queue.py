@@ -80,7 +80,7 @@ def test_failed_messages_come_again_and_die_at_last(
         if text == "10":
             raise Discard
 
-    work = queue()
+    work = queue(openTelemetry="true")  # without an SDK nothing is any different
     query = work.for_each(noting(folder, handle), checkpoint=str(tmp_path / "c"))
     finish(query, lambda: cluster.max_offsets(f"%DLQ%g-{topic}") == {0: 1})
     assert calls(folder) == Counter({str(n): 1 for n in range(40)} | {"7": 3, "8": 3, "9": 2})
