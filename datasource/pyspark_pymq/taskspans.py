@@ -4,8 +4,8 @@ messaging.
 A task that reads messages is one span ``receive TOPIC``, one that writes rows a span ``send TOPIC``, in the process of
 the worker. A work queue has a span ``process TOPIC`` for each call of its function. Each has links to the traces of
 messages that came with one, as far as the column ``properties`` is there, in which the trace travels; a span about one
-message goes on with its trace. Rows that are written without a trace get that of their task. Uses the API alone: what
-becomes of spans is up to the SDK that the workers are started with. Must not import pyspark.
+message goes on with its trace. Rows that are written without a trace get that of their task. Only the API is used: the
+SDK that the workers are started with processes the spans. Must not import pyspark.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["TaskSpans", "with_properties"]
 
 MAX_LINKS = 128
-"""Of one span (OTEL_SPAN_LINK_COUNT_LIMIT); further messages are counted."""
+"""Links of one span (OTEL_SPAN_LINK_COUNT_LIMIT); further messages are counted."""
 _PARENT = "traceparent"
 
 
 class HasFailures(Protocol):
-    """What became of the messages of one call."""
+    """The outcomes of the messages of one call."""
 
     @property
     def failures(self) -> Mapping[int, Any]:
@@ -58,7 +58,7 @@ class TaskSpans:
     def received(
         self, batches: Iterator[pa.RecordBatch], topics: Sequence[str], group: str
     ) -> Iterator[pa.RecordBatch]:
-        """The same batches; the span is open from the first question until the task has read all, or ends early."""
+        """The same batches; the span is open from the first request until the task has read all, or ends early."""
         destination = ",".join(topics)[:1_000]
         with self._span("receive", topics[0], destination, group, self._trace.SpanKind.CONSUMER) as span:
             yield from self._counted(span, batches)
@@ -151,7 +151,7 @@ class TaskSpans:
         return self._trace.set_span_in_context(self._trace.NonRecordingSpan(link.context))
 
     def _links(self, batch: pa.RecordBatch, linked: set[str]) -> Iterator[Link]:
-        """To traces that have none yet; ``linked`` grows."""
+        """Links to traces that have none yet; adds them to ``linked``."""
         if len(linked) >= MAX_LINKS or PROPERTIES not in batch.schema.names:
             return
         keys, items = _entries(batch.column(PROPERTIES))

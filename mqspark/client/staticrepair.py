@@ -1,9 +1,9 @@
-"""How a static topic is mended about which its brokers disagree: two commands have moved the same queue to different
-brokers at the same moment, so that each of these has begun a part of it.
+"""Repairs a static topic whose brokers disagree, because two commands moved the same queue to different brokers at the
+same moment, and each of these has begun a part of it.
 
-Both parts may have messages that were acknowledged. Only one of them has its place in the queue; the other one has no
-logic offset yet, so that nobody can have read it, and gets its place behind the first. What is told to the brokers is
-as in a move of the queue from the one to the other.
+Both parts may have acknowledged messages. Only one of them has its place in the queue. The other one has no logic
+offset yet, so nobody can have read it, and it gets its place after the first. The brokers get the same mappings as in a
+move of the queue from one to the other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Items = list[LogicQueueMappingItem]
 
 
 class _Mended(NamedTuple):
-    """One logic queue as it shall be, and what is not part of it yet."""
+    """One logic queue as it will be, and the parts that do not belong to it yet."""
 
     items: Items
     strays: list[tuple[int, LogicQueueMappingItem]]
@@ -45,8 +45,8 @@ class _Mended(NamedTuple):
 def plan_repair(
     topic: str, configs: Mapping[str, TopicConfigAndQueueMapping], now_ms: int
 ) -> TopicRemappingDetailWrapper | None:
-    """The next step, to be told to the brokers with force; None: they agree. A step may be repeated. Raises
-    StaticTopicProblem for what cannot be mended without a loss."""
+    """The next step, to be sent to the brokers with force; None: they agree. A step may be repeated. Raises
+    StaticTopicProblem for a disagreement that cannot be repaired without a loss."""
     if _agree(topic, configs):
         return None
     mine = {name: copied(config) for name, config in configs.items()}

@@ -397,7 +397,7 @@ class Topics:
 
     def follow_auto_create_setting(self) -> None:
         """Keep the template topic and its inherit bit while autoCreateTopicEnable is on, and only then.
-        (RocketMQ's template loses the bit for ever once the setting is turned off.) The operator's queue counts
+        (RocketMQ's template loses the bit permanently once the setting is turned off.) The operator's queue counts
         are kept."""
         template = self._table.get(DEFAULT_TOPIC)
         if not self._config.auto_create_topic_enable:

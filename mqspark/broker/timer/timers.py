@@ -268,7 +268,7 @@ class TimerService:
 
     @property
     def is_saving(self) -> bool:
-        """Whether a job of ``jobs`` is not done: then its files must not begin anew."""
+        """Whether a job of ``jobs`` is not done: until then its files must not be reset."""
         return self.files.is_flushing
 
     def act(self, outlet: Outlet) -> None:

@@ -91,6 +91,7 @@ class Prepared(NamedTuple):
     result: SendResult
 
     def outcome(self, state: TransactionState) -> TransactionResult:
+        """The result of the send, with the state that the producer reports to the broker."""
         return TransactionResult(**msgspec.structs.asdict(self.result), state=state)
 
 

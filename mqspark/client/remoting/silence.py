@@ -1,11 +1,11 @@
-"""Brokers that members wait for and that say nothing: whether another one has their place by now.
+"""Detects brokers that fell silent and were replaced, while members wait for their answers.
 
-A broker whose machine has died, or that is frozen or cut off, ends no connection. A send to it, or a pull that waits
-there for messages, would wait until its time is over, and so would the next ones. So the route is looked up whenever a
-broker owes an answer for a while; once no route names its address any more, its connection is given up, and whoever
-waits asks again elsewhere. A broker that only holds pulls back owes nothing yet: after a longer while it is sent a
-heartbeat, which it has to answer. (RocketMQ's clients go on until routes are refreshed, every 30 s, and its consumers
-until their pulls have timed out.) Must not know what is sent or asked.
+A broker whose machine died, or that is frozen or cut off, closes no connection. A send to it, or a pull that waits
+there for messages, would wait for its whole timeout, and so would the next ones. Therefore the route is looked up
+whenever a broker has owed an answer for a while. Once no route contains its address any more, its connection is
+abandoned, and its members ask again elsewhere. A broker that only holds pulls back owes nothing yet: after a longer
+while it gets a heartbeat, which it has to answer. (RocketMQ's clients continue until routes are refreshed, every 30 s,
+and its consumers until their pulls have timed out.) Must not know what is sent or asked.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ __all__ = ["Routes", "SilenceWatch"]
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-"""How often it is looked for silent brokers while answers are awaited."""
+"""Interval of checks for silent brokers while answers are awaited."""
 SILENT_S = 0.5
-"""A broker that says nothing for so long although something is due is silent. That may also be a slow disk, or a
-replica that is waited for: then the route still names it, and nothing happens."""
+"""A broker that sends nothing for this long although an answer is due is silent. The cause may also be a slow disk or a
+replica that is waited for; then the route still contains its address, and nothing happens."""
 QUIET_S = 5.0
-"""A broker that says nothing for so long, and may because it waits for messages itself, is sent a heartbeat."""
+"""A broker that is silent for this long, perhaps because it waits for messages itself, gets a heartbeat."""
 KNOCK_TIMEOUT_MS = 30_000
-"""Of that heartbeat: longer than a broker stalls, because its connection ends with it."""
+"""Timeout of that heartbeat: longer than a broker stalls, because a missing answer ends its connection."""
 SPARING = 8
-"""The next look at a route comes after this part of the silence, if that is later: many clients ask the same name
-servers about one broker."""
+"""The next look-up of a route waits for this part of the silence, if that is later, because many clients ask the same
+name servers about one broker."""
 
 
 class Routes(Protocol):
-    """What brokers are where, as the ``ClientInstance`` knows it."""
+    """The known addresses of brokers, as in ``ClientInstance``."""
 
     def names(self, address: str) -> bool: ...
 
@@ -50,7 +50,7 @@ class Routes(Protocol):
 
 
 class SilenceWatch:
-    """Of one client identity. It looks only while an answer is awaited from an address that was ``used``."""
+    """The checks of one client identity, made only while an address that was ``used`` owes an answer."""
 
     def __init__(self, remoting: Remoting, routes: Routes, tasks: Tasks) -> None:
         self._remoting = remoting
@@ -58,9 +58,9 @@ class SilenceWatch:
         self._tasks = tasks
         self._timer: asyncio.TimerHandle | None = None
         self._used: set[str] = set()
-        """Where members send to, or wait for messages: not name servers, nor what a tool asks once."""
+        """Addresses that members send to or wait for messages at; not name servers, nor single requests of tools."""
         self._looked_s: dict[str, float] = {}
-        """Silent addresses → for how long they were when their route was looked up last."""
+        """Silent addresses → the length of their silence at the last look-up of their route."""
         self._is_looking = False
         self.is_armed = False
 
@@ -70,7 +70,7 @@ class SilenceWatch:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def stop(self) -> None:
-        self.is_armed = True  # for ever
+        self.is_armed = True  # nothing arms it again
         if self._timer is not None:
             self._timer.cancel()
 
@@ -118,7 +118,7 @@ class SilenceWatch:
             log.debug("a heartbeat to the silent %s failed: %s", address, error)
 
     async def _leave(self, silent: list[str]) -> None:
-        """Leave those whose place another broker has."""
+        """Abandon the connections to those brokers whose address no route contains any more."""
         try:
             for address in silent:
                 await self._refresh(address)

@@ -37,7 +37,7 @@ class NamesrvNode(Protocol):
 
 
 class _Families:
-    """Collected anew for each scrape."""
+    """Collected for each scrape."""
 
     def __init__(self, app: NamesrvNode) -> None:
         self._app = app
