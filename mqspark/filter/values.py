@@ -35,8 +35,9 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _LONGEST_INTEGER = 19  # digits of 2**63
 _SHORT_INTEGER = 9  # digits that always fit
 
-_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_HEXADECIMAL = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+")
+# Possessive: a property of many digits that is no number after all would be tried with every split of its digits.
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
+_HEXADECIMAL = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]++\.?+[0-9a-fA-F]*+|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf}
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
 

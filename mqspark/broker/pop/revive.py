@@ -11,6 +11,7 @@ Facts: docs/rocketmq/pop.md#revival.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ from mqspark.record import (
 from mqspark.shares import NOBODY
 from mqspark.store.store import GetStatus
 
-__all__ = ["PopRevival", "ReviveQueue"]
+__all__ = ["MAX_EARLY_ACKS", "READ_MESSAGES", "PopRevival", "ReviveQueue", "early_bytes"]
 
 _log = sparing(__name__)
 
@@ -235,7 +236,7 @@ class PopRevival:
                 not queue.early_acks.keys() & queue.open.keys(),
                 "an acknowledgement waits for an open check point",
             )
-            sizes += [_early_bytes(key) for key in queue.early_acks]
+            sizes += [early_bytes(key) for key in queue.early_acks]
         self.ledger.validate(sizes)
 
     # --- reading ---
@@ -359,9 +360,8 @@ class PopRevival:
         if key not in early:
             if not self._is_wanted(key):
                 return
-            for old in [old for old, ack in early.items() if ack.until_ms <= queue.horizon_ms]:
-                self._pop_early(queue, old)
-            holder, shares, size_bytes = self._holder(key), self.ledger.shares, _early_bytes(key)
+            self._forget_early(queue)
+            holder, shares, size_bytes = self._holder(key), self.ledger.shares, early_bytes(key)
             if (
                 len(early) >= MAX_EARLY_ACKS
                 or not shares.has_room_for(holder, size_bytes)
@@ -375,12 +375,21 @@ class PopRevival:
         if len(known) < MAX_EARLY_OFFSETS:
             known.update(offsets)
 
+    def _forget_early(self, queue: ReviveQueue) -> None:
+        """Those that are over are the oldest: the horizon does not go back. Looking at all of them for each new one
+        would cost the square of their number."""
+        over = itertools.takewhile(
+            lambda key: queue.early_acks[key].until_ms <= queue.horizon_ms, queue.early_acks
+        )
+        for key in list(over):
+            self._pop_early(queue, key)
+
     def _pop_early(self, queue: ReviveQueue, key: CheckKey) -> Iterable[int]:
         if key not in queue.early_acks:
             return ()
         ack = queue.early_acks.pop(key)
-        self.ledger.free(_early_bytes(key))
-        self.ledger.shares.release(ack.holder, _early_bytes(key))
+        self.ledger.free(early_bytes(key))
+        self.ledger.shares.release(ack.holder, early_bytes(key))
         return ack.offsets
 
     def _holder(self, key: CheckKey) -> str:
@@ -582,5 +591,5 @@ def _open_bytes(check_point: CheckPoint) -> int:
     return 2 * ENTRY_BYTES + 500 + text_bytes(key.topic, key.group) + 40 * len(check_point.diffs)
 
 
-def _early_bytes(key: CheckKey) -> int:
+def early_bytes(key: CheckKey) -> int:
     return ENTRY_BYTES + 300 + 100 * MAX_EARLY_OFFSETS + text_bytes(key.topic, key.group)
