@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from mqspark.auth.gate import Audited
+from mqspark.bounded import Ledger
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.pop import revive
+from mqspark.broker.pop import acting_revival, revive
 from mqspark.broker.pull import held_pulls, waiting_reads
 from mqspark.broker.statictopic.peers import Question, Talk
 from mqspark.message import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, decode_offset_id
@@ -25,11 +26,13 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, dispatch, ok
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY, Shares
+from mqspark.shares import NOBODY, Holders, Shares
 from mqspark.store.older import NotAtHand
+from tests.unit import pop_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
-from tests.unit.broker_kit import Bench, pull_ext, send_ext
+from tests.unit.broker_kit import Bench, Peer, pull_ext, send_ext
 from tests.unit.pop_kit import Popped, ack_ext, batch_body, handed_out, pass_time, pop_ext
+from tests.unit.test_broker_acting import Pair
 from tests.unit.test_broker_poprevive import put_record
 
 BUSY, FULL = ResponseCode.SYSTEM_BUSY, ResponseCode.POLLING_FULL
@@ -672,3 +675,69 @@ def test_the_share_leaves_room_for_others_by_default() -> None:
     config = BrokerConfig()
     assert config.max_table_share_per_user * 3 <= 100
     assert config.max_topics * config.max_table_share_per_user // 100 >= 10_000
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path, max_table_share_per_user=1)
+    yield pair
+    pair.slave.broker.validate()
+    pair.close()
+
+
+def test_acknowledgements_at_an_acting_slave(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what the dead master handed out: they wait for its check points, which may never come."""
+    monkeypatch.setattr(acting_revival, "MAX_EARLY_ACKS", 400)
+    pop_kit.put(pair.master, "a", "b")
+    real, other = handed_out(
+        pair.master.peer().ask(R.POP_MESSAGE, pop_ext(pair.master, invisibleTime="60000"))
+    )
+    pair.lose_master()
+    mallory, bob = pair.slave.peer(), pair.slave.peer()
+    users = {id(mallory.session): "mallory", id(bob.session): "bob"}
+    refused: list[tuple[str, str]] = []
+    holders = Holders(
+        lambda session: users[id(session)],
+        lambda session, kind, remark: refused.append((users[id(session)], kind)),
+        lambda: 1,
+        lambda: 1 << 30,
+    )
+    timed, (kept,) = (
+        pair.slave.broker.state.acknowledgements,
+        [
+            table.shares
+            for table in pair.slave.broker.tables
+            if isinstance(table, Ledger) and table.name == "actingAcknowledgements"
+        ],
+    )
+    timed.holders = kept.holders = holders
+
+    def forged(number: int) -> Popped:
+        receipt = real.receipt
+        return real._replace(receipt=receipt._replace(pop_time_ms=receipt.pop_time_ms + number))
+
+    def acked(peer: Peer, one: Popped) -> Command:
+        return peer.ask(R.ACK_MESSAGE, ack_ext(one))
+
+    count, refusal = until_refused(lambda number: acked(mallory, forged(number + 1)))
+    assert (count, refusal.code, timed.held("mallory")) == (4, BUSY, (4, 0))
+    assert is_named(refusal, BUSY, "maxTableSharePerUser", "actingAcknowledgements"), refusal.remark
+    assert refused == [("mallory", "actingAcknowledgements")]
+    assert acked(mallory, forged(2)).code == 0, "what is known needs no more room"
+    far = forged(1 << 50)
+    assert acked(bob, far).code == ResponseCode.SYSTEM_ERROR, "it would stay for ever"
+    # In one turn: what one user may not do costs another nothing.
+    mallory.give(R.ACK_MESSAGE, ack_ext(forged(9)))
+    bob.give(R.ACK_MESSAGE, ack_ext(other))
+    pair.slave.broker.turn()
+    assert ([each.code for each in mallory.heard()], [each.code for each in bob.heard()]) == ([BUSY], [0])
+    pair.slave.config.max_acknowledgements_per_user = timed.held("bob")[0]
+    refusal = acked(bob, forged(10))
+    assert refusal.code == BUSY
+    assert "maxAcknowledgementsPerUser" in (refusal.remark or "")
+    assert refused[-1] == ("bob", "acknowledgements")
+    assert kept.held("mallory")[0] == 4
+    pair.slave.clock.advance(60_000 + acting_revival.FORGOTTEN_MS + 2_000)
+    pair.slave.config.max_acknowledgements_per_user = 4
+    assert acked(mallory, forged(200_000)).code == 0, "the others are over"
+    assert kept.held("mallory")[0] == timed.held("mallory")[0] == 1

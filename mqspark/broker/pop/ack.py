@@ -192,7 +192,7 @@ class AckProcessor:
         pop_time_ms = max(now_ms, receipt.pop_time_ms + 1)
         new = old._replace(start_offset=header.offset, pop_time_ms=pop_time_ms)
         try:
-            owner = state.acknowledgements.admit(session)
+            owner = self._log.admit_ack(session, queue, old, receipt.invisible_time_ms)
             check_point = CheckPoint(new, header.invisible_time, [0])
             end_offset = self._log.put_check_point(queue, check_point, session)
             state.stats.was_checked(header.topic, header.consumer_group)
@@ -290,13 +290,14 @@ class AckProcessor:
 
     def _record(self, session: Session, key: CheckKey, receipt: Receipt, offsets: Iterable[int]) -> _Record:
         """The record with these offsets. Raises TableFull when the user has too many."""
-        place = key, self._revive_queue(receipt), receipt.invisible_time_ms
+        revive_queue = self._revive_queue(receipt)
+        place = key, revive_queue, receipt.invisible_time_ms
         record = self._records.get(place) or _Record()
         new = [offset for offset in offsets if offset not in record.offsets]
         more = -(-(len(record.offsets) + len(new)) // MAX_MESSAGES) - record.held
         if more > 0:
             shares = self._state.acknowledgements
-            owner = shares.admit(session, entries=more)
+            owner = self._log.admit_ack(session, revive_queue, key, receipt.invisible_time_ms, more)
             if not record.held:
                 record.owner = owner
             shares.hold(record.owner, entries=more)

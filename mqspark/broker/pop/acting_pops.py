@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.pop.ack import AckProcessor
-from mqspark.broker.pop.acting_revival import ActingRevival
+from mqspark.broker.pop.acting_revival import ActingAcks, ActingRevival
 from mqspark.broker.pop.handout import PopProcessor
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.revivelog import CheckKey, ReviveLog
@@ -28,6 +28,7 @@ from mqspark.broker.state.writer import Draft
 from mqspark.errors import NotNow
 from mqspark.message import TIMER_DELIVER_MS, parse_number
 from mqspark.protocol.dispatch import Handler, merged
+from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
 
 __all__ = ["ActingPops", "RevivePlace"]
@@ -79,6 +80,17 @@ class _EscapingLog(ReviveLog):
             setting="maxPopTableBytes",
         )
 
+    def admit_ack(
+        self, session: Session, revive_queue: int, key: CheckKey, invisible_time_ms: int, entries: int = 1
+    ) -> str:
+        """What cannot be kept is refused here: at the end of the turn it would cost others theirs."""
+        owner = super().admit_ack(session, revive_queue, key, invisible_time_ms, entries)
+        if key not in self._places:
+            self._revival.admit(session, revive_queue, key, key.pop_time_ms + invisible_time_ms)
+        elif self._places[key] is None:
+            raise NotNow("its check point is not stored yet")
+        return owner
+
     def put_ack(
         self,
         revive_queue: int,
@@ -89,10 +101,15 @@ class _EscapingLog(ReviveLog):
     ) -> int:
         if key in self._places:
             return super().put_ack(revive_queue, key, invisible_time_ms, offsets, owner)
+        self._revival.acknowledge(revive_queue, key, offsets)
+        self._state.acknowledgements.hold_until(owner, key.pop_time_ms + invisible_time_ms)
+        return 0
+
+    @property
+    def _revival(self) -> ActingRevival:
         if self.revival is None:
             raise NotNow("this broker is a slave: its master stores messages")
-        self.revival.acknowledge(revive_queue, key, offsets, key.pop_time_ms + invisible_time_ms)
-        return 0
+        return self.revival
 
     def _store(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
         self._forget()
@@ -162,7 +179,9 @@ class ActingPops:
         )
         self._acks = AckProcessor(state, self._log, order, self._waiting, self._pops.wake)
         self.handlers: dict[int, Handler] = merged(self._pops.handlers, self._acks.handlers)
-        self.ledgers = self._log.ledger, self._pops.parked.ledger, order.ledger
+        self.kept_acks = ActingAcks(state)
+        """For the revival."""
+        self.ledgers = self._log.ledger, self._pops.parked.ledger, order.ledger, self.kept_acks.ledger
 
     def begin(self, revival: ActingRevival) -> None:
         """``revival``: takes acknowledgements of what the dead master handed out."""
@@ -195,7 +214,8 @@ class ActingPops:
         self._pops.send_away()
         self._log.revival = None
         self._log.clear()
+        self.kept_acks.clear()
 
     def validate(self) -> None:
-        for part in (self._pops.parked, self._offsets, self._log):
+        for part in (self._pops.parked, self._offsets, self._log, self.kept_acks):
             part.validate()

@@ -13,18 +13,20 @@ which takes nothing, and forgets it.)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
-from mqspark.broker.pop.revive import MAX_EARLY_ACKS, READ_MESSAGES, PopRevival, ReviveQueue
+from mqspark.bounded import Ledger
+from mqspark.broker.pop.revive import MAX_EARLY_ACKS, READ_MESSAGES, PopRevival, ReviveQueue, early_bytes
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, ReviveLog
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, Outlet
-from mqspark.errors import NotNow
+from mqspark.errors import InvalidMessage
+from mqspark.protocol.session import Session
 from mqspark.record import Parts
 
-__all__ = ["ActingRevival"]
+__all__ = ["ActingAcks", "ActingRevival"]
 
 FORGOTTEN_MS = 60_000
 """How long an acknowledgement is kept after the time of its check point, which may arrive late."""
@@ -49,6 +51,81 @@ class _ForwardedLog(ReviveLog):
         return self._bridge.send(draft, None)
 
 
+class _KeptAck(NamedTuple):
+    until_ms: int
+    """The wall time from which it may be forgotten."""
+    offsets: set[int]
+    holder: str
+    """For whom it is counted."""
+
+
+class ActingAcks:
+    """Acknowledgements of check points of the dead master that are not due yet. One user has no more than a share."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._kept: dict[CheckKey, _KeptAck] = {}
+        self._forget_ms = 0
+        self.ledger = Ledger(
+            "actingAcknowledgements",
+            lambda: state.config.max_pop_table_bytes,
+            "ActingAcks._kept",
+            setting="maxPopTableBytes",
+        )
+        self.ledger.shares.limit_entries(lambda: MAX_EARLY_ACKS)
+
+    def admit(self, session: Session, key: CheckKey, revive_ms: int) -> None:
+        """Make a place for the acknowledgements of a check point that is due at ``revive_ms``, wall time. Raises
+        TableFull, and InvalidMessage for a time that no check point can have."""
+        if key in self._kept:
+            return
+        now_ms = self._state.clock.now_ms()
+        longest_ms = self._state.store_config.timer_max_delay_sec * 1000
+        if revive_ms - now_ms > longest_ms:
+            raise InvalidMessage(
+                f"messages that are invisible for {revive_ms - now_ms} ms more, the longest is {longest_ms}",
+                field="it",
+            )
+        self._forget(now_ms)
+        size_bytes, shares = early_bytes(key), self.ledger.shares
+        holder = shares.admit(session, size_bytes)
+        if len(self._kept) >= MAX_EARLY_ACKS:
+            raise self.ledger.refuse(len(self._kept), MAX_EARLY_ACKS, "")
+        self.ledger.charge(size_bytes)
+        shares.hold(holder, size_bytes)
+        self._kept[key] = _KeptAck(revive_ms + FORGOTTEN_MS, set(), holder)
+
+    def add(self, key: CheckKey, offsets: Sequence[int]) -> None:
+        """Of an admitted check point. One that has been revived meanwhile is none any longer."""
+        if key in self._kept:
+            known = self._kept[key].offsets
+            known.update(offsets[: MAX_MESSAGES - len(known)])
+
+    def take(self, key: CheckKey) -> set[int]:
+        """The check point has come."""
+        return self._remove(key).offsets if key in self._kept else set()
+
+    def _forget(self, now_ms: int) -> None:
+        """What no check point came for in time, about once a second."""
+        if now_ms >= self._forget_ms:
+            self._forget_ms = now_ms + FORGET_INTERVAL_MS
+            for key in [key for key, kept in self._kept.items() if kept.until_ms <= now_ms]:
+                self._remove(key)
+
+    def _remove(self, key: CheckKey) -> _KeptAck:
+        kept = self._kept.pop(key)
+        self.ledger.free(early_bytes(key))
+        self.ledger.shares.release(kept.holder, early_bytes(key))
+        return kept
+
+    def clear(self) -> None:
+        for key in list(self._kept):
+            self._remove(key)
+
+    def validate(self) -> None:
+        self.ledger.validate(early_bytes(key) for key in self._kept)
+
+
 class ActingRevival(PopRevival):
     """The number of records in memory is bounded by the bridge that holds their positions."""
 
@@ -58,18 +135,17 @@ class ActingRevival(PopRevival):
         outlet: CopyBridge,
         settle: Callable[[int], None],
         timer_is_idle: Callable[[], bool],
+        acks: ActingAcks,
     ) -> None:
         """``outlet``: for copies, and for check points that are put off. ``settle`` is called with the positions that
-        ``keep`` was given."""
+        ``keep`` was given. ``acks``: an empty table."""
         self._copied = Deferred()
         super().__init__(state, _ForwardedLog(state, outlet), self._copied, timer_is_idle, outlet)
         self._settle = settle
         self._late: dict[int, deque[tuple[Parts, int]]] = {}
         self._taken: dict[int, deque[tuple[int, int]]] = {}
         """Queue id → (offset after the end of the queue, position) of what was read from ``_late``."""
-        self._acked: dict[CheckKey, tuple[int, set[int]]] = {}
-        """When it may be forgotten, wall ms, and the acknowledged offsets of a check point that is not due yet."""
-        self._forget_ms = 0
+        self._acks = acks
 
     @property
     def topic(self) -> str:
@@ -83,34 +159,22 @@ class ActingRevival(PopRevival):
             return
         self._late.setdefault(queue_id, deque()).append((record, position))
 
-    def acknowledge(self, queue_id: int, key: CheckKey, offsets: Iterable[int], revive_ms: int) -> None:
-        """A client has processed messages, which would become visible again at ``revive_ms``. Raises NotNow when there
-        are too many such check points."""
+    def admit(self, session: Session, queue_id: int, key: CheckKey, revive_ms: int) -> None:
+        """A client will acknowledge messages that become visible again at ``revive_ms``. Raises as ``ActingAcks``."""
+        if key not in self._queues[queue_id].open:
+            self._acks.admit(session, key, revive_ms)
+
+    def acknowledge(self, queue_id: int, key: CheckKey, offsets: Sequence[int]) -> None:
+        """A client has processed messages of an admitted check point."""
         check_point = self._queues[queue_id].open.get(key)
-        if check_point is not None:
-            for offset in offsets:
-                check_point.ack(offset)
+        if check_point is None:
+            self._acks.add(key, offsets)
             return
-        if key not in self._acked:
-            if len(self._acked) >= MAX_EARLY_ACKS:
-                self._forget()
-            if len(self._acked) >= MAX_EARLY_ACKS:
-                raise NotNow("too many acknowledgements wait for a master")
-            self._acked[key] = revive_ms + FORGOTTEN_MS, set()
-        known = self._acked[key][1]
-        known.update(list(offsets)[: MAX_MESSAGES - len(known)])
+        for offset in offsets:
+            check_point.ack(offset)
 
     def _pop_early(self, queue: ReviveQueue, key: CheckKey) -> Iterable[int]:
-        _, acked = self._acked.pop(key, (0, ()))
-        return {*super()._pop_early(queue, key), *acked}
-
-    def _forget(self) -> None:
-        """Forget acknowledgements whose check points did not arrive in time, about once a second."""
-        now_ms = self._state.clock.now_ms()
-        if now_ms >= self._forget_ms:
-            self._forget_ms = now_ms + FORGET_INTERVAL_MS
-            for key in [key for key, (until_ms, _) in self._acked.items() if until_ms <= now_ms]:
-                del self._acked[key]
+        return {*super()._pop_early(queue, key), *self._acks.take(key)}
 
     def tick(self) -> int:
         self._copied.release(self._outlet.durable)

@@ -224,6 +224,13 @@ class ReviveLog:
         shares.hold_until(user, revive_ms)
         return end
 
+    def admit_ack(
+        self, session: Session, revive_queue: int, key: CheckKey, invisible_time_ms: int, entries: int = 1
+    ) -> str:
+        """The user who will hold so many acknowledgements of a check point. Raises TableFull, and what ``put_ack``
+        raises, when they could not be kept."""
+        return self._state.acknowledgements.admit(session, entries=entries)
+
     def put_ack(
         self,
         revive_queue: int,

@@ -327,7 +327,9 @@ class ActingMaster:
             self._failed(error)
             return
         self._delays.begin(self._delayed)
-        self._revival = ActingRevival(self._state, self._copies, self._timed.settle, self._is_timer_idle)
+        self._revival = ActingRevival(
+            self._state, self._copies, self._timed.settle, self._is_timer_idle, self._pops.kept_acks
+        )
         self._revival.load()
         self._timed.keepers = {self._revival.topic: self._revival.keep}
         self._pops.begin(self._revival)
