@@ -146,6 +146,8 @@ class RouteTable:
         """Session id → keys of the brokers that may have registered last over it."""
         self._removed_brokers: deque[tuple[str, set[str]]] = deque()
         """Removed brokers, with the topics whose routes still contain them."""
+        self._without_master: dict[str, None] = {}
+        """Brokers of an acting master with many topics, which are not all for reading alone yet."""
         self._notices: dict[tuple[str, str], NotifyMinBrokerIdChangeRequestHeader] = {}
         """(broker name, address) → what that broker has to be told; a newer notice replaces an older one."""
         self.route_count = 0
@@ -410,12 +412,15 @@ class RouteTable:
             if brokers.acting_master and min(gone, default=INT64_MAX) < min(brokers.addresses):
                 self._notify(brokers, offline=broker.address)
             if brokers.acting_master and MASTER_ID not in brokers.addresses:
-                finished(self._change_perm(broker.name, lambda perm: perm & ~PERM_WRITE))
+                if len(brokers.topics) < _TOPICS_A_SLICE:
+                    finished(self._narrow(broker.name))
+                else:
+                    self._without_master[broker.name] = None
             return
         del self._brokers[broker.name]
         self._removed_brokers.append((broker.name, brokers.topics))
         if len(self._removed_brokers) == 1 and len(brokers.topics) < _TOPICS_A_SLICE:
-            finished(self.sweep())
+            finished(self._remove())
         names = self._clusters.get(brokers.cluster)
         if names is not None:
             names.discard(broker.name)
@@ -493,13 +498,17 @@ class RouteTable:
     def add_write_perm(self, broker_name: str) -> Work[int]:
         return self._change_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
-    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> Work[int]:
-        """Change the permission of all topics of a broker. Returns their number."""
+    def _change_perm(
+        self, broker_name: str, change: Callable[[int], int], unless: Callable[[], bool] = lambda: False
+    ) -> Work[int]:
+        """Change the permission of all topics of a broker. Returns their number. ``unless``: ends it."""
         count = 0
         brokers = self._brokers.get(broker_name)
         for number, topic in enumerate(list(brokers.topics) if brokers is not None else ()):
             if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
                 yield
+            if unless():
+                break
             queues = self._topics.get(topic, {})
             old = queues.get(broker_name)
             if old is not None:
@@ -516,11 +525,27 @@ class RouteTable:
 
     @property
     def sweep_waits(self) -> bool:
-        """Whether ``sweep`` has to be called, because a broker with many topics was removed."""
-        return bool(self._removed_brokers)
+        """Whether ``sweep`` has to be called, because a broker with many topics was removed, or lost its master."""
+        return bool(self._removed_brokers or self._without_master)
 
     def sweep(self) -> Work[None]:
-        """Remove unregistered brokers from the routes of their topics."""
+        """Remove unregistered brokers from the routes of their topics; close those of brokers without a master."""
+        while self._without_master:
+            name = next(iter(self._without_master))
+            del self._without_master[name]
+            yield from self._narrow(name)
+        yield from self._remove()
+
+    def _narrow(self, broker_name: str) -> Work[None]:
+        """Topics of a broker without a master are for reading alone, unless the master comes back meanwhile."""
+
+        def is_back() -> bool:
+            brokers = self._brokers.get(broker_name)
+            return brokers is None or MASTER_ID in brokers.addresses
+
+        yield from self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE, unless=is_back)
+
+    def _remove(self) -> Work[None]:
         done = 0
         while self._removed_brokers:
             name, topics = self._removed_brokers[0]

@@ -207,6 +207,7 @@ SERVERS = {
     "Notifier._sending": "MAX_SENDING",
     "RouteTable._brokers": "maxBrokers",
     "RouteTable._clusters": "maxBrokers",
+    "RouteTable._without_master": "maxBrokers",
     "RouteTable._removed_brokers": "maxRoutes, which counts what is in it",
     "RouteTable._live": "maxBrokers",
     "RouteTable._keys_by_session": "maxBrokers",

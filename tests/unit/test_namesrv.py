@@ -12,6 +12,7 @@ from mqspark.errors import StoreCorrupt
 from mqspark.message import crc32
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
+from mqspark.namesrv.routes import BrokerIdentity, RouteTable
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
@@ -23,8 +24,9 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.registration import encode_register_body
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import finished
 from mqspark_server.settings.settingsfile import SettingsFile
-from tests.unit.broker_kit import Peer, namesrv_peer
+from tests.unit.broker_kit import ManualClock, Peer, namesrv_peer
 
 
 def another(peer: Peer) -> Peer:
@@ -640,3 +642,35 @@ def test_the_key_value_table_is_printed_after_a_minute_and_every_ten(
     lines = printed()
     assert len(lines) == 101
     assert lines[-1] == "key-value table: and 101 more entries"
+
+
+@pytest.mark.parametrize("returns", [False, True], ids=["stays away", "comes back"])
+def test_a_master_of_many_topics_goes_away_in_slices(returns: bool) -> None:
+    """All topics in one go held the name server, as often as somebody registered a master and left."""
+    routes = RouteTable(NamesrvConfig(), ManualClock())
+    topics = {f"T{number}": TopicConfig(topic_name=f"T{number}", perm=6) for number in range(5_000)}
+    master, slave = BrokerIdentity("C", "b", 0, "10.0.0.1:1"), BrokerIdentity("C", "b", 1, "10.0.0.2:1")
+
+    def register(broker: BrokerIdentity) -> None:
+        given = routes.register(
+            broker, topics, DataVersion(), ha_address="", session=None, acting_master=True
+        )
+        finished(given)
+
+    def writable() -> int:
+        found = [routes.route(topic) for topic in topics]
+        return sum(route is not None and bool(route.queue_datas[0].perm & 2) for route in found)
+
+    register(master)
+    register(slave)
+    routes.unregister(master)
+    assert routes.sweep_waits
+    assert writable() == 5_000
+    sweep = routes.sweep()
+    next(sweep)
+    assert writable() == 5_000 - 999
+    if returns:
+        register(master)
+    finished(sweep)
+    assert not routes.sweep_waits
+    assert writable() == (5_000 if returns else 0)
