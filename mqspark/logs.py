@@ -1,5 +1,8 @@
 """Rate limits and escapes log lines that a peer or a damaged disk can cause.
 
+In a server all lines go through ``OneLine`` or ``JsonLines``. In an application nothing is known of the formatter, so
+the loggers of clients are ``escaping``.
+
 ``sparing`` adds a filter to a module's logger. It allows a fixed number of lines per kind and minute. The
 kind of a line is its level and its template, so templates must be constants. The next line of a kind gives
 the number of suppressed ones. Text in arguments and exceptions is cut to a length and its control characters
@@ -13,8 +16,19 @@ import logging
 import re
 import traceback
 from datetime import UTC, datetime
+from typing import Any
 
-__all__ = ["JsonLines", "OneLine", "Sparing", "forget", "printable", "sparing", "without_secrets"]
+__all__ = [
+    "JsonLines",
+    "OneLine",
+    "Sparing",
+    "TextEscaping",
+    "escaping",
+    "forget",
+    "printable",
+    "sparing",
+    "without_secrets",
+]
 
 PERIOD_S = 60.0
 MAX_KINDS = 1_000
@@ -23,10 +37,10 @@ MAX_FRAMES = 20
 MAX_CAUSES = 3
 MAX_LINE = 2_000
 
-_USER_OF_URL = re.compile(r"(?<=://)[^/\s@]+@")
-_SECRET_VALUE = re.compile(
-    r"([\w.-]*(?:secret|passw|token|signature|credential|accesskey|access_key|sig)[\w.-]*=)[^&\s;,'\"]+", re.I
-)
+_USER_OF_URL = re.compile(r"(?<=://)[^/\s@]++@")
+# Begins at words only and takes back nothing, so that the cost is linear: servers choose what is in such a text.
+_VALUE = re.compile(r"(?<![\w.-])([\w.-]++=)(?:'[^']*+'|\"[^\"]*+\"|['\"]?+[^&\s;,'\"]++)")
+_SECRET = re.compile(r"secret|passw|token|signature|credential|accesskey|access_key|sig", re.I)
 _filters: list[Sparing] = []
 
 
@@ -42,7 +56,11 @@ def printable(text: str, limit: int = MAX_TEXT) -> str:
 def without_secrets(text: str) -> str:
     """``text`` with the users of its URLs, and the values of what is named like a secret, replaced: for errors of
     libraries, which say where they could not get to."""
-    return _SECRET_VALUE.sub(r"\1***", _USER_OF_URL.sub("***@", text))
+    return _VALUE.sub(_without_secret, _USER_OF_URL.sub("***@", text))
+
+
+def _without_secret(match: re.Match[str]) -> str:
+    return f"{match[1]}***" if _SECRET.search(match[1]) else match[0]
 
 
 class Sparing(logging.Filter):
@@ -99,12 +117,23 @@ def _traceback(error: BaseException) -> str:
     return "\nbecause of\n".join(parts)
 
 
+class TextEscaping(logging.Filter):
+    """Lets everything through, with the text in arguments and exceptions bounded and on one line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        _clean(record)
+        return True
+
+
 class OneLine(logging.Formatter):
     """Formats a record as one line, escaped or not. A traceback follows on lines of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = printable(record.message, MAX_LINE)
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return _traceback(ei[1]) if isinstance(ei[1], BaseException) else super().formatException(ei)
 
 
 class JsonLines(logging.Formatter):
@@ -135,6 +164,14 @@ def sparing(name: str, *, lines: int = 1) -> logging.Logger:
         quiet = Sparing(lines)
         logger.addFilter(quiet)
         _filters.append(quiet)
+    return logger
+
+
+def escaping(name: str) -> logging.Logger:
+    """The logger ``name``, whose lines no peer can break or fill: for code that runs in applications."""
+    logger = logging.getLogger(name)
+    if not any(isinstance(each, TextEscaping) for each in logger.filters):
+        logger.addFilter(TextEscaping())
     return logger
 
 

@@ -12,7 +12,6 @@ import argparse
 import importlib
 import importlib.metadata
 import importlib.util
-import logging
 import os
 import pkgutil
 import re
@@ -24,9 +23,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mqspark.logs import escaping
+
 __all__ = ["CheckResult", "checks", "examine", "main", "python_mismatch", "report", "warn_of_mismatch"]
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 _OLDEST, _NEWEST = (4, 1), (4, 3)
 _JAVA = 17

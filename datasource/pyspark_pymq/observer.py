@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import queue
 import threading
 import time
@@ -20,6 +19,7 @@ from mqspark import AdminClient, Message, Producer
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.tls import Tls
 from mqspark.errors import MQError, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import check_topic
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _FIGURES = (
     "timestamp",
 )
 
-log = logging.getLogger("pyspark_pymq.observer")
+log = escaping("pyspark_pymq.observer")
 
 
 class ProgressPublisher:

@@ -9,7 +9,6 @@ process.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import operator
 import time
@@ -33,6 +32,7 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
+from mqspark.logs import escaping
 from mqspark.message import (
     DEFAULT_TOPIC,
     PERM_READ,
@@ -87,7 +87,7 @@ __all__ = [
     "pull_header",
 ]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 FIRST_CONTACT_MS = 3500
 """The time a planner waits for name servers that have never answered. A wrong address is more common than a short

@@ -13,6 +13,7 @@ import pytest
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.producer import transaction
 from mqspark.client.producer.faults import FaultTable
+from mqspark.client.remoting import remoting
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.identity import ClientOptions
@@ -140,3 +141,45 @@ def test_what_is_remembered_of_brokers_has_a_bound() -> None:
     assert "x" * 30_000 not in statistics._topics
     assert max(map(len, (heartbeats._versions, heartbeats._supporting, heartbeats._known))) <= 10_000
     assert heartbeats.version("10.0.0.1:24999") is not None
+
+
+class Deaf(asyncio.Transport):
+    """To a server that reads nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.protocol: asyncio.Protocol | None = None
+        self.size = self.high = 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high or 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.size += len(data)
+        if self.size > self.high and self.protocol is not None:
+            self.protocol.pause_writing()
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_requests_of_a_server_that_reads_no_answer_cost_nothing_more() -> None:
+    """They would fill the client's memory with answers, each with a remark as long as the server likes."""
+
+    def refuse(channel: remoting.Channel, asked: Command) -> None:
+        channel.respond(asked, ResponseCode.SYSTEM_ERROR, remark=f"no group {asked.ext['consumerGroup']}")
+
+    transport = Deaf()
+    channel = remoting.Channel("b:1", asyncio.get_running_loop(), refuse, lambda lost: None)
+    transport.protocol = channel
+    channel.connection_made(transport)
+    frames = encode_request(999, 1, {"consumerGroup": "g" * 10_000}) * 100
+    for _ in range(100):
+        channel.data_received(frames)
+        await asyncio.sleep(0)
+    assert transport.high < transport.size < transport.high + MIB
+    channel.resume_writing()
+    before = transport.size
+    channel.data_received(frames)
+    await asyncio.sleep(0)
+    assert transport.size > before, "who reads again is answered again"

@@ -8,10 +8,12 @@ import io
 import logging
 import struct
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
-from mqspark.logs import PERIOD_S, OneLine, Sparing, printable, sparing, without_secrets
+from mqspark.errors import BrokerError
+from mqspark.logs import PERIOD_S, OneLine, Sparing, escaping, printable, sparing, without_secrets
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.session import Session
 from mqspark_server import dev_cluster
@@ -172,3 +174,54 @@ def test_a_consumer_is_not_told_where_the_archive_is() -> None:
     assert "bucket" not in told
     assert "secret" not in told
     assert told_to_clients("connection refused", url) == "the archive cannot be read: connection refused"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password='x y' failed", "password=*** failed"),
+        ('secret="a;b", region=eu', "secret=***, region=eu"),
+        ("token='unterminated", "token=***"),
+        ("key='kept'", "key='kept'"),
+    ],
+)
+def test_secrets_in_quotes_are_secrets(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+
+
+def test_a_traceback_has_no_line_of_a_strangers_choice() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(OneLine("%(message)s"))
+    logger = logging.Logger("plain")
+    logger.addHandler(handler)
+    try:
+        raise ValueError("x\n2026-01-01 INFO root logged in\x1b[2J")
+    except ValueError:
+        logger.exception("a request failed")
+    lines = stream.getvalue().splitlines()
+    assert lines[-1] == "ValueError: x\\n2026-01-01 INFO root logged in\\x1b[2J"
+
+
+CLIENTS = sorted(
+    path for folder in ("mqspark/client", "datasource/pyspark_pymq") for path in Path(folder).rglob("*.py")
+)
+
+
+def test_loggers_of_clients_escape() -> None:
+    """They write into the log of an application, whatever formats it."""
+    assert len(CLIENTS) > 80
+    assert not [path for path in CLIENTS if "logging.getLogger" in path.read_text()]
+
+
+def test_a_brokers_remark_is_no_line_of_the_applications_log(caplog: pytest.LogCaptureFixture) -> None:
+    logger = escaping("mqspark.client.escaped")
+    assert escaping("mqspark.client.escaped") is logger
+    assert len(logger.filters) == 1
+    error = BrokerError(1, "x\nERROR all is lost\x1b[2J" + "y" * 100_000, address="b:1")
+    for _ in range(3):
+        logger.warning("cannot pull %s: %s", ["q1", "q2"], error)
+    assert len(caplog.messages) == 3, "it is not sparing: an application decides about that"
+    assert {len(message.splitlines()) for message in caplog.messages} == {1}
+    assert "\\nERROR all is lost\\x1b[2J" in caplog.messages[0]
+    assert len(caplog.messages[0]) < 1_000

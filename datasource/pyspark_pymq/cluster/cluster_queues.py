@@ -5,7 +5,6 @@ Runs on the driver. Keeps one client and the routes; nothing of it is pickled. M
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient, pull_header
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic, retry_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -26,7 +26,7 @@ from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Pos
 
 __all__ = ["BrokerPlace", "ClusterQueues", "DataLoss"]
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 ROUTE_LIFE_S = 1.0
 """How long a route is cached; new queues are seen at most this much later."""

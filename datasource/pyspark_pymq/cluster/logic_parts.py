@@ -10,7 +10,6 @@ Runs on the driver. Facts: docs/rocketmq/statictopics.md.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -18,6 +17,7 @@ from typing import NamedTuple, TypeVar
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BadRoute, BrokerError, MQError, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.topic_bodies import LogicQueueMappingItem, TopicQueueMappingDetail
 from mqspark.protocol.codes import ResponseCode
@@ -25,7 +25,7 @@ from pyspark_pymq.cluster.stream_offsets import LogicPlace, Offsets, QueueRange
 
 __all__ = ["LogicQueues", "Part", "check_kind", "parts_of"]
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 _MAX_MOVES = 4
 """Limit of the brokers that are asked in turn who leads a queue, while the name server's answer is old."""

@@ -104,8 +104,11 @@ def _file(url: str, add: dict[str, Any]) -> DeltaFile:
     if add.get("deletionVector"):
         raise MQError(f"archive: {url} has deletion vectors; read it with format('delta')")
     stats = json.loads(add["stats"]) if add.get("stats") else {}
+    path = urllib.parse.unquote(add["path"])
+    if {"", ".", ".."} & set(path.split("/")):  # of another table, or of this host
+        raise MQError(f"archive: {url} names the file {path[:200]!r}, which is not in it")
     return DeltaFile(
-        join(url, urllib.parse.unquote(add["path"])),
+        join(url, path),
         int(add["size"]),
         dict(add["partitionValues"]),
         stats.get("minValues", {}),

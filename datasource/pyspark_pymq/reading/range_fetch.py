@@ -12,7 +12,6 @@ pulled again; an overlap is dropped by offset. Must not import pyspark.
 from __future__ import annotations
 
 import hmac
-import logging
 import os
 import time
 from collections import deque
@@ -28,6 +27,7 @@ from mqspark.client.blocking import BUSY, BlockingClient, pull_header
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, RequestTimeout, StoreError
+from mqspark.logs import escaping
 from mqspark.message import LMQ_PREFIX, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -42,7 +42,7 @@ from pyspark_pymq.records.records import QUEUE_OFFSET, Records, record_positions
 
 __all__ = ["ALLOWED_VARIABLE", "read_task"]
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 ALLOWED_VARIABLE = "MQSPARK_LOCAL_STORES"
 """Environment variable of workers: the only directories in which stores are read locally, separated as in PATH."""
@@ -71,6 +71,8 @@ _REPORT_S = 10.0
 """The time between two log lines about a broker that is away."""
 _EMPTY_RETRIES = 50
 _MAX_STORES = 16
+_MAX_CONNECTIONS = 64
+"""Of a worker: name servers choose how many brokers there are."""
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
@@ -342,6 +344,8 @@ def _connection(address: str, credentials: Credentials | None) -> BlockingConnec
         except ConnectionLost:
             connection = None
     if connection is None:
+        while len(open_connections) >= _MAX_CONNECTIONS:
+            open_connections.pop(next(iter(open_connections))).close()
         connection = open_connections[key] = BlockingConnection(address, credentials=credentials)
     return connection
 
@@ -460,7 +464,7 @@ class _Puller:
             if reach <= self.position:
                 continue
             following = self._following(answer, first)
-            if answer.code == ResponseCode.SUCCESS:
+            if answer.code == ResponseCode.SUCCESS and following > first:
                 self._learn(following - first, reach - first, len(answer.body))
                 self._empty = 0
             self.position = max(self.position, min(following, self._end))
@@ -544,7 +548,7 @@ class _Puller:
             return int(following) if following > first else self._end
         if following <= first:
             # The broker reports no message although it told the driver of this offset: it is being deleted or is
-            # not dispatched yet.
+            # not dispatched yet. Or it gives the same ones again and again.
             self._empty += 1
             if self._empty > _EMPTY_RETRIES:
                 raise MQError(

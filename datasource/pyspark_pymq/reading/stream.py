@@ -10,7 +10,6 @@ A batch is finished when ``latestOffset`` gets its end as ``start``; that offset
 
 from __future__ import annotations
 
-import logging
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import ConfigError, ConnectionLost, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.cluster.cluster_queues import ClusterQueues
@@ -45,7 +45,7 @@ except ImportError:  # Spark 4.1: no admission control, one batch takes everythi
 else:
     ADMISSION_CONTROL = True
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 __all__ = ["CheckpointedReader", "RefusedReader", "stream_reader"]
 

@@ -7,7 +7,6 @@ sendMessageBackAsNormalMessage). The message carries the reasons, and every Rock
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 from mqspark.client.blocking import BlockingClient
 from mqspark.compression import ZLIB, compress
 from mqspark.errors import MQError, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import (
     COMPRESSED,
     COMPRESSION_SHIFT,
@@ -53,7 +53,7 @@ from pyspark_pymq.work.verdicts import (
 )
 from pyspark_pymq.writing.pipeline import WORK_RETRIES, Pipeline, Send
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 __all__ = ["Failed", "RetryQueues", "SendBack", "SendBackTimes", "properties_of"]
 

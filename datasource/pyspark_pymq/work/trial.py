@@ -11,12 +11,12 @@ The attempts are recorded in the journal, because the driver may die as well.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqspark.errors import ConfigError
+from mqspark.logs import escaping
 from pyspark_pymq.files.locations import join
 from pyspark_pymq.work.child import DIED
 from pyspark_pymq.work.journal import WHOLE, Journal, Trial
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write_outcome"]
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 _DEATHS = re.compile(
     r"Python worker exited unexpectedly|Python worker process terminated|ExecutorLostFailure|ExecutorDeadException|"

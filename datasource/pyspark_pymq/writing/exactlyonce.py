@@ -38,7 +38,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import logging
 import secrets
 import time
 import zlib
@@ -55,6 +54,7 @@ from mqspark.errors import (
     MQError,
     NoRoute,
 )
+from mqspark.logs import escaping
 from mqspark.message import (
     DEFAULT_TOPIC,
     KEYS,
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "abort", "commit", "end_all", "prepare"]
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 DECISIONS = SINK_DECISIONS_TOPIC
 _PART_HALVES = 50_000

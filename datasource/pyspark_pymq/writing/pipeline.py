@@ -9,7 +9,6 @@ Must not know rows.
 
 from __future__ import annotations
 
-import logging
 import select
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.blockingconnection import SILENT_S, BlockingConnection
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
+from mqspark.logs import escaping
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -38,7 +38,7 @@ __all__ = [
     "send_header",
 ]
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 _UNSTORED_BYTES = 8 << 20
 """The rows that are sent or wait before the task reads more of them from Spark; also the limit in flight."""

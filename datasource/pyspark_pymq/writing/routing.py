@@ -5,7 +5,6 @@ Must not know how rows are sent.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,13 +15,14 @@ import pyarrow.compute as pc
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ConfigError, InvalidMessage, MQError, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import MessageQueue, check_topic
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.records.encode import Rows, key_hashes
 
 __all__ = ["DEFAULT_QUEUES", "Router", "integers"]
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 DEFAULT_QUEUES = 4
 _LEAST_ROWS_A_TURN = 1024

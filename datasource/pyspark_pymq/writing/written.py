@@ -8,15 +8,15 @@ does. Spark makes that directory, private to its user, for each application, and
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from pathlib import Path
 
+from mqspark.logs import escaping
 from pyspark_pymq.options import WriteOptions
 
 __all__ = ["has_written", "note_written"]
 
-log = logging.getLogger("pyspark_pymq")
+log = escaping("pyspark_pymq")
 
 _DIRECTORIES = "SPARK_LOCAL_DIRS"
 """Set by Spark in its Python processes, separated by commas."""

@@ -26,6 +26,7 @@ from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, MQError, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import RETRY_PREFIX, MessageQueue, check_group
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import (
@@ -42,7 +43,7 @@ from mqspark.protocol.headers.client_headers import GetConsumerListByGroupReques
 
 __all__ = ["ConsumeFromWhere", "GroupConsumer", "MessageModel", "QueueOwner"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 _RETRY_ROUNDS = 60
 """The number of quick rounds that wait for a retry topic that does not exist yet."""

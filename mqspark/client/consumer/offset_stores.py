@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.topic_routes import MASTER_ID, BrokerReplica, replica_of
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, MQError, NoRoute, ProtocolError
+from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 from mqspark.names import path_below
 from mqspark.protocol import fastjson
@@ -30,7 +30,7 @@ from mqspark.protocol.headers.client_headers import (
 
 __all__ = ["BrokerOffsets", "LocalOffsets", "Offsets"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 _TIMEOUT_MS = 5_000
 

@@ -4,7 +4,6 @@ PullAPIWrapper, MQAdminImpl."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import NamedTuple
 
 from mqspark.client.consumer.consumer_settings import GroupSettings
@@ -21,6 +20,7 @@ from mqspark.client.remoting.topic_routes import (
 )
 from mqspark.errors import BrokerError, ConnectionLost, MQError, NoRoute, RequestTimeout
 from mqspark.filter.sql import SQL92
+from mqspark.logs import escaping
 from mqspark.message import INNER_BATCH, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
@@ -41,7 +41,7 @@ from mqspark.record import decode_pull
 
 __all__ = ["Pulled", "QueueCalls"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 
 _MAX_PULL_BYTES = 256 * 1024

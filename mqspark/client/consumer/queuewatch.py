@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.errors import MQError, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import MessageQueue, check_topic
 
 __all__ = ["QueueWatch", "QueuesListener"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 QueuesListener = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
 """Called with a topic and all its readable queues; a function or a coroutine function."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import inspect
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 from mqspark.client.delivery.delivery import Listener, Outcome, failure_of
 from mqspark.client.delivery.results import SendResult, TransactionState
+from mqspark.logs import escaping
 from mqspark.message import Message, MessageExt
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "saw_consumed",
 ]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 
 @dataclass(slots=True)

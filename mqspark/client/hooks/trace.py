@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
 import time
 from collections import deque
@@ -27,6 +26,7 @@ from mqspark.client.hooks.hooks import (
     SendContext,
 )
 from mqspark.errors import MQError
+from mqspark.logs import escaping
 from mqspark.message import (
     DELAY,
     MSG_REGION,
@@ -49,7 +49,7 @@ __all__ = [
     "trace_group",
 ]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 BUFFERED_RECORDS = 2_048
 BATCH_RECORDS = 10

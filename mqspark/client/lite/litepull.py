@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
+from mqspark.logs import escaping
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import GetConsumerStatusBody
 from mqspark.protocol.bodies.body import encode_body, queue_key
@@ -30,7 +30,7 @@ from mqspark.protocol.headers.client_headers import GetConsumerStatusRequestHead
 
 __all__ = ["LitePullConsumer"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 
 class LitePullConsumer(Subscriber):

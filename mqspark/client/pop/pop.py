@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import logging
 import time
 import uuid
 from collections import Counter
@@ -36,6 +35,7 @@ from mqspark.client.pop.popped import Popped, popped_of
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.errors import ConfigError, MQError, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import PopProcessQueueInfo
 from mqspark.protocol.bodies.body import encode_body, queue_key
@@ -48,7 +48,7 @@ from mqspark.protocol.headers.client_headers import (
 
 __all__ = ["PopConsumer"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 RETRY_DELAYS_MS = tuple(
     1000 * seconds

@@ -7,12 +7,12 @@ A failure here is not fatal: a message that is not acknowledged is delivered aga
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import BrokerError, ConnectionLost, MQError
+from mqspark.logs import escaping
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import BatchAck, BatchAckMessageRequestBody
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -21,7 +21,7 @@ from mqspark.protocol.receipts import Receipt, normal_topic
 
 __all__ = ["PopAcks"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 TIMEOUT_MS = 3_000
 MAX_ENTRIES = 128

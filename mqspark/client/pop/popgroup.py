@@ -3,11 +3,11 @@ RebalanceImpl.getRebalanceResultFromBroker, QueryAssignmentProcessor."""
 
 from __future__ import annotations
 
-import logging
 import random
 
 from mqspark.client.consumer.consumer import GroupConsumer
 from mqspark.errors import NoRoute
+from mqspark.logs import escaping
 from mqspark.message import RETRY_PREFIX, MessageQueue
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import QueryAssignmentRequestBody, QueryAssignmentResponseBody
@@ -15,7 +15,7 @@ from mqspark.protocol.codes import RequestCode
 
 __all__ = ["POP", "PULL", "AssignedGroup", "not_popped"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 POP, PULL = "POP", "PULL"
 

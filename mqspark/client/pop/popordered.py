@@ -8,17 +8,17 @@ Facts: RocketMQ's ConsumerOrderInfoManager, PopMessageProcessor.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from mqspark.client.pop.popped import Popped
 from mqspark.client.remoting.pauses import Timer, Timers
+from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 
 __all__ = ["PoppedInOrder", "PoppedQueue"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 RENEWALS = 3
 """In one invisible time."""

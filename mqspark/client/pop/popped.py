@@ -3,12 +3,12 @@ RocketMQ's MQClientAPIImpl.processPopResponse, ExtraInfoUtil."""
 
 from __future__ import annotations
 
-import logging
 from typing import NamedTuple
 
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import ProtocolError
+from mqspark.logs import escaping
 from mqspark.message import FIRST_POP_TIME, POP_CK, MessageExt, MessageQueue
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import PopMessageResponseHeader
@@ -26,7 +26,7 @@ from mqspark.record import decode_pull
 
 __all__ = ["Popped", "popped_of"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 
 class Popped(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Sequence
 from typing import Any, Unpack
 
@@ -38,6 +37,7 @@ from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.remoting import Channel
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError, MQError, NoRoute, RequestTimeout
+from mqspark.logs import escaping
 from mqspark.message import (
     INSTANCE_ID,
     TRANSACTION_PREPARED_TYPE,
@@ -55,7 +55,7 @@ from mqspark.protocol.headers.client_headers import RecallMessageRequestHeader, 
 
 __all__ = ["Producer", "QueueSelector", "SendResult", "SendStatus", "tracer_of"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 _encode_json = msgspec.json.encode
 

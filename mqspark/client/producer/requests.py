@@ -8,13 +8,13 @@ correlation id links the two. Must not know how messages are sent.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 
 from mqspark import compression
 from mqspark.client.remoting.remoting import Channel
 from mqspark.errors import ConnectionLost, InvalidMessage, MQError
+from mqspark.logs import escaping
 from mqspark.message import (
     ARRIVE_TIME,
     CLUSTER,
@@ -39,7 +39,7 @@ from mqspark.protocol.headers.client_headers import ReplyMessageRequestHeader
 
 __all__ = ["Requests", "is_reply", "reply_message"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 

@@ -9,7 +9,6 @@ DefaultMQProducerImpl.sendDefaultImpl.
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +35,7 @@ from mqspark.errors import (
     NoRoute,
     RequestTimeout,
 )
+from mqspark.logs import escaping
 from mqspark.message import COMPRESSED, COMPRESSION_SHIFT, MessageQueue, QueueOffset
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -44,7 +44,7 @@ from mqspark.protocol.signature import Signer
 
 __all__ = ["Sender", "Sending"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 _SEND_OK = SendStatus.SEND_OK
 

@@ -17,7 +17,6 @@ import concurrent.futures
 import contextvars
 import functools
 import inspect
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Unpack
@@ -35,6 +34,7 @@ from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.remoting.remoting import Channel
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute
+from mqspark.logs import escaping
 from mqspark.message import (
     DEFAULT_TOPIC,
     DELAY,
@@ -57,7 +57,7 @@ from mqspark.record import decode_record
 
 __all__ = ["Check", "Execute", "Prepared", "TransactionProducer", "TransactionResult", "TransactionState"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 MAX_WAITING_CHECKS = 2_000
 """Further checks are dropped; the broker repeats them (TransactionMQProducer.checkRequestHoldMax)."""

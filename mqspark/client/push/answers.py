@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from typing import Protocol
 
 from mqspark.client.consumer.running_info import stacks
 from mqspark.client.delivery.delivery import ConsumeStatus, Outcome, failure_of
+from mqspark.logs import escaping
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import (
     ConsumeMessageDirectlyResult,
@@ -29,7 +29,7 @@ from mqspark.record import decode_record
 
 __all__ = ["Asked", "answer"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 
 class Asked(Protocol):

@@ -10,7 +10,6 @@ Facts: docs/rocketmq/client.md#concurrent-consumption (ConsumeMessageConcurrentl
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -20,11 +19,12 @@ from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.remoting.pauses import Timers
 from mqspark.errors import MQError
+from mqspark.logs import escaping
 from mqspark.message import MessageExt
 
 __all__ = ["Concurrent", "SendBack", "chunks"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 SendBack = Callable[[MessageExt, int], Awaitable[None]]
 """Sends a message back to its broker with a delay level. Raises MQError if it is not accepted."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
 
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import ClientError, MQError
+from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.body import Queue, decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import (
@@ -19,7 +19,7 @@ from mqspark.protocol.codes import RequestCode
 
 __all__ = ["BrokerLocks"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 _TIMEOUT_MS = 1_000
 

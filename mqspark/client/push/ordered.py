@@ -9,7 +9,6 @@ Facts: docs/rocketmq/client.md#ordered-consumption (ConsumeMessageOrderlyService
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -30,11 +29,12 @@ from mqspark.client.push.concurrent import SendBack
 from mqspark.client.remoting.pauses import Timer, Timers
 from mqspark.clock import SystemClock
 from mqspark.errors import MQError
+from mqspark.logs import escaping
 from mqspark.message import MessageExt, MessageQueue
 
 __all__ = ["Locks", "Ordered", "OrderedQueue"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 LOCK_LIFETIME_MS = 30_000
 """A queue counts as locked for this long after a renewal; the broker keeps a lock for 60 s (RebalanceImpl)."""

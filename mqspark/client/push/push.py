@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -27,6 +26,7 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
+from mqspark.logs import escaping
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo, ProcessQueueInfo
 from mqspark.protocol.codes import ResponseCode
@@ -34,7 +34,7 @@ from mqspark.protocol.command import Command
 
 __all__ = ["PushConsumer"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 _NO_PROGRESS_PAUSE_S = 0.02
 """The minimum pause between pulls that a broker answers at once without messages."""

@@ -3,12 +3,12 @@ RocketMQ's FilterAPI and MQClientInstance.checkClientInBroker."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
 from mqspark.filter.sql import SQL92
+from mqspark.logs import escaping
 from mqspark.message import check_topic
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import (
@@ -20,7 +20,7 @@ from mqspark.protocol.codes import RequestCode
 
 __all__ = ["check_filters", "require_sql", "subscription_of"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 _SQL92_VERSION = 232
 """Ordinal of V4_1_0_SNAPSHOT; an older broker reads a SQL92 filter as a tag (MQVersion)."""

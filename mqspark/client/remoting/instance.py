@@ -7,7 +7,6 @@ know how messages are sent, pulled or consumed.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 import zlib
@@ -36,6 +35,7 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
+from mqspark.logs import escaping
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import ConsumerData
@@ -49,7 +49,7 @@ from mqspark.protocol.zones import zone_fields
 
 __all__ = ["ClientInstance", "InstanceMember"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 MAX_ANSWERING_BYTES = 64 << 20
 """Limit of concurrently handled requests by brokers; beyond it the client answers that it is busy."""

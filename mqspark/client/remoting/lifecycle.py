@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from mqspark.logs import escaping
+
 __all__ = ["Lifecycle", "Tasks"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 RESTART_PAUSE_S = 1.0
 

@@ -7,7 +7,6 @@ know what a request means: callers choose codes and headers, and ``mqspark.proto
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,6 +14,7 @@ from typing import cast
 
 from mqspark.client.remoting.tls import refusal_of
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
+from mqspark.logs import escaping
 from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
@@ -23,7 +23,7 @@ from mqspark.protocol.signature import Signer
 
 __all__ = ["Channel", "Outcome", "Remoting", "split_address"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 Outcome = Command | ClientError
 """The outcome of a request: the response, or the error instead of it."""
@@ -31,6 +31,8 @@ Outcome = Command | ClientError
 _WRITE_HIGH_BYTES = 4 * 1024 * 1024
 """Limit of buffered bytes for a peer that does not read (plus those of one turn)."""
 _MAX_OPAQUE = 0x7FFFFFFF
+_MAX_REMARK = 1_000
+"""Characters of an answer's remark: it may quote the request."""
 _MAX_PORT = 0xFFFF
 _FAREWELL_S = 1.0
 """Time limit for closing a TLS connection."""
@@ -138,7 +140,9 @@ class Channel(asyncio.Protocol):
         return ext if self._signer is None else self._signer.signed(ext, body)
 
     def respond(self, request: Command, code: int, body: bytes = b"", remark: str | None = None) -> None:
-        if self.open and not request.is_oneway:
+        """Nothing while the server does not read: otherwise its requests would fill this client's memory."""
+        if self.open and self.writable and not request.is_oneway:
+            remark = None if remark is None else remark[:_MAX_REMARK]
             self.write(encode_response(request.opaque, code, None, body, remark, language=Language.PYTHON))
 
     async def drain(self) -> None:

@@ -11,17 +11,17 @@ and its consumers until their pulls have timed out.) Must not know what is sent 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Protocol
 
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.remoting import Remoting
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError
+from mqspark.logs import escaping
 
 __all__ = ["Routes", "SilenceWatch"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 LOOK_S = 0.5
 """Interval of checks for silent brokers while answers are awaited."""

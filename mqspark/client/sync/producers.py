@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
@@ -25,11 +24,12 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.sync.facade import Facade
 from mqspark.client.sync.future import SendFuture
+from mqspark.logs import escaping
 from mqspark.message import Message, MessageExt, MessageQueue
 
 __all__ = ["Producer", "TransactionProducer"]
 
-log = logging.getLogger(__name__)
+log = escaping(__name__)
 
 
 class Producer(Facade):
