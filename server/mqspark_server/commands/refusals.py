@@ -67,11 +67,11 @@ def exit_code_of(error: Exception) -> int:
 def describe(error: Exception) -> str:
     """One line: what is wrong, and what to do."""
     if isinstance(error, click.ClickException):
-        return error.format_message()
+        return printable(error.format_message(), _MAX_TEXT)
     if isinstance(error, MQError):
         return printable(str(error), _MAX_TEXT) + _next_step(error)
     if isinstance(error, OSError):
-        return _describe_os(error)
+        return printable(_describe_os(error), _MAX_TEXT)
     return printable(f"{type(error).__name__}: {error}", _MAX_TEXT)
 
 

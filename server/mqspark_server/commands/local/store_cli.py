@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqspark.logs import printable
 from mqspark_server.commands.loading import HELP, LazyCommands
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from mqspark.store.tools.fsck import FsckReport
 
 __all__ = ["store"]
+
+_MAX_LINE = 2_000
+_MAX_VALUE = 100_000
+"""Characters of what is shown of the store, whose text is escaped: a terminal obeys what it is shown."""
 
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 _config = click.option(
@@ -112,7 +117,7 @@ def fsck(directory: str, repair: bool, output: str, config: str | None, assignme
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:
         for line in _fsck_lines(report):
-            click.echo(line)
+            click.echo(printable(line, _MAX_LINE))
     if report.errors or report.lost:
         sys.exit(3)
 
@@ -174,7 +179,7 @@ def stats(directory: str, output: str, config: str | None, assignments: Sequence
     )
     for name, topic in sorted(found.topics.items()):
         click.echo(
-            f"  {name}: {topic.messages} messages in {topic.queues} queues, newest {_time(topic.newest_ms)}"
+            f"  {printable(name)}: {topic.messages} messages in {topic.queues} queues, newest {_time(topic.newest_ms)}"
         )
 
 
@@ -200,7 +205,7 @@ def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> N
         click.echo(f"cut from offset {made.end_offset}: {made.torn_bytes} bytes that are no record")
     lost = cut_log(made)
     if lost is not None:
-        click.echo(f"offset {lost.offset}: {lost.text} - {lost.repair}")
+        click.echo(printable(f"offset {lost.offset}: {lost.text} - {lost.repair}", _MAX_LINE))
     if made.damaged or lost is not None or (made.torn_bytes and made.was_clean):
         sys.exit(3)
 
@@ -334,11 +339,12 @@ def _print(rows: Iterator[Row], limit: int | None, output: str) -> None:
             if output == "json":
                 click.echo(json.dumps(row))
             else:
-                click.echo("  ".join(f"{name}={value}" for name, value in row.items()))
+                values = ((name, printable(str(value), _MAX_VALUE)) for name, value in row.items())
+                click.echo("  ".join(f"{name}={value}" for name, value in values))
 
 
 def _text(body: bytes) -> str:
-    """UTF-8 text unchanged, anything else in hexadecimal."""
+    """UTF-8 text as text, anything else in hexadecimal."""
     try:
         return body.decode()
     except UnicodeDecodeError:

@@ -11,6 +11,7 @@ import click
 
 from mqspark.errors import ConnectionLost, RequestTimeout
 from mqspark.message import MessageExt, MessageQueue
+from mqspark_server.commands.refusals import describe
 from mqspark_server.commands.shell import ClusterShell
 from mqspark_server.commands.times import parse_time_ms
 
@@ -130,7 +131,7 @@ async def follow(
         try:
             found = await _read(shell, queue, places[queue], chosen, _WAIT_MS)
         except (ConnectionLost, RequestTimeout) as error:
-            click.echo(f"mqspark: {error}; trying again", err=True)
+            click.echo(f"mqspark: {describe(error)}; trying again", err=True)
             await asyncio.sleep(_PAUSE_S)
             return queue, []
         places[queue] = found.next_offset
