@@ -207,6 +207,27 @@ def test_idle_connections_keep_nobody_out(broker: Broker, http: httpx.Client) ->
             sock.close()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"], ids=["its own address", "another address"])
+def test_bodies_that_never_come_keep_nobody_out(broker: Broker, http: httpx.Client, host: str) -> None:
+    """Half a minute each, of as many connections as there may be: the health of the broker could not be asked."""
+    limit = broker.apps[0].settings.server.http_max_connections
+    begun = (
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    )
+    held = []
+    try:
+        for _ in range(limit):
+            held.append(socket.create_connection(address(broker), timeout=60, source_address=(host, 0)))
+            held[-1].sendall(begun % MESSAGES.encode())
+        for _ in range(3):
+            with httpx.Client(base_url=broker.http_url or "", timeout=60) as another:
+                assert another.get("/health/live").status_code == 200
+        assert limit - 4 <= sum(not ended(sock, 0.02) for sock in held) < limit
+    finally:
+        for sock in held:
+            sock.close()
+
+
 def test_a_body_is_refused_before_it_is_in_memory(broker: Broker) -> None:
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % MESSAGES.encode()
     declared = raw(broker, head + b"Connection: close\r\nContent-Length: 99999999999\r\n\r\n")

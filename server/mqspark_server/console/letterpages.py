@@ -28,6 +28,7 @@ from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.topicpages import wanted_page
 from mqspark_server.console.visitors import Form, Visitor
 from mqspark_server.web.events import EventStream, event
+from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
 
 __all__ = ["add_letter_pages"]
@@ -47,7 +48,7 @@ _SECTION = "Dead letters"
 
 def add_letter_pages(router: APIRouter, site: Site) -> None:
     path = f"{ROOT}/dead-letters"
-    tails = 0
+    tails = Places("tails are open")
 
     @router.get(path)
     async def groups(request: Request) -> Response:
@@ -151,23 +152,21 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
     @router.get(f"{ROOT}/topics/{{name}}/tail")
     async def tail(name: str, request: Request) -> Response:
         """Events with rows of messages, for the page of the live tail."""
-        nonlocal tails
         try:
             check_topic(name)
             visitor = await site.visitors.of(request)
         except (InvalidMessage, Problem) as error:
             return Response(str(error), 400, HEADERS, "text/plain")
-        if (visitor.has_users and not visitor.is_in) or tails >= MAX_TAILS:
-            text = "log in" if tails < MAX_TAILS else f"{MAX_TAILS} tails are open already"
-            return Response(text, 503, HEADERS, "text/plain")
-        tails += 1
-
-        def ended() -> None:
-            nonlocal tails
-            tails -= 1
-
+        if visitor.has_users and not visitor.is_in:
+            return Response("log in", 503, HEADERS, "text/plain")
+        try:
+            holder = tails.take(
+                visitor.user, "" if request.client is None else request.client.host, MAX_TAILS, retry_s=10
+            )
+        except Problem as problem:
+            return Response(str(problem), problem.status, HEADERS, "text/plain")
         tag = request.query_params.get("tag", "")[:MAX_WANTED]
-        return EventStream(_arrivals(site, request, visitor, name, tag), ended)
+        return EventStream(_arrivals(site, request, visitor, name, tag), lambda: tails.leave(holder))
 
 
 async def _arrivals(

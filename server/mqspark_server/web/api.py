@@ -31,6 +31,7 @@ from mqspark_server.web.callers import CLUSTER, Callers
 from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send
 from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import CONTENT_TYPE, render
+from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1 import (
@@ -126,7 +127,7 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
     callers = api.state.callers = Callers(app, app.loopback_token)
     problems.answer_on(api)
     api.state.broker = app
-    api.state.ingests = api.state.tails = 0
+    api.state.ingests, api.state.tails = Places("requests are being stored"), Places("tails are open")
     own = (
         login,
         topicapi,

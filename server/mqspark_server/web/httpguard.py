@@ -7,14 +7,15 @@ nor Sec-Fetch-Site.
 
 Time and connections are limited before anybody is known, TLS handshakes included: HEAD_S for the head of a request,
 BODY_S for its body and ANSWER_S for its answer, or STREAM_S for a stream of events, which limits itself. At
-``httpMaxConnections`` a new connection replaces the one that has been idle for longest, so that idle
-connections lock nobody out.
+``httpMaxConnections`` a new connection replaces the one that has been idle for longest, or else one of the address
+that has the most, so that neither idle connections nor a single peer lock anybody out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -131,9 +132,12 @@ def bounded_protocol(max_connections: int, tls: Certificates | None = None) -> t
         _phase: str | None = None
         _since = 0.0
         _limit: asyncio.TimerHandle | None = None
+        _host = ""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            peer = transport.get_extra_info("peername")
+            self._host = str(peer[0]) if peer else ""
             if len(self.connections) > max_connections and not self._make_room():
                 transport.write(_FULL)
                 transport.close()
@@ -149,17 +153,24 @@ def bounded_protocol(max_connections: int, tls: Certificates | None = None) -> t
             self._watch()
 
         def _make_room(self) -> bool:
-            """Close the connection that has been idle for longest."""
-            idle = [
+            """Close the connection that has been idle for longest. If there is none, close one of the address that has
+            the most: the oldest that still sends its request, or else the oldest; of this address only the former."""
+            others = [
                 other
                 for other in self.connections
-                if isinstance(other, GuardedProtocol)
-                and other is not self
-                and other._phase in ("idle", "head")
+                if isinstance(other, GuardedProtocol) and other is not self
             ]
-            if not idle:
+            leaving = [other for other in others if other._phase in ("idle", "head")]
+            if not leaving:
+                held = Counter(other._host for other in others)
+                largest = max(held, key=held.__getitem__, default="")
+                is_others = held[largest] > held[self._host] + 1
+                crowd = [other for other in others if other._host == (largest if is_others else self._host)]
+                sending = [other for other in crowd if other._phase == "body"]
+                leaving = sending or (crowd if is_others else [])
+            if not leaving:
                 return False
-            oldest = min(idle, key=lambda other: other._since)
+            oldest = min(leaving, key=lambda other: other._since)
             self.connections.discard(oldest)
             oldest.transport.abort()
             return True

@@ -60,9 +60,9 @@ class SessionView(BaseModel):
     hasUsers: bool = Field(description="whether the broker has users; without them everybody reads and sends")
     expiresInSeconds: int | None = None
     csrfToken: str | None = Field(
-        default=None, description="for the header X-CSRF-Token of requests that change something"
+        default=None, repr=False, description="for the header X-CSRF-Token of requests that change something"
     )
-    bearerToken: str | None = None
+    bearerToken: str | None = Field(default=None, repr=False)
 
 
 router = APIRouter(prefix="/api/v1/session", tags=["session"], responses=ERRORS)

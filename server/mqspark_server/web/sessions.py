@@ -25,8 +25,8 @@ LONGEST_MS = 12 * 3_600_000
 class Login:
     user: str
     """Empty: nobody, for a holder of the loopback token."""
-    proof: str
-    csrf_token: str
+    proof: str = field(repr=False)
+    csrf_token: str = field(repr=False)
     """Empty for a bearer's token, which no browser sends by itself."""
     reads_only: bool
     ends_ms: int

@@ -17,6 +17,7 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import DEFAULT_TOPIC, check_topic, encode_properties
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
+from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
 
@@ -189,9 +190,7 @@ async def ingest(
         properties = encode_properties({"TAGS": tags} if tags else {})
     except InvalidMessage as error:
         raise Problem(400, str(error)) from None
-    state = request.app.state
-    if state.ingests >= MAX_INGESTS:
-        raise Problem(503, f"{MAX_INGESTS} requests are being stored already", headers={"Retry-After": "1"})
+    places: Places = request.app.state.ingests
     header = SendMessageRequestHeaderV2(
         producer_group=_PRODUCER_GROUP,
         topic=topic,
@@ -207,7 +206,7 @@ async def ingest(
     overhead = _HEAD_BYTES + 2 + len(properties)
     lines = Lines(asker.app.store_config.max_message_size - overhead)
     sending = _BatchesUnderWay(asker, header, len(properties).to_bytes(2, "big") + properties)
-    state.ingests += 1
+    holder = places.take(asker.caller.user, asker.caller.address[0], MAX_INGESTS, retry_s=1)
     try:
         async for data in request.stream():
             for part in lines.receive(data):
@@ -223,5 +222,5 @@ async def ingest(
         await sending.end()
         raise Problem(400, "the body ended before its end", stored=sending.stored) from None
     finally:
-        state.ingests -= 1
+        places.leave(holder)
     return Ingested(stored=sending.stored)

@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from mqspark.auth.policies import Action
 from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.events import EVENTS, EventStream, event
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.places import Places
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
 from mqspark_server.web.v1.messageapi import Filtering, found_topic
 from mqspark_server.web.v1.storedmessages import Chosen, choose, read_some, views
@@ -51,15 +51,9 @@ async def tail(
     found = found_topic(asker, topic)
     chosen = choose(asker, tags, sql)
     queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
-    state = request.app.state
-    if state.tails >= MAX_TAILS:
-        raise Problem(503, f"{MAX_TAILS} tails are open already", headers={"Retry-After": "10"})
-    state.tails += 1
-
-    def ended() -> None:
-        state.tails -= 1
-
-    return EventStream(_arrivals(asker, topic, queue_ids, chosen), ended)
+    places: Places = request.app.state.tails
+    holder = places.take(asker.caller.user, asker.caller.address[0], MAX_TAILS, retry_s=10)
+    return EventStream(_arrivals(asker, topic, queue_ids, chosen), lambda: places.leave(holder))
 
 
 async def _arrivals(
