@@ -93,6 +93,18 @@ async def test_jobs_run_when_they_are_due_and_once(tmp_path: Path) -> None:
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "problem": None, "failing": {}})
 
 
+async def test_a_bug_ends_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported, and the next look starts what is due."""
+    clock, load = FakeClock(), JobDirectory.load
+    async with serving(jobs_file(tmp_path, "a"), "print('{\"ok\": true}')", clock) as app:
+        monkeypatch.setattr(JobDirectory, "load", lambda directory, name: {}["nothing"])
+        clock.advance(HOUR_MS)
+        await eventually_async(lambda: app.problem == "KeyError: 'nothing'")
+        monkeypatch.setattr(JobDirectory, "load", load)
+        await eventually_async(lambda: outcomes(app) == [("ok", 1)])
+        await eventually_async(lambda: app.problem is None)
+
+
 async def _all_pages(url: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     after = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -123,3 +124,31 @@ def test_secrets_in_what_a_job_says_are_not_kept(directory: JobDirectory) -> Non
     found = finished(job, JobState(attempt=1), directory, 1_000, 1)
     assert "secret" not in str(found)
     assert found.error == "s3://***@bucket is away"
+
+
+def test_a_job_that_prints_what_is_no_text_is_noted(directory: JobDirectory) -> None:
+    """Its state could not be written then, and no job would ever be started again."""
+    job = ScheduledJob(run="archive", name="a")
+    directory.output("a").write_bytes(b'{"ok": true, "x": "\\ud800\\u001b[2J", "\\udfff": 1}\n')
+    record = finished(job, JobState(running_since_ms=1), directory, 2, 0)
+    assert record.outcome == "ok"
+    assert record.summary["x"] == "\\ud800\\x1b[2J"
+    assert directory.load("a").last == record
+    assert directory.history() == [record]
+
+
+def test_an_error_that_is_long_and_full_of_secrets_costs_little(directory: JobDirectory) -> None:
+    job = ScheduledJob(run="archive", name="a")
+    error = "secret" * 5_000
+    directory.output("a").write_bytes(msgspec.json.encode({"ok": False, "error": error}) + b"\n")
+    begin = time.thread_time()
+    finished(job, JobState(running_since_ms=1, attempt=1), directory, 2, 1)
+    assert time.thread_time() - begin < 0.5
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"last": "\xff"}', b'{"pid": "\xc3"}', b"[" * 100_000, b"\xff"]
+)
+def test_a_damaged_state_is_a_new_one(directory: JobDirectory, content: bytes) -> None:
+    (directory.path / "jobs" / "a.json").write_bytes(content)
+    assert directory.load("a") == JobState()

@@ -109,11 +109,12 @@ class Etcd:
         parts = answer.get("responses") or []
         if not isinstance(parts, list):
             raise EtcdUnavailable("etcd answers a transaction with something else")
-        found = [
-            _first(part.get("response_range") or part.get("responseRange") or {})
+        ranges = (
+            part.get("response_range") or part.get("responseRange") or {}
             for part in parts
             if isinstance(part, dict)
-        ]
+        )
+        found = [_first(each) for each in ranges if isinstance(each, dict)]
         return answer.get("succeeded") is True, revision, found
 
     def close(self) -> None:
@@ -129,7 +130,7 @@ class Etcd:
             number = (first + step) % len(self._clients)
             try:
                 answer = self._post(self._clients[number], path, body)
-            except (self._errors, ValueError, EtcdUnavailable) as error:
+            except (self._errors, ValueError, RecursionError, EtcdUnavailable) as error:
                 failures.append(f"{self._endpoints[number]}: {error or type(error).__name__}")
                 continue
             with self._lock:
@@ -173,7 +174,10 @@ def _first(answer: dict[str, Any]) -> Found | None:
     if not isinstance(found, list) or not isinstance(found[0], dict):
         raise EtcdUnavailable("etcd answers a range with something else")
     one = found[0]
-    value = base64.b64decode(str(one.get("value", "")), validate=True)
+    try:
+        value = base64.b64decode(str(one.get("value", "")), validate=True)
+    except ValueError:
+        raise EtcdUnavailable("etcd answers with a value that is not base64") from None
     return Found(value, _number(one, "create_revision"), _number(one, "mod_revision"), _number(one, "lease"))
 
 

@@ -153,6 +153,10 @@ class Election:
             except StoreCorrupt as error:
                 log.critical("%s", error)
                 self._lose("")
+            except (
+                Exception
+            ) as error:  # a bug, or an answer of no etcd: a controller that gave up would never lead
+                _troubles.error("the election failed unexpectedly and goes on", exc_info=error)
 
     async def _step(self) -> None:
         if self._fence is not None:

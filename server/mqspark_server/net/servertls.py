@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -39,7 +39,7 @@ class ServerTls:
 
     cert_path: str
     key_path: str
-    key_password: str
+    key_password: str = field(repr=False)
     trust_cert_path: str
     client_auth: str
     required: bool
@@ -71,7 +71,7 @@ class ClientTls:
 
     cert_path: str
     key_path: str
-    key_password: str
+    key_password: str = field(repr=False)
     trust_cert_path: str
     verify: bool
     """Whether the other server must show a trusted certificate that names its host."""

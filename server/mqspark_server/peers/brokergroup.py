@@ -82,6 +82,8 @@ class BrokerGroup:
                 self._acting.members.heard(server, await self._members(server))
             except _FAILURES as error:
                 log.warning("name server %s does not say which brokers are there: %s", server, error)
+            except Exception:  # a bug: without heartbeats the others would take this broker for dead
+                log.exception("asking name server %s failed unexpectedly", server)
             with contextlib.suppress(TimeoutError):
                 pause_ms = min(config.broker_heartbeat_interval, config.sync_broker_member_group_period)
                 async with asyncio.timeout(pause_ms / 1000):

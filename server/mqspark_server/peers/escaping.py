@@ -56,7 +56,8 @@ class Escaping:
         self._registrar = registrar
         self._routes: dict[str, tuple[float, list[OtherMaster]]] = {}
         self._connections: dict[str, Outbound] = {}
-        self._connecting = asyncio.Lock()
+        self._connecting: dict[str, asyncio.Future[Outbound]] = {}
+        """Attempts by address; no more than messages under way."""
         self._places = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,7 +94,7 @@ class Escaping:
     async def _send(self, bridge: EscapeBridge, message: Escapee, turn: int) -> bool:
         found = await self._targets(message)
         target = found[turn % len(found)]
-        connection = await self._connected(target.address)
+        connection = await self.connected(target.address)
         header = message.header(target, self._core.state.random)
         answer = await connection.request(
             RequestCode.SEND_MESSAGE_V2, header, message.body, timeout_s=TIMEOUT_S
@@ -129,7 +130,7 @@ class Escaping:
         failure: Exception = NotNow("no name server is configured")
         for server in self._registrar.addresses:
             try:
-                connection = await self._connected(server)
+                connection = await self.connected(server)
                 answer = await connection.request(
                     RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=TIMEOUT_S
                 )
@@ -146,20 +147,34 @@ class Escaping:
             return found
         raise failure
 
-    async def _connected(self, address: str) -> Outbound:
-        async with self._connecting:
-            connection = self._connections.get(address)
-            if connection is not None and connection.alive:
-                return connection
-            if len(self._connections) >= MAX_CONNECTIONS:
-                self._connections.pop(next(iter(self._connections))).close()
-            connection = self._connections[address] = await Outbound.connect(
-                address, lambda: None, TIMEOUT_S, tls=self._registrar.tls, signer=self._registrar.signer
-            )
+    async def connected(self, address: str) -> Outbound:
+        """One attempt for each address at a time: a broker that does not answer keeps nobody from the others."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.alive:
             return connection
+        attempt = self._connecting.get(address)
+        if attempt is None:
+            attempt = self._connecting[address] = asyncio.ensure_future(
+                Outbound.connect(
+                    address, lambda: None, TIMEOUT_S, tls=self._registrar.tls, signer=self._registrar.signer
+                )
+            )
+            attempt.add_done_callback(lambda done: self._connected_to(address, done))
+        return await asyncio.shield(attempt)
+
+    def _connected_to(self, address: str, attempt: asyncio.Future[Outbound]) -> None:
+        del self._connecting[address]
+        if attempt.cancelled() or attempt.exception() is not None:
+            return
+        while len(self._connections) >= MAX_CONNECTIONS:
+            self._connections.pop(next(iter(self._connections))).close()
+        self._connections[address] = attempt.result()
 
     async def stop(self) -> None:
         self.abandon()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        attempts = list(self._connecting.values())
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*self._tasks, *attempts, return_exceptions=True)
         for connection in self._connections.values():
             connection.close()

@@ -65,6 +65,9 @@ class RouteFinder:
             except (OSError, ValueError, ClientError, ProtocolError) as error:
                 log.warning("the route of %s could not be found: %s", topic, error)
                 continue
+            except Exception:
+                log.exception("looking for the route of %s failed", topic)
+                continue
             try:
                 self._broker.routes.learned(topic, route)
                 self._progressed()

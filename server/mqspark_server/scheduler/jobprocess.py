@@ -215,7 +215,7 @@ def _why(job: ScheduledJob, directory: JobDirectory, summary: dict[str, object],
 def _figures(summary: dict[str, object]) -> dict[str, object]:
     """Numbers and short texts, in a bounded number."""
     found: dict[str, object] = {
-        name[:80]: without_secrets(value) if isinstance(value, str) else value
+        printable(name, 80): printable(without_secrets(value), MAX_ERROR) if isinstance(value, str) else value
         for name, value in list(summary.items())[:_MAX_FIGURES]
         if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_ERROR)
     }

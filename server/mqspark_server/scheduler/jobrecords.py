@@ -175,7 +175,7 @@ class JobDirectory:
         try:
             with (self.path / "jobs" / f"{name}.json").open("rb") as file:
                 return msgspec.json.decode(file.read(MAX_STATE_BYTES), type=JobState)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return JobState()
 
     def save(self, name: str, state: JobState) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 
 from mqspark.clock import Clock, SystemClock
+from mqspark.logs import printable
 from mqspark_server.net.addresses import bind
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.process.phases import Phase
@@ -91,11 +92,15 @@ class JobServerApp(ProcessApp):
                 self._start_what_is_due()
                 self.problem = None
             except OSError as error:
-                problem = f"{error.filename or self.directory.path}: {error.strerror or error}"
-                if problem != self.problem:
-                    log.error("no job can be started: %s", problem)
-                self.problem = problem
+                self._failed(f"{error.filename or self.directory.path}: {error.strerror or error}", None)
+            except Exception as error:  # a bug: a server that gave up would never start a job again
+                self._failed(f"{type(error).__name__}: {printable(str(error))}", error)
             await asyncio.sleep(self._poll_s)
+
+    def _failed(self, problem: str, error: Exception | None) -> None:
+        if problem != self.problem:
+            log.error("no job can be started: %s", problem, exc_info=error)
+        self.problem = problem
 
     def next_run(self, job: ScheduledJob, state: JobState) -> Start:
         return next_start(
@@ -148,9 +153,9 @@ class JobServerApp(ProcessApp):
         server = self.file.server
         try:
             await run.run(log_max_bytes=server.log_max_bytes, grace_s=server.stop_timeout_seconds)
-        except OSError as error:
-            self.problem = f"job {run.job.name}: {error}"
-            log.error("job %s: %s", run.job.name, error)
+        except Exception as error:
+            self.problem = f"job {run.job.name}: {printable(str(error))}"
+            log.error("%s", self.problem, exc_info=None if isinstance(error, OSError) else error)
         finally:
             del self._running[run.job.name]
 
