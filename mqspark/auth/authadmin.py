@@ -51,6 +51,9 @@ class UserInfo(Body):
     user_type: str | None = None
     user_status: str | None = None
 
+    def __repr__(self) -> str:
+        return f"UserInfo({self.username!r})"
+
 
 class PolicyEntryInfo(Body):
     resource: str | None = None

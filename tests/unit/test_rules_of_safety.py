@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from mqspark.auth.authadmin import UserInfo
 
 PACKAGES = ["mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs/mqspark_jobs"]
 MODULES = sorted(path for package in PACKAGES for path in Path(package).rglob("*.py"))
@@ -113,3 +116,48 @@ def test_what_the_rule_is_about_is_seen(code: str) -> None:
 )
 def test_what_it_is_not_about_is_not(code: str) -> None:
     assert not list(found(ast.parse(code)))
+
+
+SECRET = re.compile(r"secret|passw|token(?!s|ize)", re.I)
+NOT_SECRET = {
+    ("mqspark/auth/users.py", "secret"): "sealed, and its owner shows only its fields in the file of users",
+    ("mqspark/auth/authadmin.py", "password"): "its class has a repr of its own",
+    ("server/mqspark_server/node.py", "loopback_token"): "a protocol, of what is no data class",
+}
+
+
+def shown_secrets(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Fields of classes that are named like secrets, are text, and are in the ``repr`` of their class."""
+    for made in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in made.body:
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                continue
+            is_text = {"str", "bytes"} & {
+                each.id for each in ast.walk(node.annotation) if isinstance(each, ast.Name)
+            }
+            hidden = isinstance(node.value, ast.Call) and any(
+                keyword.arg == "repr"
+                and isinstance(keyword.value, ast.Constant)
+                and keyword.value.value is False
+                for keyword in node.value.keywords
+            )
+            if SECRET.search(node.target.id) and is_text and not hidden:
+                yield node.lineno, node.target.id
+
+
+def test_no_secret_is_in_a_repr() -> None:
+    """Errors, logs of applications and debuggers show objects."""
+    found = {
+        (str(path), word): line
+        for path in MODULES
+        for line, word in shown_secrets(ast.parse(path.read_text()))
+    }
+    assert found.keys() == NOT_SECRET.keys()
+
+
+def test_secrets_in_a_repr_are_seen() -> None:
+    code = (
+        "class A:\n    password: str\n    key: str\n    token: str | None = field(default=None, repr=False)"
+    )
+    assert list(shown_secrets(ast.parse(code))) == [(2, "password")]
+    assert "hidden" not in repr(UserInfo("a", "hidden"))
