@@ -13,7 +13,7 @@ from functools import partial
 
 from tests.interop import jars
 from tests.interop.class_archives import rocketmq_classes, spark_classes
-from tests.interop.other_clients import cpp_binding, go_program, js_program
+from tests.interop.other_clients import cpp_binding, go_program, js_program, python_client
 from tests.interop.proxy import fetch_grpc_client, fetch_proxy
 from tests.spark.delta_jars import delta_jars
 from tests.support.maven import ToolMissing
@@ -28,6 +28,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "the Go client with TLS": partial(go_program, "tls"),
     "the C++ client": cpp_binding,
     "the JavaScript client": js_program,
+    "the Python client": python_client,
     "Delta for Spark": delta_jars,
     f"Spark {NEWEST}": partial(pyspark_of, NEWEST),
     "archives of RocketMQ's classes": rocketmq_classes,

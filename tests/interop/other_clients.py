@@ -57,6 +57,38 @@ def cpp_binding() -> Path:
     return cached(CPP_PACKAGE.replace("==", "-"), install)
 
 
+PYTHON_PACKAGE = "rocketmq-python-client==5.1.2"
+"""RocketMQ's own client for Python: gRPC, to a proxy."""
+
+
+def python_client() -> Path:
+    """The folder with RocketMQ's gRPC client for Python and what it needs. Raises ToolMissing."""
+
+    def install(folder: Path) -> None:
+        try:
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
+            run([*command, PYTHON_PACKAGE], FETCH_TIMEOUT_S)
+        except RuntimeError as error:
+            raise ToolMissing(f"the Python client cannot be had: {error}") from error
+
+    return cached(PYTHON_PACKAGE.replace("==", "-"), install)
+
+
+@contextmanager
+def python_driver(client: Path, folder: Path, authorities: Path) -> Iterator[Driver]:
+    """The Python client in a process of its own, which writes its log below HOME. ``authorities``: whom it trusts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "driver.err"
+    environment = {
+        "HOME": str(folder),
+        "PYTHONPATH": str(client),
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authorities),
+    }
+    command = [sys.executable, str(HERE / "python" / "driver.py")]
+    with process(command, log, env=environment, stdout=subprocess.PIPE, stop_signal=signal.SIGKILL) as child:
+        yield Driver(child, log)
+
+
 JS_FOLDER = HERE / "js"
 
 

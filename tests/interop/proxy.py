@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,9 +52,13 @@ PROXY_SETTINGS = {
 
 @contextmanager
 def running_proxy(
-    jars: Jars, folder: Path, cluster: Cluster, settings: Mapping[str, object] | None = None
+    jars: Jars,
+    folder: Path,
+    cluster: Cluster,
+    settings: Mapping[str, object] | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[Proxy]:
-    """A proxy in cluster mode. It is killed at the end, since its clean stop takes long."""
+    """A proxy in cluster mode. It is killed at the end, since its clean stop takes long. ``options`` are Java's."""
     folder.mkdir(parents=True, exist_ok=True)
     grpc, remoting = free_port(), free_port()
     values = {
@@ -69,7 +73,7 @@ def running_proxy(
     conf.write_text(json.dumps(values))
     command = java_command(
         jars, "org.apache.rocketmq.proxy.ProxyStartup", folder, "-pc", str(conf),
-        heap_mib=256, options=["-XX:TieredStopAtLevel=1", "-Dtls.server.mode=disabled"],
+        heap_mib=256, options=["-XX:TieredStopAtLevel=1", "-Dtls.server.mode=disabled", *options],
     )  # fmt: skip
     log = folder / "proxy.out"
     environment = {"RMQ_PROXY_HOME": str(folder), "ROCKETMQ_HOME": str(folder)}
