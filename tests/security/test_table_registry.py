@@ -241,6 +241,8 @@ CLIENTS = {
     "Remoting._connecting_since": "brokers that the program talks to",
     "Remoting._retired": "channels that wait for answers to requests of the program",
     "SilenceWatch._used": "brokers of routes; those without a channel leave while sends wait",
+    "ClientInstance._beats": "heartbeats under way, each of which has a timeout",
+    "SilenceWatch._looked_s": "brokers that are silent now",
     "Requests._waiting": "requests of the program that wait for a reply",
     "QueueWatch._listeners": "given by the program",
     "LoopThread._posted": "calls of the program",
