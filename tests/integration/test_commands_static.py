@@ -68,7 +68,7 @@ def test_a_static_topic_by_rocketmqs_verbs(cluster: Cluster, tmp_path: Path) -> 
     whole = mqspark("topic", "repair-static", "Verbs", "-o", "json")
     assert [row["broker"] for row in whole.json] == [second, first, first]
     assert mqspark("mqadmin", "remappingStaticTopic", "-t", "Verbs").code == 2  # neither -b nor -c
-    assert "No topic route" in mqspark("topic", "remap", "Nowhere").err
+    assert "there is no topic" in mqspark("topic", "remap", "Nowhere").err
     assert not list(tmp_path.glob("mqspark-plan-*"))
 
 
