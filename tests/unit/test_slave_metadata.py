@@ -456,6 +456,10 @@ def test_offsets_of_messages_that_a_new_slave_never_gets_are_not_used_again(
 def test_a_master_that_claims_impossible_ends_is_not_believed(pair: tuple[Bench, Bench]) -> None:
     master, slave = pair
     put_topic(master, "Orders")
+    for _ in range(40):
+        assert master.peer().ask(SEND, send_ext("New"), bytes(4_000)).code == 0
+    expire(master)
+    copy_log(master, slave)
 
     def change(request: Request, answer: Command) -> None:
         if request.code == RequestCode.GET_TOPIC_STATS_INFO:

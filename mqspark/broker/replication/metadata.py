@@ -228,7 +228,15 @@ class Metadata:
     def _ends(self) -> Round[tuple[dict[str, TopicStatsTable], bool]]:
         """Of the topics with queues that have no message here: each is asked for once, because the log here has every
         later message. And whether these are all."""
-        topics, has_queue = self._state.topics, self._state.store.has_queue
+        store = self._state.store
+        if store.max_physical_offset:
+            is_whole = store.min_physical_offset == 0
+        else:
+            _, end = log_bounds((yield Request(RequestCode.GET_BROKER_RUNTIME_INFO, {})))
+            is_whole = end == 0
+        if is_whole:  # no message has left the log, nor any queue
+            return {}, True
+        topics, has_queue = self._state.topics, store.has_queue
         limits = {topic.name: topic.queue_limit for topic in topics}
         self._known_ends &= limits.keys()
         asked = sorted(limits.keys() - self._known_ends)
