@@ -226,8 +226,9 @@ class Metadata:
         self.apply()
 
     def _ends(self) -> Round[tuple[dict[str, TopicStatsTable], bool]]:
-        """Of the topics with queues that have no message here: each is asked for once, because the log here has every
-        later message. And whether these are all."""
+        """Where queues that have no message here end at the master, by topic; and whether these are all topics.
+
+        Each topic is asked for once, because the log here has every later message; none while the log begins at 0."""
         store = self._state.store
         if store.max_physical_offset:
             is_whole = store.min_physical_offset == 0
@@ -250,9 +251,8 @@ class Metadata:
                 remark = (answer.remark or "")[:200]
                 log.warning("the master does not say where the queues of topic %s end: %s", name, remark)
                 self._known_ends.add(name)
-            elif (
-                answer.code != ResponseCode.TOPIC_NOT_EXIST
-            ):  # else it was deleted just now, or is made here alone
+            # A topic that the master does not have was deleted just now, or is made here alone.
+            elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
                 found[name] = decode_table(TopicStatsTable, _success(answer))
         return found, len(asked) <= ENDS_AT_ONCE
 
