@@ -103,6 +103,33 @@ def test_it_reads_no_more_than_the_bandwidth(tmp_path: Path) -> None:
     store.close()
 
 
+class CountingFiles(QuickFiles):
+    """Counts the bytes that are read at positions."""
+
+    read_bytes = 0
+
+    def read_into(self, fd: int, buffer: memoryview, offset: int) -> int:
+        self.read_bytes += len(buffer)
+        return super().read_into(fd, buffer, offset)
+
+
+def test_a_slice_that_ends_within_a_record_is_not_searched_beyond_its_end(tmp_path: Path) -> None:
+    store = opened(tmp_path, None, QuickFiles(), mapped_file_size_commit_log=1 << 20)
+    for number in range(2_000):
+        put(store, "T", number % 2, b"%04d" % number * 30)
+    flush(store)
+    store.close()
+    clock, files = TestClock(), CountingFiles()
+    store = opened(tmp_path, clock, files, mapped_file_size_commit_log=1 << 20, scrub_bytes_per_second=32_768)
+    assert store.scrub is not None
+    files.read_bytes, log_bytes = 0, store.max_physical_offset
+    while not store.scrub.done:
+        step(store)
+        clock.now += 1000
+    assert log_bytes <= files.read_bytes < 8 * log_bytes
+    store.close()
+
+
 def test_entries_are_healed_slice_by_slice_and_stay_healed(tmp_path: Path) -> None:
     filled(tmp_path)
     for path in sorted((tmp_path / "consumequeue/T/1").iterdir())[2:5]:

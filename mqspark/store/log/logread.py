@@ -155,7 +155,9 @@ class LogReader(ABC):
         low = position + 1 - segment.start
         for range_start, range_end in self._log.data_ranges(segment, position + 1):
             at = max(low, range_start - segment.start)
-            while (at := self._log.find(segment, _MAGIC_PREFIX, at, range_end - segment.start)) >= 0:
+            # No record beyond ``data_end`` is valid, which may lie far before the end of the segment's data.
+            end = min(range_end, data_end) - segment.start
+            while (at := self._log.find(segment, _MAGIC_PREFIX, at, end)) >= 0:
                 candidate = segment.start + at - 4
                 if candidate > position and self._record_at(segment, candidate, data_end) is not None:
                     return candidate
