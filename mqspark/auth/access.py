@@ -1,12 +1,12 @@
 """The table of all requests: what each one needs, judged on what it really touches.
 
-A request is allowed only if its code has a row here and the user's policies allow every need of the row. What a need
-is about comes from where the handler takes it: a field, the body, or the stored message that an offset or an id names.
+A request is allowed only if its code has a row here and the user's policies allow every need of the row. A need reads
+its resource from the same place as the handler: a field, the body, or the stored message at an offset or id.
 Super users need no policy. Names are mapped first:
 
-- ``%RETRY%group`` and ``%DLQ%group`` are the group's; who reads or writes there needs the group (Sub).
-- ``%RETRY%group+topic`` and ``%RETRY%group_topic`` of POP are the group's, too.
-- Topics that only the broker writes to, and its system topics, are the cluster's (Get or Update).
+- ``%RETRY%group`` and ``%DLQ%group`` belong to the group: reading or writing them needs Sub on the group.
+- ``%RETRY%group+topic`` and ``%RETRY%group_topic`` of POP belong to the group, too.
+- System topics, and topics that only the broker writes to, belong to the cluster (Get or Update).
 
 ``docs/security.md`` prints this table. Facts: docs/rocketmq/protocol.md#policies.
 """
@@ -57,7 +57,7 @@ from mqspark.protocol.receipts import real_topic
 __all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessage", "accesses"]
 
 MAX_BODY_OBJECTS = 16_385
-"""Groups, subscriptions or queues of one body; more are refused before they are decoded."""
+"""Limit of groups, subscriptions or queues in one body. A body with more is refused before it is decoded."""
 _MULTI_DISPATCH = re.compile(MULTI_DISPATCH.encode() + rb"\x01([^\x02\x00]*)")
 
 PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
@@ -65,7 +65,7 @@ DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
 
 _WRITES = frozenset({PUB, CREATE, UPDATE, DELETE})
 _CLIENTS_OWN = frozenset({TRACE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC})
-"""System topics that clients write to or read under policies of their own."""
+"""System topics that clients use directly. They need policies like ordinary topics."""
 
 
 class TouchedMessage(NamedTuple):
@@ -74,31 +74,31 @@ class TouchedMessage(NamedTuple):
 
 
 class Facts(Protocol):
-    """What the table has to know of the server that it guards."""
+    """What the table needs to know about the server that it guards."""
 
     @property
     def cluster(self) -> str:
-        """The name of its cluster; ``*`` when it serves several."""
+        """The name of the server's cluster; ``*`` when it serves several."""
         ...
 
     @property
     def multi_dispatch(self) -> bool:
-        """Whether a message enters the queues that its property INNER_MULTI_DISPATCH names."""
+        """Whether a message is dispatched to the queues that its property INNER_MULTI_DISPATCH names."""
         ...
 
     def stored(self, position: int) -> TouchedMessage | None:
-        """The message at a position of the log."""
+        """The message at a position of the log; None if there is none."""
         ...
 
     def is_group(self, name: str) -> bool: ...
 
     def cluster_of(self, broker_name: str) -> str | None:
-        """The cluster in which a name server has this broker."""
+        """The cluster in which a name server has registered this broker."""
         ...
 
 
 class NoFacts:
-    """Of a server without messages and groups."""
+    """The facts of a server without messages and groups."""
 
     cluster = ANY_NAME
     multi_dispatch = False
@@ -115,18 +115,18 @@ class NoFacts:
 
 @dataclass(slots=True)
 class AskedFor:
-    """A command, and the facts that its needs are found by."""
+    """A command, and the facts needed to find its resources."""
 
     command: Command
     facts: Facts
 
     @property
     def header(self) -> Any:
-        """The same typed header as the handler's. Raises as ``Command.header``."""
+        """The typed header that the handler will see. Raises the errors of ``Command.header``."""
         return self.command.header(REQUEST_HEADERS[self.command.code])
 
     def body(self, body_type: type[Any]) -> Any:
-        """Raises ProtocolError, IllegalName, or Refusal for a body of too many objects."""
+        """The decoded body. Raises ProtocolError, IllegalName, or Refusal for a body of too many objects."""
         body = bytes(self.command.body)
         if body.count(b"{") > MAX_BODY_OBJECTS:
             raise Refusal(
@@ -138,7 +138,7 @@ class AskedFor:
     def topic(
         self, name: str | None, actions: frozenset[Action], group: str | None = None
     ) -> Iterator[Access]:
-        """The accesses that a topic's name stands for; ``group``: of the same request."""
+        """The accesses that a topic's name stands for. ``group``: the group named in the same request."""
         if not name:
             return
         if name.startswith(RETRY_PREFIX):
@@ -166,7 +166,7 @@ class AskedFor:
 
 
 def accesses(facts: Facts, kind: Kind, name: str, actions: frozenset[Action]) -> list[Access]:
-    """What ``actions`` on a topic, a group or the cluster stand for, by the same mapping of names."""
+    """The accesses that ``actions`` on a topic, a group or the cluster stand for, after mapping its name."""
     request = AskedFor(Command(0), facts)
     if kind is Kind.TOPIC:
         return list(request.topic(name, actions))
@@ -183,7 +183,7 @@ Find = Callable[[AskedFor, frozenset[Action]], Iterator[Access]]
 
 
 class Need(NamedTuple):
-    """One of ``actions`` on everything that ``find`` yields."""
+    """A requirement: one of ``actions`` on every resource that ``find`` yields."""
 
     what: str
     actions: frozenset[Action]
@@ -195,12 +195,12 @@ class Need(NamedTuple):
 
 
 class Row(NamedTuple):
-    """``needs``: all of them. ``super_only``: no policy gives it."""
+    """The row of one request code. All ``needs`` must be met. ``super_only``: no policy can grant the request."""
 
     needs: tuple[Need, ...] = ()
     super_only: bool = False
     to_client: bool = False
-    """A request that servers send to clients; refused by servers."""
+    """Whether servers send this request to clients. Servers refuse to receive it."""
 
 
 def _row(*needs: Need) -> Row:
@@ -230,7 +230,7 @@ def _cluster(*actions: Action) -> Need:
 
 
 def _brokers_cluster(*actions: Action, field: str | None = "cluster_name") -> Need:
-    """The cluster that the request names, and the one in which the named broker already is."""
+    """The cluster that the request names, and the one in which the named broker is registered."""
 
     def find(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
         header = request.header
@@ -243,7 +243,7 @@ def _brokers_cluster(*actions: Action, field: str | None = "cluster_name") -> Ne
     return Need("the broker's cluster, that of the header and that of the route", frozenset(actions), find)
 
 
-def _sent(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+def _send_topics(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     header, command = request.header, request.command
     yield from request.topic(header.topic, wanted)
     if request.facts.multi_dispatch:
@@ -255,23 +255,23 @@ def _sent(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
                         yield from request.topic(queue, wanted)
 
 
-def _half(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
-    yield from _real(request, request.header.commit_log_offset, wanted)
+def _half_at_offset(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    yield from _transaction_topic(request, request.header.commit_log_offset, wanted)
 
 
-def _given_up(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
-    yield from _real(request, _position(request.header.msg_id), wanted)
+def _half_of_id(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    yield from _transaction_topic(request, _position(request.header.msg_id), wanted)
 
 
-def _real(request: AskedFor, position: int, wanted: frozenset[Action]) -> Iterator[Access]:
-    """The topic of a transaction."""
+def _transaction_topic(request: AskedFor, position: int, wanted: frozenset[Action]) -> Iterator[Access]:
+    """The topic that the half message at ``position`` is for."""
     stored = request.facts.stored(position)
     if stored is not None:
         yield from request.topic(stored.properties.get(REAL_TOPIC) or stored.topic, wanted)
 
 
 def _position(message_id: str | None) -> int:
-    """-1 for what is no offset id, where no message is."""
+    """The log position in an offset id; -1, where no message is, for any other text."""
     try:
         return decode_offset_id(message_id or "")[2]
     except InvalidMessage:
@@ -309,14 +309,14 @@ def _checked_client(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Ac
         yield from request.topic(body.subscription_data.topic, wanted, body.group)
 
 
-def _locked(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+def _locked_queues(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     body = request.body(LockBatchRequestBody)
     yield from request.group(body.consumer_group, wanted)
     for topic in {queue.topic for queue in body.mq_set}:
         yield from request.topic(topic, wanted, body.consumer_group)
 
 
-def _batch_acked(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+def _batch_ack_entries(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     body = request.body(BatchAckMessageRequestBody) if request.command.body else None
     pairs = {
         (real_topic(entry.topic, entry.consumer_group, entry.retry), entry.consumer_group)
@@ -333,7 +333,7 @@ def _assignment(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access
     yield from request.group(body.consumer_group, wanted)
 
 
-def _mode(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+def _mode_group(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     body = request.body(SetMessageRequestModeRequestBody)
     yield from request.group(body.consumer_group, wanted)
 
@@ -364,15 +364,15 @@ def _route(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
         yield from request.topic(topic, wanted)
 
 
-def _found(what: str, find: Find, *actions: Action) -> Need:
+def _need(what: str, find: Find, *actions: Action) -> Need:
     return Need(what, frozenset(actions), find)
 
 
 _OFFSETS = _row(_topic(GET, SUB))
-_SEND = _row(_found("the topic, and each queue of INNER_MULTI_DISPATCH", _sent, PUB))
+_SEND = _row(_need("the topic, and each queue of INNER_MULTI_DISPATCH", _send_topics, PUB))
 _POP = _row(_topic(SUB), _group(SUB))
 _PULL = _POP
-_LOCK = _row(_found("the group of the body, and each topic", _locked, SUB))
+_LOCK = _row(_need("the group of the body, and each topic", _locked_queues, SUB))
 _READ_CLUSTER = _row(_cluster(GET))
 _LIST_CLUSTER = _row(_cluster(GET, LIST))
 _CHANGE_CLUSTER = _row(_cluster(UPDATE))
@@ -391,8 +391,8 @@ TABLE: dict[int, Row] = {
     C.SEND_REPLY_MESSAGE: _row(_topic(PUB)),
     C.SEND_REPLY_MESSAGE_V2: _row(_topic(PUB)),
     C.RECALL_MESSAGE: _row(_topic(PUB)),
-    C.END_TRANSACTION: _row(_found("the topic of the half message", _half, PUB)),
-    C.RESUME_CHECK_HALF_MESSAGE: _row(_found("the topic of the half message", _given_up, UPDATE)),
+    C.END_TRANSACTION: _row(_need("the topic of the half message", _half_at_offset, PUB)),
+    C.RESUME_CHECK_HALF_MESSAGE: _row(_need("the topic of the half message", _half_of_id, UPDATE)),
     # --- consumers
     C.PULL_MESSAGE: _PULL,
     C.LITE_PULL_MESSAGE: _PULL,
@@ -402,21 +402,21 @@ TABLE: dict[int, Row] = {
     C.POLLING_INFO: _row(_topic(GET, SUB), _group(GET, SUB)),
     C.ACK_MESSAGE: _POP,
     C.CHANGE_MESSAGE_INVISIBLETIME: _POP,
-    C.BATCH_ACK_MESSAGE: _row(_found("each entry's topic and group", _batch_acked, SUB)),
+    C.BATCH_ACK_MESSAGE: _row(_need("each entry's topic and group", _batch_ack_entries, SUB)),
     C.POP_ROLLBACK: _CHANGE_CLUSTER,
     C.CONSUMER_SEND_MSG_BACK: _row(
         _group(SUB, field="group"),
-        _found("the topic of the stored message", _stored_at(lambda h: h.offset), SUB),
+        _need("the topic of the stored message", _stored_at(lambda h: h.offset), SUB),
     ),
     C.QUERY_CONSUMER_OFFSET: _row(_topic(GET, SUB), _group(GET, SUB)),
     C.UPDATE_CONSUMER_OFFSET: _row(_topic(SUB, UPDATE), _group(SUB, UPDATE)),
     C.GET_CONSUMER_LIST_BY_GROUP: _row(_group(GET, SUB)),
     C.LOCK_BATCH_MQ: _LOCK,
     C.UNLOCK_BATCH_MQ: _LOCK,
-    C.HEART_BEAT: _row(_found("each consumer group of the body, and its topics", _heartbeat, SUB)),
+    C.HEART_BEAT: _row(_need("each consumer group of the body, and its topics", _heartbeat, SUB)),
     C.UNREGISTER_CLIENT: _row(_group(SUB)),
-    C.CHECK_CLIENT_CONFIG: _row(_found("the group and the topic of the body", _checked_client, SUB)),
-    C.QUERY_ASSIGNMENT: _row(_found("the topic and the group of the body", _assignment, SUB)),
+    C.CHECK_CLIENT_CONFIG: _row(_need("the group and the topic of the body", _checked_client, SUB)),
+    C.QUERY_ASSIGNMENT: _row(_need("the topic and the group of the body", _assignment, SUB)),
     C.GET_CLIENT_CONFIG: _CLIENT,
     # --- lookups
     C.QUERY_BROKER_OFFSET: _READ_CLUSTER,
@@ -426,12 +426,12 @@ TABLE: dict[int, Row] = {
     C.GET_EARLIEST_MSG_STORETIME: _OFFSETS,
     C.QUERY_MESSAGE: _row(_topic(GET, SUB)),
     C.VIEW_MESSAGE_BY_ID: _row(
-        _found("the topic of the stored message", _stored_at(lambda h: h.offset), GET, SUB)
+        _need("the topic of the stored message", _stored_at(lambda h: h.offset), GET, SUB)
     ),
     C.QUERY_CONSUME_QUEUE: _row(_topic(GET), _group(GET)),
     # --- topics
     C.UPDATE_AND_CREATE_TOPIC: _row(_topic(CREATE)),
-    C.UPDATE_AND_CREATE_TOPIC_LIST: _row(_found("each topic of the body", _topics_of_body, CREATE)),
+    C.UPDATE_AND_CREATE_TOPIC_LIST: _row(_need("each topic of the body", _topics_of_body, CREATE)),
     C.UPDATE_AND_CREATE_STATIC_TOPIC: _row(_cluster(UPDATE)),
     C.DELETE_TOPIC_IN_BROKER: _row(_topic(DELETE)),
     C.GET_TOPIC_CONFIG: _row(_topic(GET)),
@@ -444,9 +444,9 @@ TABLE: dict[int, Row] = {
     C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _LIST_CLUSTER,
     C.CLEAN_UNUSED_TOPIC: _CHANGE_CLUSTER,
     # --- groups
-    C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _row(_found("the group of the body", _group_of_body, CREATE)),
+    C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _row(_need("the group of the body", _group_of_body, CREATE)),
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _row(
-        _found("each group of the body", _groups_of_body, CREATE)
+        _need("each group of the body", _groups_of_body, CREATE)
     ),
     C.DELETE_SUBSCRIPTIONGROUP: _row(_group(DELETE, field="group_name")),
     C.GET_SUBSCRIPTIONGROUP_CONFIG: _row(_group(GET, field="group")),
@@ -460,7 +460,7 @@ TABLE: dict[int, Row] = {
     C.CONSUME_MESSAGE_DIRECTLY: _row(
         _group(SUB),
         _topic(SUB),
-        _found("the topic of the stored message", _stored_at(lambda h: _position(h.msg_id)), SUB),
+        _need("the topic of the stored message", _stored_at(lambda h: _position(h.msg_id)), SUB),
     ),
     C.INVOKE_BROKER_TO_RESET_OFFSET: _row(_topic(UPDATE, group="group"), _group(UPDATE, field="group")),
     C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _row(_topic(GET, group="group"), _group(GET, field="group")),
@@ -469,11 +469,11 @@ TABLE: dict[int, Row] = {
         _group(UPDATE, field="dest_group", what="the destination group"),
         _topic(UPDATE),
     ),
-    C.QUERY_CORRECTION_OFFSET: _row(_topic(GET), _found("each group that is named", _filtered_groups, GET)),
+    C.QUERY_CORRECTION_OFFSET: _row(_topic(GET), _need("each group that is named", _filtered_groups, GET)),
     C.QUERY_TOPICS_BY_CONSUMER: _row(_group(GET, field="group")),
     C.QUERY_SUBSCRIPTION_BY_CONSUMER: _row(_group(GET, field="group"), _topic(GET)),
     C.UPDATE_AND_GET_GROUP_FORBIDDEN: _row(_group(UPDATE, field="group"), _topic(UPDATE)),
-    C.SET_MESSAGE_REQUEST_MODE: _row(_found("the group of the body", _mode, UPDATE)),
+    C.SET_MESSAGE_REQUEST_MODE: _row(_need("the group of the body", _mode_group, UPDATE)),
     C.GET_ALL_MESSAGE_REQUEST_MODE: _LIST_CLUSTER,
     C.GET_ALL_CONSUMER_OFFSET: _LIST_CLUSTER,
     C.WHO_CONSUME_THE_MESSAGE: _READ_CLUSTER,
@@ -504,7 +504,7 @@ TABLE: dict[int, Row] = {
     C.ADD_BROKER: _CHANGE_CLUSTER,
     C.REMOVE_BROKER: _CHANGE_CLUSTER,
     C.POP_LITE_MESSAGE: _POP,
-    C.LITE_SUBSCRIPTION_CTL: _row(_found("each group and topic of the body", _lite_subscriptions, SUB)),
+    C.LITE_SUBSCRIPTION_CTL: _row(_need("each group and topic of the body", _lite_subscriptions, SUB)),
     C.ACK_LITE_MESSAGE: _CHANGE_CLUSTER,
     C.GET_BROKER_LITE_INFO: _READ_CLUSTER,
     C.GET_PARENT_TOPIC_INFO: _READ_CLUSTER,
@@ -521,7 +521,7 @@ TABLE: dict[int, Row] = {
     C.NOTIFY_BROKER_ROLE_CHANGED: _CHANGE_CLUSTER,
     # --- name server
     C.GET_ROUTEINFO_BY_TOPIC: _row(
-        _found(f"the topic; {DEFAULT_TOPIC} is everybody's", _route, PUB, SUB, GET)
+        _need(f"the topic; {DEFAULT_TOPIC} is everybody's", _route, PUB, SUB, GET)
     ),
     C.REGISTER_BROKER: _BROKER,
     C.UNREGISTER_BROKER: _BROKER,
@@ -562,7 +562,7 @@ TABLE: dict[int, Row] = {
     C.GET_BROKER_LIVE_INFO_REQUEST: _READ_CLUSTER,
     C.GET_SYNC_STATE_DATA_REQUEST: _READ_CLUSTER,
     C.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST: _CHANGE_CLUSTER,
-    # --- users and policies: who may change them may do everything
+    # --- users and policies: a user who may change them can gain every right
     C.AUTH_CREATE_USER: _SUPER,
     C.AUTH_UPDATE_USER: _SUPER,
     C.AUTH_DELETE_USER: _SUPER,

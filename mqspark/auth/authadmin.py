@@ -1,10 +1,10 @@
 """Requests 3001 to 3010: users and policies for tools (AdminBrokerProcessor).
 
-Each change is answered when it is on disk. No answer contains a password: a super user gets the secret sealed under the
-server's key, which a server of the same key takes as a password (copyUser).
+Each change is answered when it is on disk. No answer contains a password. A super user gets the secret sealed under the
+server's key; a server with the same key accepts it as a password (copyUser).
 
-A slave's users are its master's. mqadmin's ``-c`` sends a change to both, in any order: a slave takes it over at once,
-also what its master has told it already, and forgets what the master does not have.
+A slave has the users of its master. mqadmin's ``-c`` sends a change to both, in any order. A slave applies it at once,
+even if the same change has already arrived from its master, and later drops what the master does not have.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AclInfo(Body):
 
 
 class AuthAdmin:
-    """``answer_when_saved`` answers a change once the users are on disk."""
+    """The handlers. ``answer_when_saved`` answers a change once the users are on disk."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class AuthAdmin:
         inner_user: str,
         is_slave: bool,
     ) -> None:
-        """``inner_user``: to whom ``source`` gives all users, because only servers know its secret."""
+        """``inner_user``: the user to whom ``source`` gives all users, because only servers know its secret."""
         self._users = users
         self._gate = gate
         self._answer_when_saved = answer_when_saved
@@ -106,13 +106,13 @@ class AuthAdmin:
         }
 
     def _change(self, session: Session, command: Command, change: Callable[[], None]) -> None:
-        _try(change)
+        _refuse_invalid(change)
         self._answer_when_saved(session, command)
 
     # --- users ---
 
     def create_user(self, session: Session, command: Command) -> None:
-        name = _given(command.header(CreateUserRequestHeader).username)
+        name = _require_name(command.header(CreateUserRequestHeader).username)
         info = decode_body(UserInfo, command.body)
 
         def change() -> None:
@@ -126,7 +126,7 @@ class AuthAdmin:
         self._change(session, command, change)
 
     def update_user(self, session: Session, command: Command) -> None:
-        name = _given(command.header(UpdateUserRequestHeader).username)
+        name = _require_name(command.header(UpdateUserRequestHeader).username)
         info = decode_body(UserInfo, command.body)
         self._change(
             session,
@@ -140,21 +140,21 @@ class AuthAdmin:
         )
 
     def delete_user(self, session: Session, command: Command) -> None:
-        name = _given(command.header(DeleteUserRequestHeader).username)
+        name = _require_name(command.header(DeleteUserRequestHeader).username)
         self._change(session, command, lambda: self._users.remove(name))
 
     def get_user(self, session: Session, command: Command) -> bytes:
-        user = self._users.find(_given(command.header(GetUserRequestHeader).username))
+        user = self._users.find(_require_name(command.header(GetUserRequestHeader).username))
         return ok(command, None, b"" if user is None else msgspec.json.encode(self._info(session, user)))
 
     def list_users(self, session: Session, command: Command) -> bytes:
         if NONCE in command.ext:
-            return self._copied(session, command)
+            return self._encode_copy(session, command)
         wanted = command.header(ListUsersRequestHeader).filter or ""
         infos = [self._info(session, user) for user in self._users if wanted in user.name]
         return ok(command, None, msgspec.json.encode(infos) if infos else b"")
 
-    def _copied(self, session: Session, command: Command) -> bytes:
+    def _encode_copy(self, session: Session, command: Command) -> bytes:
         """For a slave."""
         asker = self._gate.user_of(session)
         if asker is None or not asker.is_super or asker.name != self._inner_user:
@@ -177,7 +177,7 @@ class AuthAdmin:
     # --- policies ---
 
     def create_acl(self, session: Session, command: Command) -> None:
-        """As ``update_acl``: entries for resources that have one replace it."""
+        """The same as ``update_acl``: an entry replaces the existing one for its resource."""
         self._put_acl(session, command, command.header(CreateAclRequestHeader).subject)
 
     def update_acl(self, session: Session, command: Command) -> None:
@@ -207,7 +207,7 @@ class AuthAdmin:
         self._change(session, command, change)
 
     def get_acl(self, session: Session, command: Command) -> bytes:
-        name = _try(lambda: user_subject(command.header(GetAclRequestHeader).subject))
+        name = _refuse_invalid(lambda: user_subject(command.header(GetAclRequestHeader).subject))
         if self._users.find(name) is None:
             raise Refusal(ResponseCode.NO_PERMISSION, "The subject is not exist.")
         acl = self._users.acl(name)
@@ -228,7 +228,7 @@ class AuthAdmin:
         return ok(command, None, msgspec.json.encode(infos) if infos else b"")
 
 
-def _try(change: Callable[[], T]) -> T:
+def _refuse_invalid(change: Callable[[], T]) -> T:
     """Raises Refusal as RocketMQ does for an AuthenticationException or AuthorizationException."""
     try:
         return change()
@@ -236,7 +236,7 @@ def _try(change: Callable[[], T]) -> T:
         raise Refusal(ResponseCode.NO_PERMISSION, str(error)) from None
 
 
-def _given(name: str | None) -> str:
+def _require_name(name: str | None) -> str:
     if not name or not name.strip():
         raise Refusal(ResponseCode.INVALID_PARAMETER, "The username is blank")
     return name

@@ -29,15 +29,16 @@ from mqspark.store.disk.saved import SavedTable
 __all__ = ["Authority"]
 
 MAX_WAITING_BYTES = 1 << 20
-"""Of answers to changes that wait for the disk."""
+"""Limit of answers that wait until their changes are on disk."""
 _WAITING_BYTES = 500
 
 
 class Authority:
-    """Raises StoreCorrupt when the file of users is damaged or of another key, and ConfigError when there is no user.
+    """Raises StoreCorrupt when the file of users is damaged or sealed under another key, and ConfigError when there is
+    no user.
 
-    Unlike other tables the file is not replaced by its ``.bak`` when it is damaged: an older copy may allow what an
-    operator has taken away.
+    Unlike other tables, a damaged file is not replaced by its ``.bak``: an older copy could grant rights that an
+    operator has revoked.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Authority:
         needs_a_user: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        """``accounts``: of RocketMQ 4; those that are no users yet become some."""
+        """``accounts``: accounts of RocketMQ 4. Those that are not users yet become users."""
         self.config = config
         self._cipher = cipher
         self._clock = clock or SystemClock()
@@ -65,7 +66,7 @@ class Authority:
         self._waiting: list[tuple[Session, bytes, int]] = []
         self.ledger = Ledger("changedUsers", lambda: MAX_WAITING_BYTES, "Authority._waiting")
         self.provider: Loaded[AuthenticationProvider] | None = None
-        """Asked before a signature is looked at; set before the first ``guard``."""
+        """Called before a signature is checked. Set before the first ``guard``."""
         self.gate: Gate | None = None
         """None before the first ``guard``."""
         self.copy: UserCopy | None = None
@@ -90,17 +91,17 @@ class Authority:
                 try:
                     self.users.add(*pair, UserType.SUPER)
                 except (InvalidMessage, IllegalName) as error:
-                    raise ConfigError(f"the first user cannot be made: {error}") from None
+                    raise ConfigError(f"the first user cannot be created: {error}") from None
         if not len(self.users):
             raise ConfigError(
-                "authenticationEnabled=true, and there is no user: make one with `mqspark user add`,"
+                "authenticationEnabled=true, but there is no user: create one with `mqspark user add`,"
                 " or set initAuthenticationUser",
                 key="authenticationEnabled",
             )
 
     def guard(self, handlers: Mapping[int, Handler], facts: Facts) -> dict[int, Handler]:
-        """These handlers and those of users and policies, behind the gate. It is made by the first call, whose
-        ``facts`` hold for all."""
+        """These handlers and those of users and policies, behind the gate. The first call creates the gate; its
+        ``facts`` apply to all calls."""
         gate = self.gate = self.gate or Gate(
             self.config, self.users, facts, self._audit, self._clock, self.provider
         )
@@ -117,7 +118,8 @@ class Authority:
         return gate.guard(merged(others, admin))
 
     def bound_connections(self) -> None:
-        """Limit the connections of a user; called after ``guard``, by a core that calls ``left`` for each that ends."""
+        """Limit the connections of a user. Called after ``guard``, by a core that calls ``left`` for every connection
+        that ends."""
         if self.gate is not None:
             self.gate.max_connections = self.config.max_connections_per_user
 
@@ -127,40 +129,40 @@ class Authority:
             self.gate.left(session)
 
     def may(self, session: Session, kind: Kind, name: str, action: Action) -> bool:
-        """As ``Gate.may``."""
+        """See ``Gate.may``."""
         return self.gate is not None and self.gate.may(session, kind, name, action)
 
     def user_name(self, session: Session) -> str:
-        """The name of the user of the connection's present request; empty for nobody."""
+        """The user name of the connection's current request; empty for an anonymous one."""
         user = None if self.gate is None else self.gate.user_of(session)
         return "" if user is None else user.name
 
     def limited(self, session: Session, kind: str, remark: str) -> None:
-        """Audit that the connection's user holds their share of something."""
+        """Audit that the connection's user has reached a limit for one user."""
         if self.gate is not None:
             self.gate.limited(session, kind, remark)
 
     def limited_user(self, session: Session) -> str:
-        """The name of the connection's user, whom limits are for; empty for a super user and for nobody."""
+        """The name of the connection's user if limits apply; empty for a super user and an anonymous connection."""
         user = None if self.gate is None else self.gate.user_of(session)
         return "" if user is None or user.is_super else user.name
 
     def is_same_user(self, session: Session, other: Session) -> bool:
-        """Whether both connections are the same user's, or nobody's."""
+        """Whether both connections belong to the same user, or both are anonymous."""
         users = [None if self.gate is None else self.gate.user_of(each) for each in (session, other)]
         first, second = (None if user is None else user.name for user in users)
         return first == second
 
     def super_signer(self, name: str) -> Signer | None:
-        """How this super user signs; None if there is none, or it is disabled."""
+        """The signer of this super user; None if there is no such user, or it is disabled."""
         user = self.users.find(name)
         if user is None or not user.is_super or user.status is not UserStatus.ENABLE:
             return None
         return user.signer
 
     def follow(self) -> UserCopy | None:
-        """The users are to be those of a master, from now on; called before ``guard``. None without credentials to
-        ask for them."""
+        """From now on, copy the users from a master. Called before ``guard``. Returns None without credentials to
+        request them."""
         signer = self.config.inner_signer
         if signer is not None:
             self.copy = UserCopy(self.users, self._cipher, signer, self._audit_copy)
@@ -169,14 +171,14 @@ class Authority:
     def _audit_copy(self) -> None:
         inner = self.config.inner_credentials
         name = "" if inner is None else inner[0]
-        self._audit(Audited(name, "", 0, (), True, "the master's users are taken over", True, "COPY_USERS"))
+        self._audit(Audited(name, "", 0, (), True, "the master's users were copied", True, "COPY_USERS"))
 
     def must_wait(self, address: str) -> bool:
-        """Whether nobody new is let in from this address for a while, after too many failures."""
+        """Whether new users from this address have to wait, after too many failures."""
         return self.gate is not None and self.gate.attempts.wait_ms(address, self._now_ms()) > 0
 
     def failed(self, address: str) -> None:
-        """Somebody at this address has proved nothing."""
+        """Count a failed proof from this address."""
         if self.gate is not None:
             self.gate.attempts.failed(address, self._now_ms())
 
@@ -184,7 +186,7 @@ class Authority:
         return self._clock.monotonic_ms()
 
     def judged_replica(self, user: str, peer: str, problem: str) -> None:
-        """Audit that a slave may copy the log, or that ``problem`` keeps it from that."""
+        """Audit that a slave may copy the log, or that it may not because of ``problem``."""
         if self.gate is not None:
             self.gate.decisions["unauthenticated" if problem else "allowed"] += 1
         is_allowed = not problem

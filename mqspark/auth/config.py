@@ -24,39 +24,39 @@ class AuthConfig:
     authentication_enabled: bool = False
     """Whether every request has to be signed by a user."""
     authorization_enabled: bool = False
-    """Whether users who are not super need a policy for what they do."""
+    """Whether users other than super users need a policy for each request."""
     auth_config_path: str = ""
-    """Directory of the users and their key; by default in the store of a broker or controller. Name servers need it."""
+    """Directory of the users and their key. Default: in the store of a broker or controller; a name server needs it."""
     authenticate_by_certificate: bool = False
-    """Whether an unsigned request is that of the user whom the connection's trusted client certificate names
+    """Whether an unsigned request is attributed to the user named in the connection's trusted client certificate
     (the common name of its subject). Needs tls.server.need.client.auth."""
     init_authentication_user: str = field(default="", repr=False)
-    """``{"username":…,"password":…}``: made as super user at the start, unless the user is there."""
+    """``{"username":…,"password":…}``: created as super user at the start, unless the user exists."""
     inner_client_authentication_credentials: str = field(default="", repr=False)
-    """``{"accessKey":…,"secretKey":…}``: how this server signs to others of the cluster; also made as super
-    user, unless the user is there."""
+    """``{"accessKey":…,"secretKey":…}``: the credentials with which this server signs requests to other servers of the
+    cluster; also created as super user, unless the user exists."""
     authentication_provider: str = ""
-    """The entry point of an extension that says who sent a request (mqspark.extensions.AuthenticationProvider); empty,
-    or RocketMQ's default class: the signature says it."""
+    """Entry point of an extension that identifies the sender of a request (mqspark.extensions.AuthenticationProvider).
+    Empty, or RocketMQ's default class: the signature identifies the sender."""
     authentication_whitelist: str = ""
     """``code,code``: requests that need no signature."""
     authorization_whitelist: str = ""
     """``code,code``: requests that need no policy."""
     migrate_auth_from_v1_enabled: bool = False
-    """Whether the accounts of ``plainAclPath`` become users at the start, unless they are there."""
+    """Whether the accounts of ``plainAclPath`` become users at the start, unless the users exist."""
     plain_acl_path: str = ""
-    """RocketMQ 4's ``plain_acl.yml``."""
+    """Path of RocketMQ 4's ``plain_acl.yml``."""
     allow_anonymous: bool = False
-    """Consent to serve an address that others reach without authentication."""
+    """Consent to serve an address that other hosts can reach, without authentication."""
     max_auth_table_bytes: int = 16 << 20
-    """Limit of users and policies; a full table refuses new ones."""
+    """Limit of users and policies in memory; a full table refuses new ones."""
     max_connections_per_user: int = 5_000
-    """Of a user who is not super, at a broker or a name server; 0: as many as in all."""
+    """Limit of connections to a broker or name server for each user other than super users. 0: no limit per user."""
     audit_log_path: str = ""
-    """File of the audit log; by default ``audit.log`` beside the users."""
+    """Path of the audit log; by default ``audit.log`` beside the users."""
     audit_log_max_bytes: int = 16 << 20
     audit_log_files: int = 8
-    """Files of the audit log, the present one included."""
+    """Number of audit log files to keep, including the current one."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "max_auth_table_bytes", "audit_log_max_bytes", most=INT64_MAX)
@@ -64,7 +64,7 @@ class AuthConfig:
         check_numbers(self, "max_connections_per_user", least=0)
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(
-                "authorizationEnabled needs authenticationEnabled: a name that nobody proves gives no rights",
+                "authorizationEnabled needs authenticationEnabled: an unproved name grants no rights",
                 key="authorizationEnabled",
             )
         if self.authenticate_by_certificate and not self.authentication_enabled:
@@ -108,7 +108,7 @@ class AuthConfig:
 
     @property
     def inner_signer(self) -> Signer | None:
-        """How this server signs its requests to others."""
+        """The signer of this server's requests to other servers."""
         pair = self.inner_credentials
         return None if pair is None else Signer(*pair)
 
@@ -118,12 +118,12 @@ def _codes(text: str, key: str) -> frozenset[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in known:
-            raise ConfigError(f"setting {key}: {word[:20]!r} is no request code", key=key)
+            raise ConfigError(f"setting {key}: {word[:20]!r} is not a request code", key=key)
     return frozenset(known[word] for word in words)
 
 
 def _pair(text: str, key: str, first: str, second: str) -> tuple[str, str] | None:
-    """Shows no part of the text in an error."""
+    """Two values of a JSON object. An error shows no part of the text, because it holds a secret."""
     if not text.strip():
         return None
     try:

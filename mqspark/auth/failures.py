@@ -12,25 +12,25 @@ __all__ = ["Attempts", "Failures"]
 MAX_KEYS = 4_096
 MAX_USER_LENGTH = 64
 FAILURES = 10
-"""So many failures are allowed at once, and then one in each REGAIN_MS."""
+"""This many failures are allowed at once, then one per REGAIN_MS."""
 REGAIN_MS = 6_000
 ADDRESS_FAILURES = 100
 ADDRESS_REGAIN_MS = 100
-"""Of all users at one address together: somebody who tries one password on many names."""
+"""The limits for all users at one address together, against trying one password on many names."""
 
 
 class Failures:
-    """By address, and by user where one is given; IPv6 addresses count by the 64 bits of a network. Some 1 MB at
-    most."""
+    """Failures by address, and by user where one is given. IPv6 addresses count by their /64 network. Takes about 1 MB
+    at most."""
 
     most, regain_ms = FAILURES, REGAIN_MS
 
     def __init__(self) -> None:
         self._free_ms: dict[tuple[str, str], int] = {}
-        """The time at which all failures are forgotten."""
+        """Key → the time at which all its failures are forgotten."""
 
     def wait_ms(self, address: str, now_ms: int, user: str = "") -> int:
-        """How long to wait before the next attempt; 0: none."""
+        """Milliseconds to wait before the next attempt; 0: none."""
         free_ms = self._free_ms.get(_key(address, user), now_ms)
         return max(0, free_ms - (self.most - 1) * self.regain_ms - now_ms)
 
@@ -47,14 +47,14 @@ class _OfAddresses(Failures):
 
 
 class Attempts:
-    """Attempts to be let in: a user waits at an address after FAILURES, and everybody at it after ADDRESS_FAILURES, but
-    for users who were let in from there: a stranger who shares their address keeps none of them out."""
+    """Login attempts. After FAILURES a user has to wait at an address; after ADDRESS_FAILURES everybody at that address
+    has to. Users who logged in from there before are exempt, so a stranger at the same address cannot lock them out."""
 
     def __init__(self) -> None:
         self._of_users = Failures()
         self._of_addresses = _OfAddresses()
         self._known: dict[tuple[str, str], None] = {}
-        """Who was let in from where, the latest last."""
+        """(address, user) of successful logins, the latest last."""
 
     def wait_ms(self, address: str, now_ms: int, user: str = "") -> int:
         wait_ms = self._of_users.wait_ms(address, now_ms, user) if user else 0

@@ -2,14 +2,15 @@
 (``mqspark.auth.access``) and the user's policies, before its handler sees it (AuthenticationPipeline,
 AuthorizationPipeline).
 
-With authenticateByCertificate an unsigned request is that of the user whom the connection's client certificate names.
-With authenticationProvider an extension is asked first.
+With authenticateByCertificate an unsigned request belongs to the user named in the connection's client certificate.
+With authenticationProvider an extension is called first.
 
-A server without authentication has no gate, and its handlers are called as they are. A connection's last user and the
-decisions for it are kept, until users or policies change.
+A server without authentication has no gate, and its handlers are called directly. A connection's last user and the
+decisions for it are cached until users or policies change.
 
-Requests that come over HTTP reach the same handlers on connections inside the process. Nobody signs them: the shell has
-proved who asks (``prove``) and vouches for it (``vouch``), and everything else is judged as for a signed request.
+Requests that come over HTTP reach the same handlers on connections inside the process. They are not signed: the shell
+has verified the user (``prove``) and vouches for the connection (``vouch``). Everything else is judged as for a signed
+request.
 
 Facts: docs/rocketmq/protocol.md#policies.
 """
@@ -42,7 +43,7 @@ from mqspark.protocol.slices import Slices
 __all__ = ["Audited", "Gate", "changes_more"]
 
 MAX_DECISIONS = 512
-"""Decisions that are kept for one connection."""
+"""Limit of cached decisions for one connection."""
 MAX_SIGNATURE_LENGTH = 64
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 UNSIGNED_UNTIL = 399
@@ -51,7 +52,7 @@ UNSIGNED_UNTIL = 399
 _KNOWN = "auth"
 """Session key."""
 _FAILED = "check signature failed."
-"""One text for an unknown user, a disabled one and a wrong signature."""
+"""The same text for an unknown user, a disabled one and a wrong signature, so that names cannot be probed."""
 _NOBODY = Signer("", "nobody")
 """Verified for unknown users, so that they take as long to refuse as known ones."""
 _READS_ONLY = "this token only reads."
@@ -75,13 +76,13 @@ class Audited(NamedTuple):
     allowed: bool
     reason: str
     changes: bool
-    """Whether it would change more than messages and offsets."""
+    """Whether the request would change more than messages and offsets."""
     request: str = ""
-    """What was asked for when it is no request of remoting, which ``code`` names otherwise."""
+    """The name of an action that is not a remoting request; ``code`` names remoting requests."""
 
 
 class _Vouched(NamedTuple):
-    """Who asks on a connection inside this process, as its shell has proved."""
+    """The user of a connection inside this process, as verified by the shell."""
 
     user: str
     proof: str
@@ -89,7 +90,7 @@ class _Vouched(NamedTuple):
 
 
 class KnownUser:
-    """The last user of a connection, and what was decided for it."""
+    """The last user of a connection, and the cached decisions for it."""
 
     __slots__ = ("allowed", "generation", "source", "user")
 
@@ -123,11 +124,11 @@ class Gate:
         self._authorizes = config.authorization_enabled
         self._believes_certificates = config.authenticate_by_certificate
         self.max_connections = 0
-        """Of one user who is not super; 0: no limit. Set by a core that calls ``left``."""
+        """Limit for each user other than super users; 0: no limit. Set by a core that calls ``left``."""
         self._connections: Counter[str] = Counter()
-        """By user. At most one for each connection."""
+        """User → number of connections."""
         self.decisions: Counter[str] = Counter(allowed=0, unauthenticated=0, forbidden=0, limited=0)
-        """By their outcome: ``allowed``, ``unauthenticated``, ``forbidden``; ``limited`` after too many failures."""
+        """Outcome → count: ``allowed``, ``unauthenticated``, ``forbidden``; ``limited`` after too many failures."""
 
     def guard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers behind the gate."""
@@ -150,21 +151,21 @@ class Gate:
         return known.user if isinstance(known, KnownUser) else None
 
     def _identify(self, session: Session, command: Command) -> KnownUser | None:
-        """None: the request needs no signature. Raises Refusal."""
+        """The user of the request; None if it needs no signature. Raises Refusal."""
         vouched = session.attributes.get(_VOUCHED)
         if isinstance(vouched, _Vouched):
-            return self._vouched(session, vouched, command.code)
+            return self._vouched_user(session, vouched, command.code)
         if command.code in self._unsigned:
             return None
         if self._provider is not None:
-            provided = self._provided(session, command, self._provider)
+            provided = self._user_of_provider(session, command, self._provider)
             if provided is not None:
                 return provided
         ext = command.ext
         name, given = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         certified = session.attributes.get(CERTIFICATE_NAME) if self._believes_certificates else None
         if isinstance(certified, str) and not name and not given:
-            return self._certified(session, certified, command.code)
+            return self._user_of_certificate(session, certified, command.code)
         if not name or not given:
             raise self._refused(
                 session, command.code, "unauthenticated", "username cannot be null.", name or ""
@@ -180,7 +181,7 @@ class Gate:
             ext = {field: value for field, value in ext.items() if field != UNIQUE_KEY_QUERY}
         try:
             expected = signer.signature(content_of(ext), command.body)
-        except UnicodeEncodeError:  # unpaired surrogates, which no client can have signed
+        except UnicodeEncodeError:  # unpaired surrogates: no client can have signed them
             raise self._refused(session, command.code, "unauthenticated", _FAILED, name) from None
         is_right = hmac.compare_digest(
             expected.encode(), given[:MAX_SIGNATURE_LENGTH].encode("utf-8", "replace")
@@ -194,10 +195,10 @@ class Gate:
         session.attributes[_KNOWN] = known
         return known
 
-    def _provided(
+    def _user_of_provider(
         self, session: Session, command: Command, provider: Loaded[AuthenticationProvider]
     ) -> KnownUser | None:
-        """The user whom the provider names; None: the signature decides. Raises Refusal."""
+        """The user that the provider names; None: the signature decides. Raises Refusal."""
         ext, code = command.ext, command.code
         claimed = ext.get(ACCESS_KEY, "")
         known = session.attributes.get(_KNOWN)
@@ -239,7 +240,7 @@ class Gate:
         return known
 
     def _count(self, session: Session, code: int, user: User) -> None:
-        """The connection is this user's from now on. Raises Refusal."""
+        """Count the connection for this user. Raises Refusal when the user has too many."""
         before = session.attributes.get(_COUNTED)
         most = self.max_connections
         if not most or before == user.name:
@@ -252,21 +253,21 @@ class Gate:
         session.attributes[_COUNTED] = user.name
 
     def limited(self, session: Session, kind: str, remark: str) -> None:
-        """The connection's user asked for more than one user may hold of ``kind``."""
+        """Audit that the connection's user has reached the limit of ``kind`` for one user."""
         user = self.user_of(session)
         self.decisions["limited"] += 1
         name = "" if user is None else user.name
         self._audit(Audited(name, session.peer, 0, (kind,), False, remark, False, request="HOLD"))
 
     def left(self, session: Session) -> None:
-        """The connection is nobody's any longer."""
+        """Stop counting the connection for its user."""
         name = session.attributes.pop(_COUNTED, None)
         if isinstance(name, str):
             self._connections[name] -= 1
             if not self._connections[name]:
                 del self._connections[name]
 
-    def _certified(self, session: Session, name: str, code: int) -> KnownUser:
+    def _user_of_certificate(self, session: Session, name: str, code: int) -> KnownUser:
         """The user that the connection's certificate names. Raises Refusal."""
         known = session.attributes.get(_KNOWN)
         if isinstance(known, KnownUser) and known.user.name == name and not self._is_stale(known):
@@ -279,8 +280,8 @@ class Gate:
         return known
 
     def _check_failures(self, session: Session, code: int, name: str) -> None:
-        """A user that failed too often from an address waits there, whether the next signature is right or not, and so
-        does every stranger at an address of too many failures; who is in stays in. Raises Refusal."""
+        """Refuse a user that failed too often from this address, even with a correct signature. Refuse every new user
+        at an address with too many failures. Established connections keep working. Raises Refusal."""
         wait_ms = self.attempts.wait_ms(_address(session), self._clock.monotonic_ms(), name)
         if wait_ms:
             remark = (
@@ -289,8 +290,8 @@ class Gate:
             raise self._refused(session, code, "limited", remark, name)
 
     def prove(self, name: str, secret: str) -> str | None:
-        """A proof that the secret is this enabled user's, good for ``vouch`` until the secret changes; None: it is not.
-        Takes as long for a user that nobody is."""
+        """Verify the secret of an enabled user. Returns a proof for ``vouch``, valid until the secret changes; None if
+        the secret is wrong. Takes the same time for an unknown user."""
         user = self._users.find(name)
         signer = _NOBODY if user is None else user.signer
         given = Signer(name, secret).signature(_PROOF)
@@ -298,18 +299,18 @@ class Gate:
         return given if is_right and user is not None and user.status is UserStatus.ENABLE else None
 
     def holds(self, name: str, proof: str) -> User | None:
-        """The user of a proof; None once the user is gone or disabled, or has another secret."""
+        """The user of a proof; None once the user is removed or disabled, or has another secret."""
         user = self._users.find(name)
         if user is None or user.status is UserStatus.DISABLE:
             return None
         return user if hmac.compare_digest(user.signer.signature(_PROOF), proof) else None
 
     def vouch(self, session: Session, name: str, proof: str, *, reads_only: bool = False) -> None:
-        """All requests of this connection, which must be inside the process, are the user's. ``reads_only``: those
-        that change something are refused whatever the policies say."""
+        """Attribute all requests of this connection, which must be inside the process, to the user. ``reads_only``:
+        requests that change something are refused whatever the policies say."""
         session.attributes[_VOUCHED] = _Vouched(name, proof, reads_only)
 
-    def _vouched(self, session: Session, vouched: _Vouched, code: int, request: str = "") -> KnownUser:
+    def _vouched_user(self, session: Session, vouched: _Vouched, code: int, request: str = "") -> KnownUser:
         """Raises Refusal."""
         user = self.holds(vouched.user, vouched.proof)
         if user is None:
@@ -322,24 +323,26 @@ class Gate:
     def authorize(
         self, session: Session, kind: Kind, name: str, actions: frozenset[Action], request: str
     ) -> None:
-        """Whether the user of a vouched connection may do one of ``actions``, for what no request of remoting does;
-        ``request`` names it in the audit log. Raises Refusal."""
+        """Check that the user of a vouched connection may do one of ``actions``, for an operation that is not a
+        remoting request. ``request`` names it in the audit log. Raises Refusal."""
         vouched = session.attributes.get(_VOUCHED)
         if not isinstance(vouched, _Vouched):
             raise self._refused(session, 0, "unauthenticated", "nobody is logged in.", "", request=request)
-        known = self._vouched(session, vouched, 0, request)
+        known = self._vouched_user(session, vouched, 0, request)
         for access in accesses(self._facts, kind, name, actions):
             if vouched.reads_only and not access.actions & _READ_ONLY:
                 raise self._refused(session, 0, "forbidden", _READS_ONLY, vouched.user, access, request)
             if known.user.is_super or not self._authorizes:
                 if _changes(access):
-                    self._note(session, 0, vouched.user, (access.key,), True, allowed=True, request=request)
+                    self._audit_decision(
+                        session, 0, vouched.user, (access.key,), True, allowed=True, request=request
+                    )
             else:
                 self._check_access(session, 0, known, access, request)
         self.decisions["allowed"] += 1
 
     def audit(self, peer: str, user: str, request: str, *, allowed: bool, reason: str = "") -> None:
-        """For the log: a login, or its failure."""
+        """Log a login, or its failure."""
         self.decisions["allowed" if allowed else "unauthenticated"] += 1
         self._audit(Audited(user, peer, 0, (), allowed, reason, True, request))
 
@@ -349,7 +352,7 @@ class Gate:
     # --- what ---
 
     def _check(self, session: Session, command: Command, row: Row | None) -> None:
-        """Raises Refusal; and, for a malformed request, as its handler would."""
+        """Raises Refusal, or what the handler would raise for a malformed request."""
         known = self._identify(session, command)
         if row is None or row.to_client:
             name = "" if known is None else known.user.name
@@ -392,7 +395,9 @@ class Gate:
             known.allowed.clear()
         known.allowed.add(key)
         names = (access.key,)
-        self._note(session, code, known.user.name, names, _changes(access), allowed=True, request=request)
+        self._audit_decision(
+            session, code, known.user.name, names, _changes(access), allowed=True, request=request
+        )
 
     def _problem(self, known: KnownUser, access: Access) -> str | None:
         acl = self._users.acl(known.user.name)
@@ -402,7 +407,7 @@ class Gate:
         return "no matched policies." if decision is None else "the decision is deny."
 
     def may(self, session: Session, kind: Kind, name: str, action: Action) -> bool:
-        """Whether the connection's last user is allowed something that the server does for it unasked."""
+        """Whether the connection's last user has a right that no request asks for explicitly."""
         known = session.attributes.get(_KNOWN)
         if not isinstance(known, KnownUser):
             return False
@@ -417,7 +422,7 @@ class Gate:
             self._problem(known, Access(kind, name.removeprefix(RETRY_PREFIX), frozenset({action}))) is None
         )
 
-    # --- what is told ---
+    # --- audit ---
 
     def _allowed(self, session: Session, command: Command, known: KnownUser | None, row: Row) -> None:
         self.decisions["allowed"] += 1
@@ -425,7 +430,7 @@ class Gate:
         if changes:
             resources = tuple(need.what for need in row.needs)
             name = "" if known is None else known.user.name
-            self._note(session, command.code, name, resources, changes, allowed=True)
+            self._audit_decision(session, command.code, name, resources, changes, allowed=True)
 
     def _refused(
         self,
@@ -440,10 +445,12 @@ class Gate:
         self.decisions[outcome] += 1
         resources = () if access is None else (access.key,)
         changes = access is not None and _changes(access)
-        self._note(session, code, user, resources, changes, allowed=False, reason=remark, request=request)
+        self._audit_decision(
+            session, code, user, resources, changes, allowed=False, reason=remark, request=request
+        )
         return Refusal(ResponseCode.NO_PERMISSION, remark)
 
-    def _note(
+    def _audit_decision(
         self,
         session: Session,
         code: int,
@@ -467,7 +474,7 @@ def changes_more(code: int) -> bool:
 
 
 def _only_reads(row: Row) -> bool:
-    """Whether a right to read is enough for each need."""
+    """Whether read rights are enough for every need."""
     return not row.super_only and all(need.actions & _READ_ONLY for need in row.needs)
 
 

@@ -1,11 +1,11 @@
 """``plain_acl.yml`` of RocketMQ 4: accounts with permissions, which become users and policies (AuthMigrator).
 
 Only the part of YAML that such files use is read: block mappings and sequences of plain or quoted scalars. Anything
-else (anchors, aliases, tags, flow collections, text over several lines) is an error, so that a file cannot grow when it
-is read, and no value has a type of its own choice.
+else (anchors, aliases, tags, flow collections, text over several lines) is an error. So a file cannot expand when it
+is read, and cannot choose the types of its values.
 
-An unknown permission is an error; RocketMQ's migration makes it a permission for everything. Addresses that needed
-no signature (``whiteRemoteAddress``) get no right here, as in RocketMQ's migration.
+An unknown permission is an error; RocketMQ's migration turns it into full permission. Addresses that needed no
+signature (``whiteRemoteAddress``) get no rights, as in RocketMQ's migration.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PlainAccount:
 
 
 def read_accounts(data: bytes, source: str) -> list[PlainAccount]:
-    """Raises ConfigError, which names the line but shows no value."""
+    """The accounts of a file. Raises ConfigError, which names the line but shows no value."""
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{source} is larger than {MAX_FILE_BYTES} bytes", key="plainAclPath")
     try:
@@ -60,7 +60,7 @@ def read_accounts(data: bytes, source: str) -> list[PlainAccount]:
 
 
 def migrate(users: Users, accounts: Sequence[PlainAccount]) -> None:
-    """Add the accounts that are no users yet. Raises ConfigError."""
+    """Add the accounts that are not users yet. Raises ConfigError."""
     for account in accounts:
         if users.find(account.name) is not None:
             continue
@@ -69,12 +69,12 @@ def migrate(users: Users, accounts: Sequence[PlainAccount]) -> None:
             if account.policies:
                 users.update_acl(account.name, account.policies)
         except (InvalidMessage, IllegalName, TableFull) as error:
-            raise ConfigError(f"an account of plain_acl.yml cannot be taken over: {error}") from None
+            raise ConfigError(f"an account of plain_acl.yml cannot be imported: {error}") from None
 
 
 def _account(values: Any, source: str) -> PlainAccount:
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{source} is no mapping", key="plainAclPath")
+        raise ConfigError(f"{source} is not a mapping", key="plainAclPath")
     name, secret, admin = (values.get(key) for key in ("accessKey", "secretKey", "admin"))
     if not isinstance(name, str) or not name or not isinstance(secret, str) or not secret:
         raise ConfigError(f"{source} has no accessKey or no secretKey", key="plainAclPath")
@@ -99,7 +99,7 @@ def _entries(kind: Kind, values: Any, source: str) -> list[Entry]:
     if values is None:
         return []
     if not isinstance(values, list):
-        raise ConfigError(f"{source} is no list", key="plainAclPath")
+        raise ConfigError(f"{source} is not a list", key="plainAclPath")
     entries = []
     for value in values:
         name, equals, perm = str(value).partition("=")
@@ -118,7 +118,7 @@ def _rights(text: Any, source: str) -> tuple[Ruling, frozenset[Action]]:
     found = _RIGHTS.get(str(text).strip().upper())
     if found is None:
         raise ConfigError(
-            f"{source}: a permission is none of {', '.join(filter(None, _RIGHTS))}", key="plainAclPath"
+            f"{source}: a permission is not one of {', '.join(filter(None, _RIGHTS))}", key="plainAclPath"
         )
     return found
 
@@ -127,7 +127,7 @@ class _PlainYaml:
     def __init__(self, text: str, source: str) -> None:
         self._source = source
         self._lines: list[tuple[int, int, str]] = []
-        """Number, indentation, content."""
+        """(line number, indentation, content)."""
         lines = text.splitlines()
         if len(lines) > MAX_LINES:
             raise ConfigError(f"{source} has more than {MAX_LINES} lines", key="plainAclPath")
@@ -141,7 +141,7 @@ class _PlainYaml:
     def document(self) -> Any:
         value = self._block(0, 0) if self._lines else {}
         if self._next < len(self._lines):
-            raise self._wrong("its indentation fits nothing above it")
+            raise self._wrong("its indentation matches no line above it")
         return value
 
     def _wrong(self, why: str) -> ConfigError:
@@ -183,7 +183,7 @@ class _PlainYaml:
                 raise self._wrong("it is not of the form key: value")
             key, text = match[1], match[2]
             if key in values:
-                raise self._wrong("its key is there twice")
+                raise self._wrong("its key is a duplicate")
             if text:
                 values[key] = self._scalar(text)
                 self._next += 1
@@ -199,10 +199,10 @@ class _PlainYaml:
     def _scalar(self, text: str) -> str:
         if text[0] in "'\"":
             if len(text) < 2 or text[-1] != text[0] or text[0] in text[1:-1] or "\\" in text:
-                raise self._wrong("a quoted text has quotes or escapes in it")
+                raise self._wrong("quotes and escapes within a quoted text are not supported")
             return text[1:-1]
         if text[0] in "&*!|>{}[]%@`?,\t" or "\t" in text or ": " in text:
-            raise self._wrong("only plain and quoted texts are read")
+            raise self._wrong("only plain and quoted texts are supported")
         return text
 
 

@@ -1,9 +1,9 @@
 """Policies: which user may do what to which topics, groups and clusters, from where (PolicyEntry,
 AclAuthorizationHandler).
 
-The entries of a custom policy are consulted first, those of a default policy only if none of them matches. Of the
-matching entries the most specific one decides: a literal name, then the longest prefix, then any name, then any
-resource. Between equals, deny wins. Without a match the answer is no.
+The entries of a custom policy are consulted first; those of a default policy only if none of them matches. Of the
+matching entries, the most specific one decides: a literal name, then the longest prefix, then any name, then any
+resource. Deny wins over an equally specific allow. Without a match, access is denied.
 
 Facts: docs/rocketmq/protocol.md#policies.
 """
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MAX_SOURCES = 256
-"""Addresses of one entry."""
+"""Limit of source addresses in one entry."""
 ANY_NAME = "*"
 
 E = TypeVar("E", bound=StrEnum)
@@ -73,15 +73,15 @@ class PolicyType(StrEnum):
 
 
 def named(enumeration: type[E], name: str, what: str) -> E:
-    """The member of this name, in any case. Raises InvalidMessage."""
+    """The member with this name, ignoring case. Raises InvalidMessage."""
     for member in enumeration:
         if member.value.lower() == name.strip().lower():
             return member
-    raise InvalidMessage(f"{what} {printable(name, 40)!r} is none of {', '.join(enumeration)}")
+    raise InvalidMessage(f"{what} {printable(name, 40)!r} is not one of {', '.join(enumeration)}")
 
 
 class Access(NamedTuple):
-    """What a request needs: one of ``actions`` on a resource. The cluster ``*`` is every cluster."""
+    """A right that a request needs: one of ``actions`` on a resource. The cluster ``*`` means every cluster."""
 
     kind: Kind
     name: str
@@ -122,7 +122,7 @@ class Resource:
 
     @property
     def rank(self) -> tuple[bool, bool, int]:
-        """The greatest of several that match is the most specific."""
+        """Sort key: the greatest of several matching resources is the most specific."""
         return self.kind is not Kind.ANY, not self.is_prefix, len(self.name)
 
     def matches(self, access: Access) -> bool:
@@ -135,7 +135,7 @@ class Resource:
 
 @dataclass(frozen=True)
 class Entry:
-    """One rule. ``sources``: addresses or networks in CIDR notation; empty: from anywhere."""
+    """One rule. ``sources``: addresses or networks in CIDR notation; empty: any address."""
 
     resource: Resource
     actions: frozenset[Action]
@@ -150,7 +150,7 @@ class Entry:
         decision: str | None,
         sources: Iterable[str] | None,
     ) -> Entry:
-        """Raises InvalidMessage or IllegalName, which say what is wrong."""
+        """Parse the texts of an entry. Raises InvalidMessage or IllegalName."""
         if not resource:
             raise InvalidMessage("The resource is null.")
         found = frozenset(named(Action, action, "action") for action in actions or ())
@@ -161,7 +161,7 @@ class Entry:
         addresses = tuple(source.strip() for source in sources or ())
         if len(addresses) > MAX_SOURCES:
             raise InvalidMessage(
-                f"an entry has {len(addresses)} source ips, at most {MAX_SOURCES} are allowed"
+                f"an entry has {len(addresses)} source ips; at most {MAX_SOURCES} are allowed"
             )
         entry = cls(Resource.parse(resource), found, named(Ruling, decision, "decision"), addresses)
         try:
@@ -188,7 +188,7 @@ class AclPolicy:
     entries: tuple[Entry, ...]
 
     def updated(self, entries: Iterable[Entry]) -> AclPolicy:
-        """With these entries in the place of those for the same resources."""
+        """The policy with these entries, which replace entries for the same resources."""
         table = {entry.resource: entry for entry in self.entries}
         table.update((entry.resource, entry) for entry in entries)
         return AclPolicy(self.type, tuple(table.values()))
@@ -217,7 +217,7 @@ class Acl:
         return Acl(tuple(policy for policy in policies if policy.entries))
 
     def decide(self, access: Access, source: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Ruling | None:
-        """None: no entry matches."""
+        """The ruling of the deciding entry; None: no entry matches."""
         for kind in PolicyType:
             found = [entry for entry in self.policy(kind).entries if entry.matches(access, source)]
             if found:

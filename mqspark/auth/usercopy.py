@@ -1,11 +1,11 @@
-"""Users and policies on their way from a master to its slaves. RocketMQ has none of it.
+"""The copy of users and policies from a master to its slaves. RocketMQ has no such copy.
 
     slave -> master    AUTH_LIST_USER with a filter that no user's name has, a nonce, and the version that is known
     master -> slave    AES-GCM of {"version":…,"users":[…],"acls":[…]}; only the version when it is the known one
 
 The key is derived from the nonce and the secret key of innerClientAuthenticationCredentials, which only servers know.
-So no secret is on the wire in clear, whether there is TLS or not, and a recorded answer is none to another question.
-On the slave's disk secrets are sealed under its own key. A RocketMQ master finds no such user.
+So no secret is sent in clear, even without TLS, and a recorded answer cannot be replayed to another request. On the
+slave's disk, secrets are sealed under the slave's own key. A RocketMQ master answers that it has no such user.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mqspark.protocol.signature import Signer
 __all__ = ["NONCE", "UserCopy", "UserSource"]
 
 NONCE, VERSION = "mqsparkReplicaNonce", "mqsparkUsersVersion"
-"""Fields of the question."""
+"""Fields of the slave's request."""
 NONCE_LENGTH = 64
 _NOBODYS_FILTER = "\0" * 3
 _CONTEXT = b"mqspark users 1"
@@ -36,26 +36,26 @@ log = sparing(__name__)
 
 
 def _key(signer: Signer, nonce: str) -> bytes:
-    """32 bytes. No signature of a request begins with the same content, so none gives the key away."""
+    """The 32-byte key. No signature of a request is made over the same content, so none reveals the key."""
     base = signer.signature(b"\0" + _CONTEXT).encode()
     return hmac.digest(base, nonce.encode(), "sha256")
 
 
 class UserSource:
-    """A master's half."""
+    """The master's side."""
 
     def __init__(self, users: Users, cipher: Cipher) -> None:
         self._users = users
         self._cipher = cipher
         self._instance = secrets.token_hex(8)
-        """Tells versions of this process from those of others."""
+        """Distinguishes versions of this process from those of others."""
 
     def answer(self, signer: Signer, ext: dict[str, str]) -> tuple[bytes, bool]:
-        """The body for a slave that has proved to be ``signer``'s user, and whether the users are in it. Raises
+        """The body for a slave that has authenticated as ``signer``'s user, and whether it contains the users. Raises
         ProtocolError."""
         nonce = ext.get(NONCE, "")
         if len(nonce) != NONCE_LENGTH or not nonce.isascii():
-            raise ProtocolError(f"{NONCE} is no text of {NONCE_LENGTH} ASCII characters")
+            raise ProtocolError(f"{NONCE} is not a text of {NONCE_LENGTH} ASCII characters")
         version = f"{self._instance}-{self._users.generation}"
         is_known = ext.get(VERSION) == version
         document: dict[str, object] = {"version": version}
@@ -70,10 +70,10 @@ class _Version(msgspec.Struct):
 
 
 class UserCopy:
-    """A slave's half: ``question`` and ``take`` alternate."""
+    """The slave's side. Calls of ``question`` and ``take`` alternate."""
 
     def __init__(self, users: Users, cipher: Cipher, signer: Signer, is_changed: Callable[[], None]) -> None:
-        """``is_changed`` is called when the master's users are others than those here."""
+        """``is_changed`` is called when the master's users differ from the slave's."""
         self._users = users
         self._cipher = cipher
         self._signer = signer
@@ -81,9 +81,9 @@ class UserCopy:
         self._nonce = ""
         self._version = ""
         self._generation = -1
-        """Of the users here when they were last the master's."""
+        """Generation of the slave's users at the last copy; -1 before it."""
         self.is_complete = False
-        """Whether the users here were the master's once, or the master has none to give."""
+        """Whether the users were copied at least once, or the master has none to copy."""
 
     def question(self) -> dict[str, str]:
         """The fields of AUTH_LIST_USER."""
@@ -94,24 +94,24 @@ class UserCopy:
         return fields
 
     def take(self, answer: Command) -> None:
-        """Raises ProtocolError for an answer that its master has not made for this question."""
+        """Apply the master's answer. Raises ProtocolError for an answer that was not made for the last ``question``."""
         if answer.code in _NOT_THERE or (answer.code == ResponseCode.SUCCESS and not answer.body):
             if not self.is_complete:
                 log.warning("the master has no users to copy: this slave keeps its own")
             self.is_complete = True
             return
         if answer.code != ResponseCode.SUCCESS:
-            raise ProtocolError(f"the master keeps its users to itself: {(answer.remark or '')[:200]}")
+            raise ProtocolError(f"the master refuses to send its users: {(answer.remark or '')[:200]}")
         text = self._cipher.under(_key(self._signer, self._nonce)).open(bytes(answer.body), _CONTEXT)
         try:
             version = msgspec.json.decode(text, type=_Version).version
         except msgspec.MsgspecError as error:
-            raise ProtocolError(f"the master's users cannot be read: {error}") from None
+            raise ProtocolError(f"the master's users cannot be decoded: {error}") from None
         if version != self._version or self._users.generation != self._generation:
             was_mine = self._generation not in (-1, self._users.generation)
             if self._users.replace(text):
                 self._is_changed()
                 if was_mine:
-                    log.warning("users were changed at this slave alone: the master's are in force again")
+                    log.warning("users were changed on this slave only: they are replaced by the master's")
         self._version, self._generation = version, self._users.generation
         self.is_complete = True

@@ -4,8 +4,9 @@ AuthorizationMetadataManager).
     mqspark-auth 1 <CRC-32 of the rest, 8 hex digits> <length of the rest>\\n
     {"acls":[...],"users":[...]}
 
-A user's secret is in the file only sealed under the server's key, and in memory only as the state of an HMAC. A file
-that is cut, changed or of another key is an error: an older copy could let somebody in whom an operator has removed.
+In the file, a user's secret is sealed under the server's key; in memory it is only the state of an HMAC. A file that
+is truncated, modified or sealed under another key is an error: an older copy could readmit a user whom an operator
+has removed.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ __all__ = ["Cipher", "User", "UserStatus", "UserType", "Users", "acl_document", 
 MAX_NAME_LENGTH = 128
 MAX_PASSWORD_LENGTH = 512
 MAX_ENTRIES = 1_024
-"""Entries of one user's policies."""
+"""Limit of policy entries for one user."""
 SEALED_PREFIX = "sealed:"
-"""Begins a password that is a secret sealed by a server with the same key, as copyUser of mqadmin hands it on."""
+"""Prefix of a password that is a secret sealed by a server with the same key, as mqadmin's copyUser sends it."""
 
 _USER_BYTES = 2_000
-"""Of a user in memory, with its HMAC state."""
+"""Memory of one user, including its HMAC state."""
 _ENTRY_BYTES = 1_500
 _SOURCE_BYTES = 300
 _MAGIC = b"mqspark-auth 1 "
@@ -54,16 +55,16 @@ class UserStatus(StrEnum):
 
 
 class Cipher(Protocol):
-    """Authenticated encryption under the server's key; ``context`` is authenticated with it."""
+    """Authenticated encryption under the server's key. ``context`` is authenticated, too."""
 
     def seal(self, secret: bytes, context: bytes) -> bytes: ...
 
     def open(self, sealed: bytes, context: bytes) -> bytes:
-        """Raises ProtocolError when the key, the context or the bytes are not those of ``seal``."""
+        """The secret. Raises ProtocolError when the key, the context or the bytes differ from those of ``seal``."""
         ...
 
     def under(self, key: bytes) -> Cipher:
-        """The same under another key of 32 bytes."""
+        """The same cipher under another key of 32 bytes."""
         ...
 
 
@@ -101,8 +102,8 @@ def _check_name(name: str) -> None:
 
 
 class Users:
-    """All users and policies of a server, and a ``SavedTable``'s table. Its methods raise InvalidMessage, IllegalName
-    or TableFull, and then change nothing."""
+    """All users and policies of a server; the table of a ``SavedTable``. A method that raises InvalidMessage,
+    IllegalName or TableFull has changed nothing."""
 
     def __init__(self, cipher: Cipher, max_bytes: Callable[[], int]) -> None:
         self._cipher = cipher
@@ -144,7 +145,7 @@ class Users:
     def change(
         self, name: str, password: str | None, kind: UserType | None, status: UserStatus | None
     ) -> None:
-        """None leaves a value as it is."""
+        """Change a user. None leaves a value unchanged."""
         old = self._users.get(name)
         if old is None:
             raise InvalidMessage("The user is not exist")
@@ -157,7 +158,7 @@ class Users:
         self.generation += 1
 
     def remove(self, name: str) -> None:
-        """With its policies."""
+        """Remove a user and its policies."""
         user = self._users.get(name)
         if user is None:
             return
@@ -167,7 +168,7 @@ class Users:
         self._put_acl(name, Acl())
 
     def _keep_a_super_user(self, new: User) -> None:
-        """Raises InvalidMessage for the change after which nobody could manage users."""
+        """Raises InvalidMessage for a change after which no enabled super user would be left."""
         others = (user for user in self._users.values() if user.name != new.name)
         if not any(user.is_super and user.status is UserStatus.ENABLE for user in (*others, new)):
             raise InvalidMessage("the last enabled super user must stay")
@@ -183,13 +184,13 @@ class Users:
         return self._sealed(name, password), Signer(name, password)
 
     def _open(self, name: str, sealed: str) -> Signer:
-        return Signer(name, self._clear(name, sealed))
+        return Signer(name, self._unseal(name, sealed))
 
-    def _clear(self, name: str, sealed: str) -> str:
+    def _unseal(self, name: str, sealed: str) -> str:
         try:
             return self._cipher.open(base64.b64decode(sealed, validate=True), name.encode()).decode()
         except (ProtocolError, binascii.Error, ValueError):
-            raise InvalidMessage("the sealed password is of another key or another user") from None
+            raise InvalidMessage("the sealed password belongs to another key or another user") from None
 
     def _sealed(self, name: str, secret: str) -> str:
         return base64.b64encode(self._cipher.seal(secret.encode(), name.encode())).decode()
@@ -205,7 +206,7 @@ class Users:
         self._put_acl(name, self._acls.get(name, Acl()).updated(given))
 
     def remove_acl(self, name: str, kind: PolicyType, resource: Resource | None) -> None:
-        """None removes all policies."""
+        """Remove the entries for a resource; None removes all policies."""
         if name not in self._users:
             raise InvalidMessage("The subject is not exist.")
         old = self._acls.get(name)
@@ -246,10 +247,10 @@ class Users:
         head, newline, text = data.partition(b"\n")
         try:
             if not newline or not head.startswith(_MAGIC):
-                raise ProtocolError("it is no file of users")
+                raise ProtocolError("it is not a file of users")
             crc, length = head.removeprefix(_MAGIC).split(b" ")
             if int(length) != len(text) or int(crc, 16) != crc32(text):
-                raise ProtocolError("its checksum does not fit: it is cut or was changed")
+                raise ProtocolError("its checksum does not match: it was truncated or modified")
         except ValueError as error:
             raise ProtocolError(f"users cannot be read: {error}") from None
         self._put_all(*self._read(text, self._loaded))
@@ -266,7 +267,7 @@ class Users:
         except (ValueError, msgspec.MsgspecError, InvalidMessage) as error:
             raise ProtocolError(f"users cannot be read: {error}") from None
         if len(users) != len(document.users) or not acls.keys() <= users.keys():
-            raise ProtocolError("users cannot be read: a user is there twice, or policies of nobody")
+            raise ProtocolError("users cannot be read: a user occurs twice, or policies have no user")
         return users, acls
 
     def _put_all(self, users: dict[str, User], acls: dict[str, Acl]) -> None:
@@ -285,16 +286,16 @@ class Users:
     # --- copies ---
 
     def in_clear(self) -> dict[str, object]:
-        """All users with their secrets, and all policies, for ``replace`` of another server. The caller seals it."""
-        users = [_user_document(user, self._clear(user.name, user.sealed)) for user in self._users.values()]
+        """All users with their secrets, and all policies, for ``replace`` on another server. The caller encrypts it."""
+        users = [_user_document(user, self._unseal(user.name, user.sealed)) for user in self._users.values()]
         return {"acls": _acl_documents(self._acls), "users": users}
 
     def replace(self, text: bytes) -> bool:
-        """Take over what another server has, as JSON of ``in_clear``. Whether anything is different now. Raises
-        ProtocolError, and then changes nothing."""
-        users, acls = self._read(text, self._copied)
+        """Replace all users and policies by those of another server, as JSON of ``in_clear``. Returns whether anything
+        changed. Changes nothing when it raises ProtocolError."""
+        users, acls = self._read(text, self._keep_or_load)
         if not any(user.is_super and user.status is UserStatus.ENABLE for user in users.values()):
-            raise ProtocolError("there is no enabled super user among the users to copy")
+            raise ProtocolError("the users to copy have no enabled super user")
         size = sum(map(_user_bytes, users)) + sum(_acl_bytes(name, acl) for name, acl in acls.items())
         if size > self.ledger.bound:
             raise ProtocolError(f"the users to copy need {size} bytes: raise {self.ledger.setting}")
@@ -304,8 +305,8 @@ class Users:
         self.generation += 1
         return True
 
-    def _copied(self, user: _SavedUser) -> User:
-        """The user that is here, if it is the same: connections and proofs of it stay valid."""
+    def _keep_or_load(self, user: _SavedUser) -> User:
+        """The existing user if nothing changed, so that its connections and proofs stay valid; otherwise a new one."""
         _check_name(user.name)
         signer = Signer(user.name, user.secret)
         old = self._users.get(user.name)
@@ -360,7 +361,7 @@ def _loaded_acl(saved: _SavedAcl) -> Acl:
 
 
 def acl_document(acl: Acl, wanted: Callable[[Entry], bool] = lambda entry: True) -> list[dict[str, object]]:
-    """Its policies as RocketMQ's AclInfo has them, with the entries that are ``wanted``."""
+    """The policies in the form of RocketMQ's AclInfo, with the entries for which ``wanted`` is true."""
     policies: list[dict[str, object]] = []
     for policy in acl.policies:
         entries = [

@@ -263,7 +263,7 @@ def test_settings_that_are_refused_show_no_secret() -> None:
         with pytest.raises(ConfigError) as caught:
             AuthConfig(init_authentication_user=text)
         assert "canary" not in str(caught.value)
-    with pytest.raises(ConfigError, match="no request code"):
+    with pytest.raises(ConfigError, match="not a request code"):
         AuthConfig(authentication_whitelist="105,xyz")
     config = AuthConfig(init_authentication_user='{"username":"root","password":"canary"}')
     assert "canary" not in repr(config)
