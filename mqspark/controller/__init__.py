@@ -1,4 +1,4 @@
-"""The controller: which replica of each broker is master, and which replicas have everything.
+"""The controller: which replica of each broker is master, and which replicas are in sync.
 
 Must not know sockets or an event loop.
 """

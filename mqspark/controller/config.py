@@ -20,33 +20,33 @@ MAX_PREFIX_LENGTH = 256
 @dataclass(slots=True)
 class ControllerConfig:
     controller_store: str = EMBEDDED
-    """Where the state is: in a file of the only controller (``embedded``), or in etcd, for several. Not in RocketMQ,
-    whose controllers replicate it by Raft."""
+    """Where the state is kept: in a file of the only controller (``embedded``), or in etcd, for several controllers.
+    Not in RocketMQ, whose controllers replicate it by Raft."""
     controller_store_path: str = ""
     """Directory of an embedded state; empty: ``mqsparkController`` in the home directory."""
     etcd_endpoints: str = ""
-    """``http://host:2379;http://...``: members of one etcd cluster, of which any majority will do."""
+    """``http://host:2379;http://...``: members of one etcd cluster. A majority has to be reachable."""
     etcd_prefix: str = "/mqspark/controller"
-    """What the keys begin with: controllers with the same prefix share one state."""
+    """Prefix of all keys. Controllers with the same prefix share one state."""
     etcd_lease_seconds: int = 4
-    """A leader that cannot reach etcd for so long stops answering, and another controller takes over: while masters
-    still hold their own lease."""
+    """A leader that cannot reach etcd for this long stops answering, and another controller takes over. This happens
+    while masters still hold their own lease."""
     etcd_tls_ca_path: str = ""
-    """For ``https`` endpoints: a PEM file of the authorities; empty: the system's."""
+    """For ``https`` endpoints: a PEM file of trusted authorities. Empty: those of the system."""
     etcd_tls_cert_path: str = ""
     etcd_tls_key_path: str = ""
     controller_d_leger_group: str = "mqspark"
     """Shown to tools."""
     controller_d_leger_self_id: str = "n0"
-    """This controller in controllerDLegerPeers."""
+    """The id of this controller in controllerDLegerPeers."""
     controller_d_leger_peers: str = ""
-    """``id-host:port``: the address that brokers are told, and the port to listen on. Empty: listenPort and this
-    host's address."""
+    """``id-host:port``: the address given to brokers, and the port to listen on. Empty: listenPort and this host's
+    address."""
     scan_not_active_broker_interval: int = 5_000  # ms
     scan_inactive_master_interval: int = 5_000  # ms
     enable_elect_unclean_master: bool = False
-    """Whether a replica outside the SyncStateSet may be elected when nobody of the set is alive: acknowledged
-    messages are lost then."""
+    """Whether a replica outside the SyncStateSet may be elected when no member of the set is alive. Acknowledged
+    messages may be lost then."""
     notify_broker_role_changed: bool = True
     max_replica_table_bytes: int = 8 << 20
     """Limit of the table of replicas, some 1,200 bytes each; a full table refuses new ones. Not in RocketMQ."""
@@ -80,7 +80,7 @@ class ControllerConfig:
 
     @property
     def replica_table_bytes(self) -> int:
-        """Limit of the table. Its JSON is smaller, and etcd takes 1.5 MiB in a request."""
+        """Limit of the table in memory. Its JSON is smaller; etcd accepts 1.5 MiB per request."""
         return (
             min(self.max_replica_table_bytes, MAX_ETCD_BYTES)
             if self.in_etcd
@@ -88,7 +88,7 @@ class ControllerConfig:
         )
 
     def peers(self, own_address: str) -> str:
-        """As tools show them: ``id:host:port;``."""
+        """The peers in the form for tools: ``id:host:port;``."""
         if not self.controller_d_leger_peers:
             return f"{self.controller_d_leger_self_id}:{own_address};"
         return "".join(f"{peer.replace('-', ':', 1)};" for peer in self._peers())
@@ -128,8 +128,8 @@ class ControllerConfig:
         peers = self._peers()
         if len(peers) > 1 and not self.in_etcd:
             raise ConfigError(
-                f"setting {key} has {len(peers)} peers, but the state of an embedded store is that of one controller:"
-                " give one, and no other controller to the brokers",
+                f"setting {key} has {len(peers)} peers, but an embedded store holds the state of a single controller:"
+                " give one peer, and give the brokers no other controller",
                 key=key,
             )
         own = ""
@@ -141,7 +141,8 @@ class ControllerConfig:
                 own = address
         if peers and not own:
             raise ConfigError(
-                f"setting {key}: none is controllerDLegerSelfId={self.controller_d_leger_self_id!r}", key=key
+                f"setting {key} has no peer controllerDLegerSelfId={self.controller_d_leger_self_id!r}",
+                key=key,
             )
         return own
 

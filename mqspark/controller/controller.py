@@ -1,10 +1,10 @@
 """The controller's core: takes commands of sessions, and returns frames, notices for brokers, and blocking jobs that
 save its state (ControllerRequestProcessor, ControllerManager).
 
-Decisions change the table at once. Whatever depends on the table, every answer and every notice, waits until the table
-is on the disk: nobody learns of a master or a SyncStateSet that a crash of this process could take back. Changes that
-come during a save go into the next one. When saving fails, answers are errors after a few seconds, and saving is
-repeated; a change whose answer was an error may still take effect, as after any lost answer.
+Decisions change the table at once. Every answer and notice waits until the table on which it depends is on disk, so
+nobody learns of a master or a SyncStateSet that a crash of this process could revert. Changes during a save go into the
+next one. When saving fails, it is repeated, and waiting requests get an error after a few seconds; such a change may
+still take effect, as after any lost answer.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _log = sparing(__name__, lines=20)
 
 TICK_MS = 500
 MAX_WAITING = 4_096
-"""Answers that wait for the disk. Further requests are refused before they change anything."""
+"""Limit of answers that wait for the disk. Further requests are refused before they change anything."""
 MAX_WAIT_MS = 5_000
-"""As long as RocketMQ waits for its log."""
+"""The longest time that an answer waits for the disk; the same as RocketMQ's for its log."""
 _NO_BROKER = -1
-"""In an election: nobody in particular is to be elected."""
+"""In an election request: no particular broker is to be elected."""
 
 
 Guard: TypeAlias = Callable[[dict[int, Handler]], dict[int, Handler]]
@@ -85,18 +85,18 @@ class DurableState(Protocol):
     """Where the table is durable."""
 
     def load(self) -> bytes | None:
-        """None before the first save."""
+        """The saved content; None before the first save."""
 
     def save(self, content: bytes) -> None:
-        """Durable when it returns. Blocks, in any thread, but not twice at once; raises OSError, or NotNow when
-        another controller has taken over."""
+        """Save the content; it is durable when this returns. Blocks. May be called in any thread, but not concurrently.
+        Raises OSError, or NotNow when another controller has taken over."""
 
     def corrupt(self, why: str) -> StoreCorrupt:
         """The error for a state that cannot be read."""
 
 
 class Notice(NamedTuple):
-    """NOTIFY_BROKER_ROLE_CHANGED for one broker, to be sent one-way. A newer one for the same address replaces it."""
+    """NOTIFY_BROKER_ROLE_CHANGED for one broker, sent one-way. A newer notice for the same address replaces it."""
 
     address: str
     header: NotifyBrokerRoleChangedRequestHeader
@@ -104,7 +104,7 @@ class Notice(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """An answer, or a notice, that may be given when ``generation`` is durable."""
+    """An answer or a notice that may be sent once ``generation`` is durable."""
 
     generation: int
     since_ms: int
@@ -115,8 +115,8 @@ class _Waiting(NamedTuple):
 
 
 class Controller:
-    """The core. Raises StoreCorrupt when the state cannot be read. ``address`` is what brokers are told. Nobody else
-    changes ``state``: the caller sees to that. ``liveness``: what was heard before this controller led."""
+    """The core. Raises StoreCorrupt when the state cannot be read. ``address`` is given to brokers. The caller ensures
+    that nobody else changes ``state``. ``liveness``: the heartbeats received before this controller became leader."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Controller:
         foreign_keys: ForeignKeys = no_foreign_keys,
         guard: Guard = unguarded,
     ) -> None:
-        """``guard`` puts handlers behind a gate, if there are users."""
+        """``guard`` puts the handlers behind a gate if there are users."""
         self.config = config
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
@@ -152,7 +152,7 @@ class Controller:
         self.tables = Tables(self.replicas.ledger)
         now_ms = clock.monotonic_ms()
         self._next_expiry_ms = now_ms + config.scan_not_active_broker_interval
-        # Who has heard brokers before it leads looks for dead masters at once.
+        # A controller that received heartbeats before it became leader checks for dead masters at once.
         self._next_scan_ms = now_ms + (0 if liveness is not None else config.scan_inactive_master_interval)
         handlers: dict[int, Handler] = {
             RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._durably(self._alter_sync_state_set),
@@ -171,7 +171,7 @@ class Controller:
     # --- Core ---
 
     def connected(self, session: Session) -> None:
-        """Nothing to do: a broker says who it is with every request."""
+        """Nothing to do: every request names its broker."""
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
         dispatch(self.handlers, session, commands, self._long_work)
@@ -209,7 +209,7 @@ class Controller:
 
     @property
     def jobs_due(self) -> bool:
-        """Whether ``jobs`` should run at once, because somebody waits for the disk."""
+        """Whether ``jobs`` should run at once, because an answer waits for the disk."""
         return self.replicas.generation != self._durable
 
     def jobs(self) -> list[Job]:
@@ -255,22 +255,25 @@ class Controller:
                 self._notices[one.notice.address] = one.notice
 
     def _give_up(self, now_ms: int) -> None:
-        """Tell those that wait for too long that the disk does not take the state."""
+        """Answer requests that have waited too long with an error: the state cannot be saved."""
         keep: list[_Waiting] = []
         for one in self._waiting:
             if one.session is None or now_ms - one.since_ms <= MAX_WAIT_MS:
                 keep.append(one)
             else:
-                remark = "the state of the controller cannot be saved: whether the change holds is not known"
+                remark = "the state of the controller cannot be saved: the change may or may not take effect"
                 one.session.send(encode_response(one.opaque, ResponseCode.SYSTEM_ERROR, remark=remark))
         if len(keep) < len(self._waiting):
             self._waiting = deque(keep)
 
     def depose(self) -> None:
-        """Another controller leads from now on: tell those who wait. Their changes may have become durable or not."""
+        """Another controller is the leader from now on. Waiting requests get an error: their changes may or may not
+        have become durable."""
         for one in self._waiting:
             if one.session is not None:
-                remark = "this controller leads no longer: whether the change holds is not known"
+                remark = (
+                    "this controller is no longer the leader: the change may or may not have taken effect"
+                )
                 one.session.send(
                     encode_response(one.opaque, ResponseCode.CONTROLLER_NOT_LEADER, remark=remark)
                 )
@@ -332,7 +335,7 @@ class Controller:
                 f"BrokerId: {header.broker_id} hasn't been registered in broker-set: {header.broker_name}",
             )
         if header.broker_addr != found.address(header.broker_id):
-            # It says nothing of the broker that is registered: this is a copy of its files, or it has moved.
+            # Says nothing about the registered broker: the sender has a copy of its files, or the broker has moved.
             raise Refusal(
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
                 f"BrokerId: {header.broker_id} of broker-set: {header.broker_name} is registered at"
@@ -376,7 +379,9 @@ class Controller:
             raise Refusal(unknown, f"BrokerId: {asked} hasn't been registered in broker-set: {found.name}")
         old = found.master
         if found.master_epoch == 0 and asked is not None:
-            self._elected(found, asked)  # it speaks, or an operator asks for it: nobody can have more
+            self._elected(
+                found, asked
+            )  # it sent this itself, or an operator chose it; no other replica has more
         elif self._elect(found, asked if header.designate_elect else None) is None:
             if asked is None:
                 raise Refusal(
@@ -412,7 +417,7 @@ class Controller:
             self._elect(found, None)
 
     def _elect(self, found: ReplicaSet, preferred: int | None) -> int | None:
-        """Elect whoever should be master now, and return it. A dead master without a successor is deposed."""
+        """Elect the best master and return it. A dead master without a successor is deposed."""
         chosen = self._liveness.choose(found, preferred, unclean=self.config.enable_elect_unclean_master)
         if chosen is not None and chosen != found.master:
             self._elected(found, chosen)
@@ -424,13 +429,13 @@ class Controller:
     def _elected(self, found: ReplicaSet, master: int) -> None:
         if found.in_sync and master not in found.in_sync:
             _log.error(
-                "broker %s: %d, which is not in the SyncStateSet %s, becomes master: acknowledged messages may be lost",
+                "broker %s: %d becomes master outside the SyncStateSet %s: acknowledged messages may be lost",
                 found.name,
                 master,
                 sorted(found.in_sync),
             )
         self.replicas.set_master(found, master)
-        _log.info("broker %s: %d is master of epoch %d", found.name, master, found.master_epoch)
+        _log.info("broker %s: %d is master in epoch %d", found.name, master, found.master_epoch)
         if not self.config.notify_broker_role_changed:
             return
         header = NotifyBrokerRoleChangedRequestHeader(
@@ -442,7 +447,7 @@ class Controller:
         body = _sync_state_set(found)
         now_ms = self._clock.monotonic_ms()
         for broker_id, replica in found.replicas.items():
-            # Brokers that get no notice ask within some seconds.
+            # Brokers that miss the notice poll within a few seconds.
             if self._liveness.is_alive(found.name, broker_id) and len(self._waiting) < MAX_WAITING:
                 notice = Notice(replica.address, header, body)
                 self._waiting.append(_Waiting(self.replicas.generation, now_ms, None, 0, b"", notice))
@@ -534,7 +539,7 @@ class _SaveStateJob:
         self._state.save(self._content)
 
     def done(self, error: BaseException | None = None) -> None:
-        if error is None:  # otherwise the table stays ahead of the file, and the next job saves it
+        if error is None:  # otherwise the table stays newer than the file, and the next job saves it
             self._saved(self._generation)
 
 

@@ -1,7 +1,8 @@
-"""One of several controllers with one state: the leader has a ``Controller``, the others name the leader.
+"""One of several controllers with a shared state: the leader has a ``Controller``, the others answer with the leader's
+address.
 
-Who leads is decided outside and told by ``lead``, ``renew`` and ``follow``. A leader trusts its lease only until the
-time that it was told: when that has passed it refuses everything, also if this process stood still meanwhile.
+The leader is elected elsewhere; ``lead``, ``renew`` and ``follow`` report the result. A leader trusts its lease only
+until the given time. After that it refuses everything, even if this process was paused meanwhile.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ __all__ = ["ElectedController"]
 _log = sparing(__name__, lines=20)
 
 MAX_HEARD = 4_096
-"""Brokers that a controller which does not lead remembers; further ones it hears when it leads. Some 500 bytes each."""
+"""Limit of brokers whose heartbeats a follower remembers, some 500 bytes each. A new leader hears the others later."""
 
 
 class ElectedController:
-    """The core of one controller of several. ``address`` is what brokers are told."""
+    """The core of one of several controllers. ``address`` is given to brokers."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class ElectedController:
         foreign_keys: ForeignKeys = no_foreign_keys,
         guard: Guard = unguarded,
     ) -> None:
-        """``guard``: as of ``Controller``."""
+        """``guard``: the same as for ``Controller``."""
         self.config = config
         self.outbox: list[Session] = outbox if outbox is not None else []
         self.tables = Tables()
@@ -74,7 +75,7 @@ class ElectedController:
         return self._leading is not None and self._clock.monotonic_ms() < self._until_ms
 
     def lead(self, state: DurableState, until_ms: int) -> None:
-        """This controller leads, with the state that etcd has, until ``until_ms`` of the monotonic clock. Raises
+        """This controller is the leader, with the state in etcd, until ``until_ms`` of the monotonic clock. Raises
         StoreCorrupt."""
         self._leading = Controller(
             self.config,
@@ -88,23 +89,23 @@ class ElectedController:
         )
         self._until_ms = until_ms
         self._leader_address = self._address
-        _log.info("this controller leads")
+        _log.info("this controller is the leader")
 
     def renew(self, until_ms: int) -> None:
         self._until_ms = until_ms
 
     def follow(self, leader_address: str) -> None:
-        """Another controller leads; empty: nobody knows which one."""
+        """Another controller is the leader; empty: it is not known which one."""
         self._leader_address = leader_address
         if self._leading is not None:
-            _log.warning("this controller leads no longer")
+            _log.warning("this controller is no longer the leader")
             self._leading.depose()
             self._leading = None
 
     # --- Core ---
 
     def connected(self, session: Session) -> None:
-        """Nothing to do: a broker says who it is with every request."""
+        """Nothing to do: every request names its broker."""
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
         leading = self._leading
@@ -148,19 +149,19 @@ class ElectedController:
         return [] if self._leading is None else self._leading.jobs()
 
     def take_notices(self) -> list[Notice]:
-        """As ``Controller.take_notices``; a deposed leader notifies nobody."""
+        """See ``Controller.take_notices``. A deposed leader sends no notices."""
         return self._leading.take_notices() if self._leading is not None and self.leads else []
 
     # --- not the leader ---
 
     @property
     def _other_leader(self) -> str:
-        """A leader whose lease has passed does not name itself."""
+        """The address of the leader; empty if it is unknown, or if this controller's own lease has expired."""
         return "" if self._leader_address == self._address else self._leader_address
 
     def _hear(self, session: Session, command: Command) -> bytes:
-        """Note who is alive, for the case that this controller leads next. Only the leader's answer means that the
-        cluster has heard the broker."""
+        """Record a heartbeat, in case this controller becomes leader next. Only the leader's answer means that the
+        cluster has received the heartbeat."""
         header = command.header(BrokerHeartbeatRequestHeader)
         name, broker_id = header.broker_name or "", header.broker_id
         if broker_id is not None and is_sound(name):
@@ -194,4 +195,4 @@ _OF_A_LEADER = (
     RequestCode.CONTROLLER_APPLY_BROKER_ID,
     RequestCode.CLEAN_BROKER_DATA,
 )
-"""What only the leader answers."""
+"""Requests that only the leader answers."""

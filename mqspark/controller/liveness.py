@@ -1,11 +1,10 @@
 """Which replicas are alive, by their heartbeats, and which of them is the best master (DefaultBrokerHeartbeatManager,
 DefaultElectPolicy).
 
-A replica that has not been heard since the start of this process counts as a candidate for nothing, but a master is
-not deposed before it had the time of one timeout to be heard. Several controllers hear all the time, also those that
-do not lead. Time in which this process itself stood still is nobody's
-silence. What a replica says last is true of it: a smaller offset after a truncation replaces a larger one, which
-RocketMQ would keep.
+A replica that has sent no heartbeat since the start of this process is not a candidate for master. A master is not
+deposed before it had one timeout to send a heartbeat. With several controllers, all receive heartbeats, not only the
+leader. Time in which this process itself was paused does not count as silence. The last heartbeat of a replica counts:
+a smaller offset after a truncation replaces a larger one, which RocketMQ would keep.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ __all__ = ["LiveReplica", "Liveness"]
 
 DEFAULT_TIMEOUT_MS = 10_000
 MIN_TIMEOUT_MS, MAX_TIMEOUT_MS = 100, 600_000
-"""A heartbeat's own timeout is kept within these."""
+"""The timeout that a heartbeat asks for is kept within these limits."""
 STOOD_STILL_MS = 1_000
-"""A gap between two looks at the clock that is longer by this was a pause of this process."""
+"""If the time between two readings of the clock is longer than expected by this, the process was paused."""
 
 
 @dataclass(slots=True)
 class LiveReplica:
     session: Session | None
-    """None: not heard since the start."""
+    """None: no heartbeat since the start."""
     last_seen_ms: int
     timeout_ms: int
     epoch: int = -1
@@ -39,16 +38,16 @@ class LiveReplica:
     confirm_offset: int = -1
     priority: int = INT32_MAX
     address: str = ""
-    """Where it says that it is."""
+    """The address in its last heartbeat."""
 
     @property
     def expires_ms(self) -> int:
-        """From then on it is silent for too long."""
+        """The time at which its timeout passes."""
         return self.last_seen_ms + self.timeout_ms + 1
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """The smallest is the best master."""
+        """Sort key: the replica with the smallest rank is the best master."""
         return -self.epoch, -self.max_offset, -self.confirm_offset, self.priority
 
 
@@ -56,7 +55,7 @@ Key = tuple[str, int]
 
 
 class Liveness:
-    """``look_ms``: how often the owner looks at the clock at least."""
+    """``look_ms``: the owner reads the clock at least this often."""
 
     def __init__(self, clock: Clock, look_ms: int) -> None:
         self._clock = clock
@@ -68,8 +67,8 @@ class Liveness:
         return len(self._live)
 
     def know(self, table: ReplicaTable) -> None:
-        """From now on this controller decides for the replicas of ``table``, and for no others. Their masters count
-        as if they had been heard when this process started."""
+        """From now on this controller decides for the replicas of ``table``, and for no others. Their masters count as
+        heard at the start of this process."""
         self.now_ms()
         self.keep_only(table)
         for name, found in table.sets.items():
@@ -79,7 +78,8 @@ class Liveness:
                 )
 
     def now_ms(self) -> int:
-        """The time, after the time in which this process stood still was added to everybody's last sign of life."""
+        """The current time. If this process was paused, the length of the pause is first added to the last heartbeat of
+        every replica."""
         now_ms = self._clock.monotonic_ms()
         late_ms = now_ms - self._looked_ms - self._look_ms
         self._looked_ms = now_ms
@@ -90,7 +90,7 @@ class Liveness:
         return now_ms
 
     def heard(self, session: Session, broker_id: int, header: BrokerHeartbeatRequestHeader) -> int:
-        """The time at which it will have been silent for too long, if it is not heard again."""
+        """Record a heartbeat. Returns the time at which the replica's timeout passes."""
         timeout_ms = header.heartbeat_timeout_mills
         live = self._live[header.broker_name, broker_id] = LiveReplica(
             session=session,
@@ -107,16 +107,16 @@ class Liveness:
         return live.expires_ms
 
     def knows(self, name: str, broker_id: int) -> bool:
-        """Whether it has an entry, which a heartbeat would replace."""
+        """Whether the replica has an entry."""
         return (name, broker_id) in self._live
 
     def is_alive(self, name: str, broker_id: int) -> bool:
-        """Whether it was heard within its timeout."""
+        """Whether its last heartbeat is within its timeout."""
         live = self._live.get((name, broker_id))
         return live is not None and live.session is not None and self._is_fresh(live)
 
     def may_be_alive(self, name: str, broker_id: int | None) -> bool:
-        """As ``is_alive``, or it had no time to be heard since the start."""
+        """Whether it is alive, or had no time to send a heartbeat since the start."""
         live = None if broker_id is None else self._live.get((name, broker_id))
         return live is not None and self._is_fresh(live)
 
@@ -124,22 +124,21 @@ class Liveness:
         return self.now_ms() < live.expires_ms
 
     def lost(self, session: Session) -> list[Key]:
-        """Forget those that were heard over this connection last, and return them."""
+        """Remove and return the replicas whose last heartbeat came over this connection."""
         return self._forget(key for key, live in self._live.items() if live.session is session)
 
     def expired(self) -> list[Key]:
-        """Forget those that are silent for too long, and return them."""
+        """Remove and return the replicas whose timeout has passed."""
         return self._forget(key for key, live in self._live.items() if not self._is_fresh(live))
 
     def next_expiry_ms(self, interval_ms: int) -> int:
-        """When to look for silent replicas next: after the interval, or when the first one may be silent for too
-        long."""
+        """When to check for expired replicas next: after the interval, or when the first timeout passes."""
         now_ms = self.now_ms()
         ends = (live.expires_ms for live in self._live.values())
         return min(max(now_ms + 1, min(ends, default=now_ms + interval_ms)), now_ms + interval_ms)
 
     def keep_only(self, table: ReplicaTable) -> None:
-        """Forget replicas that were removed, or were heard from elsewhere than where the table has them."""
+        """Remove replicas that are not in the table, or whose address differs from the table's."""
         self._forget(
             (name, broker_id)
             for (name, broker_id), live in self._live.items()
@@ -155,9 +154,9 @@ class Liveness:
         return gone
 
     def choose(self, found: ReplicaSet, preferred: int | None, *, unclean: bool) -> int | None:
-        """The master that this set should have: the old one while it lives and nobody else is asked for, the one that
-        is asked for, or the best; None when there is no candidate. ``unclean``: also outside the SyncStateSet, when
-        nobody of it will do."""
+        """The master that this set should have; None when there is no candidate. With ``preferred``, only that replica
+        qualifies. Without it the old master stays while it is alive, otherwise the best replica is chosen.
+        ``unclean``: if no member of the SyncStateSet qualifies, another replica may."""
         old = found.master
         if preferred in (None, old) and old in found.in_sync and self.may_be_alive(found.name, old):
             return old

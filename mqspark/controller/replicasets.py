@@ -1,10 +1,10 @@
 """The replicas of every broker: their ids, the master and its epoch, and the SyncStateSet (ReplicasInfoManager,
 BrokerReplicaInfo, SyncStateInfo).
 
-Who is alive is decided elsewhere and passed in. Changes raise ``generation``; a change is true for others only when
-the state of its generation is durable. Unlike RocketMQ it refuses a broker id beyond the next one, the address of a
-replica that is alive elsewhere, and the removal of all members of a SyncStateSet while other replicas stay. A removed
-master is deposed.
+Liveness is decided elsewhere and passed in. Every change increments ``generation``; others may learn of a change only
+when the state of its generation is durable. Unlike RocketMQ, the table refuses a broker id beyond the next one, a new
+address for a replica that is alive at another one, and the removal of all members of a SyncStateSet while other
+replicas stay. A removed master is deposed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MAX_REPLICAS = 64
 """Limit of replicas per broker name."""
 MAX_CODE_LENGTH = 512
 _REPLICA_BYTES = 1_000
-"""Of a replica in this table and in that of the live ones."""
+"""Memory of a replica in this table and in the table of live replicas."""
 
 
 @dataclass(slots=True)
 class KnownReplica:
     address: str
     check_code: str
-    """What the broker gave when it applied for its id; it proves that the id is its own."""
+    """The code that the broker sent when it applied for its id. It proves that the id belongs to the broker."""
 
 
 @dataclass(slots=True)
@@ -56,13 +56,13 @@ class ReplicaSet:
         return None if replica is None else replica.address
 
     def validate(self) -> None:
-        """Raises ValueError for a state that cannot be."""
+        """Raises ValueError for an impossible state."""
         if self.master is not None and self.master not in self.in_sync:
             raise ValueError(f"{self.name}: the master {self.master} is not in the SyncStateSet")
         if not self.in_sync <= self.replicas.keys():
             raise ValueError(f"{self.name}: the SyncStateSet has unknown replicas")
         if any(not FIRST_ID <= broker_id < self.next_id for broker_id in self.replicas):
-            raise ValueError(f"{self.name}: an id was not given")
+            raise ValueError(f"{self.name}: an id was never assigned")
 
 
 class _SavedReplica(msgspec.Struct, rename="camel"):
@@ -148,7 +148,7 @@ class ReplicaTable:
     # --- ids and addresses ---
 
     def apply_id(self, cluster: str, name: str, broker_id: int, check_code: str) -> None:
-        """Give an id to a broker. The same application again changes nothing. Raises Refusal and TableFull."""
+        """Assign an id to a broker. Repeating an application changes nothing. Raises Refusal and TableFull."""
         address = check_code.partition(";")[0]
         if len(check_code) > MAX_CODE_LENGTH or not check_code.isprintable() or not is_address(address):
             raise Refusal(
@@ -187,7 +187,8 @@ class ReplicaTable:
         self.generation += 1
 
     def move(self, found: ReplicaSet, broker_id: int, address: str, is_alive: bool) -> None:
-        """A replica has a new address. Raises Refusal while it is alive at the old one: somebody copied its files."""
+        """A replica has a new address. Raises Refusal while it is alive at the old one, because then its files were
+        copied."""
         replica = found.replicas[broker_id]
         if replica.address == address:
             return
@@ -214,8 +215,8 @@ class ReplicaTable:
         *,
         confirms: bool = False,
     ) -> None:
-        """The master of this epoch says who has everything. ``confirms``: the set may stay as it is, and gets a new
-        epoch. Raises Refusal; RocketMQ checks in the same order."""
+        """Replace the SyncStateSet, as reported by the master of this epoch. ``confirms``: an unchanged set is accepted
+        and gets a new epoch. Raises Refusal; RocketMQ checks in the same order."""
         wanted = frozenset(members)
         rejecting = "Rejecting alter syncStateSet request because"
         is_same = wanted == found.in_sync
@@ -260,7 +261,8 @@ class ReplicaTable:
         self.generation += 1
 
     def set_master(self, found: ReplicaSet, master: int | None) -> None:
-        """A new master is alone in the SyncStateSet. Without one the set stays: only its members may lead again."""
+        """Set the master, which starts alone in the SyncStateSet. Without a master the set stays: only its members may
+        become master again."""
         if master is None and found.master is None:
             return
         found.master = master
@@ -273,7 +275,7 @@ class ReplicaTable:
     # --- removal ---
 
     def clean(self, name: str, broker_ids: frozenset[int], *, living: bool, is_alive: IsAlive) -> None:
-        """Remove these replicas, or all when none is given. Raises Refusal."""
+        """Remove these replicas, or all if none are given. Raises Refusal."""
         found = self._sets.get(name)
         refused = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
         if found is None:

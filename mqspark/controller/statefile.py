@@ -3,7 +3,7 @@
     mqspark-controller VERSION CRC32 LENGTH\\n
     LENGTH bytes of JSON
 
-There is no copy to fall back to: an older state would give away an epoch twice. Damage is an error at the start.
+There is no backup copy: an older state could assign an epoch twice. A damaged file is an error at the start.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class StateFile:
 
     def corrupt(self, why: str) -> StoreCorrupt:
         text = (
-            f"{self.path} is damaged: {why}. It is not guessed who is master. Restore the file, or move it away and"
-            " let every broker register anew; then the first one becomes master, whatever it has"
+            f"{self.path} is damaged: {why}. The master cannot be guessed. Restore the file, or move it away and let"
+            " every broker register again; then the first one becomes master, whatever messages it has"
         )
         return StoreCorrupt(text, path=str(self.path))
 
     def save(self, content: bytes) -> None:
-        """Durable when it returns. Raises OSError; then the old or the new content is there."""
+        """Replace the content, durably. After OSError the file has either the old or the new content."""
         files = self._files
         head = b"%s %d %s %d\n" % (_MAGIC, VERSION, _checksum(content), len(content))
         new = self.path.with_name(self.path.name + ".new")

@@ -42,15 +42,15 @@ class NamesrvConfig:
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
     support_acting_master: bool = False
-    """Whether the routes of brokers with enableSlaveActingMaster name the slave with the smallest id as the master
-    while the master is away. Such a slave is read only."""
+    """Whether the routes of brokers with enableSlaveActingMaster show the slave with the smallest id as the master
+    while the master is down. Such a slave is read-only."""
     notify_min_broker_id_changed: bool = False
-    """Whether brokers with enableSlaveActingMaster are told at once when the smallest id of their name has changed
+    """Whether brokers with enableSlaveActingMaster are notified at once when the smallest id of their name has changed
     (NOTIFY_MIN_BROKER_ID_CHANGE). The name server connects to the addresses that brokers registered."""
     enable_controller_in_namesrv: bool = False
     """Whether the process is also a controller, on the port of controllerDLegerPeers."""
     max_kv_table_bytes: int = 32 << 20
-    """Limit of the key-value table; a full table refuses new keys. Like the next one not in RocketMQ."""
+    """Limit of the key-value table; a full table refuses new keys. Like the next limit, it is not in RocketMQ."""
     max_mapping_table_bytes: int = 64 << 20
     """Limit of the mappings of static topics; further ones are dropped from the registration."""
     max_route_cache_bytes: int = 64 << 20

@@ -106,9 +106,9 @@ class NameServer:
         settings_file: ConfigFile | None = None,
         extensions: Extensions | None = None,
     ) -> None:
-        """``authority``: None lets everybody do everything. ``shell_settings``: what GET_NAMESRV_CONFIG shows beside
-        ``config``. ``settings_file`` merges changed settings into what it contains; None: they last until the
-        end."""
+        """``authority``: None means no access control. ``shell_settings``: what GET_NAMESRV_CONFIG shows besides
+        ``config``. ``settings_file`` merges changed settings into its content; None: changes last until the process
+        ends."""
         self.config = config
         self._authority = authority
         self._foreign_keys = foreign_keys
@@ -311,7 +311,7 @@ class NameServer:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         large = len(command.body) > SMALL_BYTES
         while large and self._reads_large:
-            yield  # only one registration at a time has its topics in memory twice
+            yield  # only one registration at a time may hold its topics in memory twice
         self._reads_large = self._reads_large or large
         try:
             return (yield from self._register_broker(session, command, header))
@@ -468,8 +468,8 @@ class NameServer:
     # --- settings ---
 
     def update_settings(self, session: Session, command: Command) -> bytes | None:
-        """Change all given settings or none. The changes go into the settings file; without one they last until the
-        process ends. Settings without an effect in a file have none here."""
+        """Change all given settings or none. The changes are written to the settings file; without one they last until
+        the process ends. A setting that has no effect in a file has none here either."""
         changes = settings_to_change(
             command.body,
             known_keys(NamesrvConfig),

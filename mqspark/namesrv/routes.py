@@ -52,7 +52,7 @@ UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
 
 MEMBER_GROUP_TOPICS = "rmq_sys_SYNC_BROKER_MEMBER_"
-"""Prefix of the topics whose routes tell brokers who belongs to their name: never an acting master
+"""Prefix of the topics whose routes tell brokers the replicas of their name, never with an acting master
 (TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX)."""
 MAX_REPLICAS = 64
 """Limit of replicas per broker name."""
@@ -109,15 +109,15 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """The answer to a slave: its master."""
+    """The answer to a registration; a slave learns its master from it."""
 
     ha_address: str | None = None
     master_address: str | None = None
 
 
 def keep_zone(route: TopicRouteData, zone: str) -> None:
-    """Take the brokers of other zones out of a route, whose name is compared without regard to case. Brokers without a
-    master stay, because consumers have to reach what they hold (ZoneRouteRPCHook). Nothing may stay."""
+    """Remove the brokers of other zones from a route. Zone names are compared without regard to case. Brokers without a
+    master stay, because consumers must be able to read their messages (ZoneRouteRPCHook). No broker may be left."""
     away = {
         broker.broker_name
         for broker in route.broker_datas
@@ -147,9 +147,9 @@ class RouteTable:
         self._removed_brokers: deque[tuple[str, set[str]]] = deque()
         """Removed brokers, with the topics whose routes still contain them."""
         self._without_master: dict[str, None] = {}
-        """Brokers of an acting master with many topics, which are not all for reading alone yet."""
+        """Names of brokers with an acting master, some of whose topics are not read-only yet."""
         self._notices: dict[tuple[str, str], NotifyMinBrokerIdChangeRequestHeader] = {}
-        """(broker name, address) → what that broker has to be told; a newer notice replaces an older one."""
+        """(broker name, address) → the notice for that broker. A newer notice replaces an older one."""
         self.route_count = 0
         """Number of topics in ``BrokerSet.topics`` and in ``_removed_brokers``."""
         self.generation = 0
@@ -251,7 +251,7 @@ class RouteTable:
             name, address = live.identity.name, live.identity.address
             raise _refusal(
                 f"broker {name} with id {live.identity.broker_id} is registered from {address} by {live.session.peer},"
-                f" which was heard {silent_ms} ms ago"
+                f" which was last heard {silent_ms} ms ago"
             )
 
     def _check_room(
@@ -324,7 +324,7 @@ class RouteTable:
             )
 
     def _put_mapping(self, topic: str, broker_name: str, info: TopicQueueMappingInfo | None) -> None:
-        """None: the topic is not a static one on this broker, or no longer."""
+        """Set or remove the mapping of a topic. ``info`` None: the topic is not static on this broker, or no longer."""
         self._drop_mapping(topic, broker_name)
         if info is None:
             return
@@ -430,8 +430,8 @@ class RouteTable:
     def _notify(
         self, brokers: BrokerSet, *, appeared: LiveBroker | None = None, offline: str | None = None
     ) -> None:
-        """The smallest id of a broker name has changed, with notifyMinBrokerIdChanged: a broker that appeared is told
-        to the others, one that went away to all that are left (RouteInfoManager.chooseBrokerAddrsToNotify)."""
+        """The smallest id of a broker name has changed, with notifyMinBrokerIdChanged. If a broker appeared, the others
+        are notified; if one disappeared, all remaining ones are (RouteInfoManager.chooseBrokerAddrsToNotify)."""
         if not self._config.notify_min_broker_id_changed:
             return
         addresses = brokers.addresses
@@ -446,12 +446,12 @@ class RouteTable:
             if offline is None and broker_id == least and len(addresses) > 1:
                 continue
             if len(self._notices) >= self._config.max_brokers:
-                _log.warning("the broker at %s is not told that %d is the smallest id", address, least)
+                _log.warning("the broker at %s is not notified that %d is the smallest id", address, least)
                 continue
             self._notices[brokers.name, address] = header
 
     def take_notices(self) -> list[tuple[str, NotifyMinBrokerIdChangeRequestHeader]]:
-        """Addresses of brokers and what they have to be told, since the last call."""
+        """(address, notice) of the notices to send since the last call."""
         notices, self._notices = self._notices, {}
         return [(address, header) for (_, address), header in notices.items()]
 
@@ -501,7 +501,7 @@ class RouteTable:
     def _change_perm(
         self, broker_name: str, change: Callable[[int], int], unless: Callable[[], bool] = lambda: False
     ) -> Work[int]:
-        """Change the permission of all topics of a broker. Returns their number. ``unless``: ends it."""
+        """Change the permission of all topics of a broker. Returns their number. Stops when ``unless`` returns True."""
         count = 0
         brokers = self._brokers.get(broker_name)
         for number, topic in enumerate(list(brokers.topics) if brokers is not None else ()):
@@ -525,11 +525,12 @@ class RouteTable:
 
     @property
     def sweep_waits(self) -> bool:
-        """Whether ``sweep`` has to be called, because a broker with many topics was removed, or lost its master."""
+        """Whether ``sweep`` has to be called, because a broker was removed or has lost its master."""
         return bool(self._removed_brokers or self._without_master)
 
     def sweep(self) -> Work[None]:
-        """Remove unregistered brokers from the routes of their topics; close those of brokers without a master."""
+        """Remove unregistered brokers from the routes of their topics, and make the topics of brokers without a master
+        read-only."""
         while self._without_master:
             name = next(iter(self._without_master))
             del self._without_master[name]
@@ -537,7 +538,7 @@ class RouteTable:
         yield from self._remove()
 
     def _narrow(self, broker_name: str) -> Work[None]:
-        """Topics of a broker without a master are for reading alone, unless the master comes back meanwhile."""
+        """Make the topics of a broker without a master read-only, unless the master comes back meanwhile."""
 
         def is_back() -> bool:
             brokers = self._brokers.get(broker_name)

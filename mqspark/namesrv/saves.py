@@ -31,7 +31,7 @@ class _HeldAnswer(NamedTuple):
 
 
 class Saves:
-    """Some tables with their files. ``answer_due`` is called after each save, and with time."""
+    """Tables with their files. ``answer_due`` is called after each save, and regularly."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,8 +43,8 @@ class Saves:
         self._tables.append(table)
 
     def answer(self, session: Session, command: Command, saved: SavedTable | None) -> bytes | None:
-        """The answer, or None if it follows when the table is on disk as it is now. ``saved`` None: it is in memory
-        only."""
+        """The answer; None if it follows once the table's current state is on disk. ``saved`` None: the table is in
+        memory only."""
         if saved is None or not saved.behind or command.is_oneway:
             return ok(command)
         if not self.ledger.has_room(_WAITING_BYTES):

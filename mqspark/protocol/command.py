@@ -146,11 +146,11 @@ class Command(msgspec.Struct, eq=False, gc=False):
 
 
 UNREAD_CODE = -1
-"""No request has it, so that no handler is asked."""
+"""No request has this code, so no handler is called."""
 
 
 class UnreadRequest(Command, kw_only=True, eq=False, gc=False):
-    """A request of which nothing but a few numbers was read. ``asked`` is its code; ``code`` is UNREAD_CODE."""
+    """A request of which only a few numbers were read. ``asked`` is its code; ``code`` is UNREAD_CODE."""
 
     asked: int
     exceeded: str

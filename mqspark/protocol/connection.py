@@ -6,8 +6,8 @@ frame. A malformed frame raises ProtocolError. The connection is unusable afterw
 as RocketMQ does. Complete commands before the malformed frame in the same chunk are not delivered; their
 sender sees the connection close.
 
-A server reads over a request whose header alone is too long: it becomes an UnreadRequest, which is answered with
-an error, and the connection goes on.
+If only the header of a request is too long, a server skips the request: it becomes an UnreadRequest, which is answered
+with an error, and the connection stays usable.
 
 Must not know about sockets, nor what commands mean.
 """
@@ -47,7 +47,7 @@ SLICE_COMMANDS = 512
 and leaves the rest for the next call. A read of 256 KiB can hold 14,000 frames that consist of a code only."""
 
 KEPT_BYTES = 2 * 1024
-"""Of either end of a header that is read over: RocketMQ's clients write ``opaque`` last, others first."""
+"""Bytes kept of each end of a skipped header: RocketMQ's clients write ``opaque`` last, others first."""
 
 _PREFIX = struct.Struct(">iI")
 _PREFIX_BYTES = _PREFIX.size
@@ -80,11 +80,11 @@ class Connection:
         in_slices: bool = False,
         reads_over: bool = False,
     ) -> None:
-        """``reads_over``: a request with too long a header becomes an UnreadRequest."""
+        """``reads_over``: a request whose header is too long becomes an UnreadRequest."""
         self._in_slices = in_slices
         self._reads_over = reads_over
         self._passed: _LongHeader | None = None
-        """The frame that is being read over."""
+        """The frame that is being skipped."""
         self.unparsed = b""
         """Received bytes left for the next ``receive_data`` (``in_slices``), which may be called with b""."""
         self._max_frame_bytes = max_frame_bytes
@@ -119,7 +119,7 @@ class Connection:
         """Report that ``count`` bytes were read into ``rest()``. Returns the command if it is complete now."""
         frame = self._rest
         if frame is None:
-            raise RuntimeError("no frame waits for its rest")
+            raise RuntimeError("no frame is being received in place")
         self._filled += count
         if self._filled < len(frame):
             return []
@@ -208,7 +208,7 @@ class Connection:
             return position
 
     def _check(self, total: int, meta: int) -> _LongHeader | None:
-        """None: the frame may be read."""
+        """Check a frame's lengths. Returns the frame to skip; None if it is to be read."""
         header_length = meta & 0xFFFFFF
         if 4 + total > self._max_frame_bytes:
             raise FrameTooLarge("frame", 4 + total, self._max_frame_bytes)
@@ -230,7 +230,7 @@ class Connection:
 
 
 class _LongHeader:
-    """A frame that is read over. Of its header the ends are kept, of its body nothing."""
+    """A frame that is skipped. Both ends of its header are kept, and nothing of its body."""
 
     def __init__(self, kind: int, length: int, body_bytes: int, most_bytes: int) -> None:
         self._kind = kind
@@ -261,13 +261,13 @@ class _LongHeader:
         return end
 
     def request(self) -> UnreadRequest:
-        """Raises FrameTooLarge when it is not clear what to answer to."""
+        """The request to answer. Raises FrameTooLarge when its number cannot be found."""
         too_large = FrameTooLarge("header", self._length, self._most_bytes)
         if self._kind != JSON:
             code, _, _, opaque, flag = _BINARY_HEAD.unpack_from(self._head)
             return UnreadRequest(UNREAD_CODE, opaque, flag, asked=code, exceeded=str(too_large))
-        # A quotation mark without a backslash is not inside of a text, and the fields of requests have texts as
-        # values: these are members of the header itself.
+        # A quotation mark without a backslash is not inside a string, and the fields of requests have strings as
+        # values. So a member with a number as value belongs to the header itself.
         code, opaque, flag = (self._member(pattern) for pattern in (_CODE, _OPAQUE, _FLAG))
         if code is None or opaque is None:
             raise too_large

@@ -48,7 +48,7 @@ MAX_SETTINGS_BYTES = 256 * 1024
 
 _log = sparing(__name__)
 _settings_log = sparing(f"{__name__}.settings", lines=20)
-"""Allows more lines: an operator sees the keys that each of several changes left out."""
+"""Allows more lines, so that an operator sees the ignored keys of each of several changes."""
 
 _LOOK_UP_TOPIC = frozenset(
     {
@@ -190,7 +190,7 @@ def failure(session: Session, command: Command, error: Exception) -> bytes:
     if isinstance(error, (ProtocolError, InvalidMessage)):
         return encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=str(error))
     if isinstance(error, NotNow) or (isinstance(error, OSError) and is_shortage(error)):
-        _log.error("request %d from %s is refused: %s", command.code, session.peer, error)
+        _log.error("request %d from %s was refused: %s", command.code, session.peer, error)
         return encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark=f"try again later: {error}")
     _log.error("request %d from %s failed", command.code, session.peer, exc_info=error)
     return encode_response(
@@ -247,7 +247,7 @@ def settings_to_change(
     if fixed:
         raise Refusal(
             ResponseCode.NO_PERMISSION,
-            f"Can not update config {min(fixed)}: it is fixed while the process runs",
+            f"Can not update config {min(fixed)}: it cannot change while the process runs",
         )
     if foreign:
         _settings_log.info("settings without an effect here: %s", ", ".join(foreign))

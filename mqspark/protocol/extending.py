@@ -1,7 +1,7 @@
-"""Calls extensions (``mqspark.extensions``): counted, timed, their errors named in the log; and tells them how requests
-are answered.
+"""Calls extensions (``mqspark.extensions``), counts, times and logs the calls, and tells extensions how requests are
+answered.
 
-A server without extensions has no ``Extensions``: its handlers and sessions are as they are.
+A server without extensions has no ``Extensions``: its handlers and sessions are not wrapped.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from mqspark.protocol.slices import Slices
 __all__ = ["Answer", "ExtensionCalls", "Extensions", "Loaded", "TappedSession", "fields_bytes"]
 
 SLOW_MS = 100
-"""A call that takes longer is counted as slow, and named in the log."""
+"""A call that takes longer is counted as slow and logged."""
 MAX_AWAITED_BYTES = 64 << 20
-"""Of requests whose answers extensions wait for."""
+"""Limit of the bytes held for requests whose answers extensions wait for."""
 _PREFIX = struct.Struct(">iI")
 
 _log = sparing(__name__)
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ExtensionCalls:
-    """What the calls of one extension came to."""
+    """Counts and times of the calls of one extension."""
 
     name: str
     calls: int = 0
@@ -73,7 +73,7 @@ class Loaded(Generic[R]):
         self._log = sparing(f"mqspark.extension.{counts.name}", lines=5)
 
     def ask(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Raises Refusal when the extension refuses, and whatever else it raises."""
+        """Call the extension. Raises Refusal when it refuses; other errors are logged and passed on."""
         counts = self.counts
         counts.calls += 1
         began_ms = self._clock()
@@ -93,14 +93,14 @@ class Loaded(Generic[R]):
             if took_ms >= SLOW_MS:
                 counts.slow += 1
                 self._log.warning(
-                    "extension %s took %d ms in %s, and nobody was served meanwhile",
+                    "extension %s took %d ms in %s and blocked all requests meanwhile",
                     counts.name,
                     took_ms,
                     _name(function),
                 )
 
     def ask_leniently(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Raises Refusal when the extension refuses. None after an error."""
+        """Call the extension. Raises Refusal when it refuses; returns None after an error."""
         try:
             return self.ask(function, *args, **kwargs)
         except Refusal:
@@ -109,7 +109,7 @@ class Loaded(Generic[R]):
             return None  # counted and logged
 
     def tell(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """None after an error, of which a refusal is one where there is nothing to refuse."""
+        """Call the extension where there is nothing to refuse: a refusal is an error. Returns None after an error."""
         try:
             return self.ask(function, *args, **kwargs)
         except Exception:
@@ -117,7 +117,7 @@ class Loaded(Generic[R]):
 
 
 def _code_of(refusal: RefusedByExtension) -> int:
-    """Whatever an extension gives as a code, it is no success."""
+    """The response code of a refusal: that of the extension, unless it means success."""
     code = refusal.code
     is_code = isinstance(code, int) and 0 < code <= INT32_MAX
     return int(code) if is_code else ResponseCode.NO_PERMISSION
@@ -128,14 +128,14 @@ def _name(function: Callable[..., object]) -> str:
 
 
 EVERY_ROLE: Collection[type] = (SendHook, ConsumeHook, TransactionListener, StoreObserver, RpcHook)
-"""But for the AuthenticationProvider, of which there is one, and which is named by a setting of its own."""
+"""All roles except AuthenticationProvider: there is only one provider, with a setting of its own."""
 
 
 class Answer(NamedTuple):
     """An answer on its way to a client."""
 
     command: Command
-    """Without its body."""
+    """The answer without its body."""
     body_bytes: int
     body: Sequence[memoryview]
 
@@ -146,7 +146,7 @@ class _Awaited(NamedTuple):
 
 
 class TappedSession(Session):
-    """A session that tells who waits for it when a request is answered."""
+    """A session that reports the answers of requests to those who wait for them."""
 
     __slots__ = ("_awaited", "_ledger")
 
@@ -162,14 +162,14 @@ class TappedSession(Session):
     ) -> None:
         super().__init__(session_id, peer_address, peer_port, outbox, local_port=local_port, fast=fast)
         self._awaited: dict[int, list[_Awaited]] = {}
-        """By the opaque of the request."""
+        """Opaque of the request → those who wait for its answer."""
         self._ledger: Ledger | None = None
 
     def expect(
         self, opaque: int, answered: Callable[[Answer], None], size_bytes: int, ledger: Ledger
     ) -> None:
-        """Call ``answered`` with the answer to this request, for which ``size_bytes`` are held. It is never called when
-        ``ledger``, which has to be the same in each call, is full, or when the client goes before."""
+        """Call ``answered`` with the answer to this request, for which ``size_bytes`` are held. It is not called if
+        ``ledger`` is full, or if the client disconnects before. ``ledger`` must be the same in every call."""
         size_bytes += ENTRY_BYTES
         if self.open and ledger.has_room(size_bytes):
             ledger.note(size_bytes)
@@ -189,7 +189,7 @@ class TappedSession(Session):
             self._look((buffer, *more))
 
     def forget(self) -> None:
-        """The client has gone."""
+        """The client has disconnected."""
         for opaque in list(self._awaited):
             self._take(opaque)
 
@@ -205,13 +205,12 @@ class TappedSession(Session):
             for answer in _answers(buffers):
                 for each in self._take(answer.command.opaque):
                     each.answered(answer)
-        except Exception:  # whoever sends has to go on, for example with the answers to others
-            _log.exception("extensions are not told of an answer to %s", self.peer)
+        except Exception:  # the sender must continue, for example with answers to other clients
+            _log.exception("extensions could not be told about an answer to %s", self.peer)
 
 
 def _answers(buffers: Iterable[bytes | memoryview]) -> Iterator[Answer]:
-    """The answers in whole frames, each of which begins where the one before ends and has its header in one
-    buffer."""
+    """The answers in a sequence of whole frames. Each frame's header is within one buffer."""
     waiting: Answer | None = None
     body: list[memoryview] = []
     rest = 0
@@ -236,12 +235,12 @@ def _answers(buffers: Iterable[bytes | memoryview]) -> Iterator[Answer]:
 
 
 def fields_bytes(fields: Mapping[str, str]) -> int:
-    """What the fields of a header take."""
+    """The memory that the fields of a header take, in bytes."""
     return sum(ENTRY_BYTES + text_bytes(name) + text_bytes(value) for name, value in fields.items())
 
 
 UserOf = Callable[[Session], str]
-"""The name of the user of a connection's present request; empty without authentication."""
+"""Returns the user name of a connection's current request; empty without authentication."""
 
 
 @dataclass(slots=True)
@@ -262,7 +261,7 @@ class Extensions:
     )
 
     def add(self, name: str, extension: object, roles: Collection[type] = EVERY_ROLE) -> bool:
-        """Take the extension over in all of these roles that it has. Returns whether it has one."""
+        """Register the extension for each of these roles that it implements. Returns whether it implements any."""
         counts = self.counts.setdefault(name, ExtensionCalls(name))
         before = self._count()
         if SendHook in roles and isinstance(extension, SendHook):
@@ -323,6 +322,6 @@ class Extensions:
     def expect(
         self, session: Session, command: Command, answered: Callable[[Answer], None], size_bytes: int
     ) -> None:
-        """As ``TappedSession.expect``, for a request that is answered at all."""
+        """See ``TappedSession.expect``; does nothing for a one-way request."""
         if isinstance(session, TappedSession) and not command.is_oneway:
             session.expect(command.opaque, answered, size_bytes, self.ledger)

@@ -74,7 +74,7 @@ def check_containers(text: bytes, limits: Limits = PEER) -> int:
     most = limits.containers + len(text) // 64
     if count > most:
         raise ProtocolError(
-            f"not JSON that is read: {count} objects and lists in {len(text)} bytes, at most {most}"
+            f"not JSON that is accepted: {count} objects and lists in {len(text)} bytes; the limit is {most}"
         )
     return count
 
@@ -111,8 +111,8 @@ _KEY = re.compile(
 
 
 def parse_with_bare_keys(data: bytes, limit: int = 0) -> Any:
-    """The value of strict JSON but for its keys, of which the first ``limit`` (0: all) may be bare integers or flat
-    objects; NOT_JSON for everything else."""
+    """The value of strict JSON in which the first ``limit`` keys (0: all) may be bare integers or flat objects.
+    NOT_JSON for any other text."""
     return _fast(_KEY.sub(_quoted, data, limit))
 
 
@@ -180,7 +180,7 @@ def _in_order(value: dict[Any, Any]) -> list[Any]:
     """The keys: integers by their size, then texts."""
     try:
         return sorted(value)
-    except TypeError:  # both
+    except TypeError:  # a mix of both
         return sorted(value, key=lambda key: (0, key, "") if isinstance(key, int) else (1, 0, str(key)))
 
 

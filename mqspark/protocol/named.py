@@ -243,7 +243,7 @@ def _checker_of(body_type: type[msgspec.Struct]) -> Check | None:
 
 def _of_struct(info: inspect.Type, known: dict[type, Check | None]) -> Check | None:
     if not isinstance(info, inspect.StructType):
-        raise TypeError(f"{info} is no body")
+        raise TypeError(f"{info} is not a body")
     if info.cls in known:
         return known[info.cls]
     known[info.cls] = None

@@ -73,8 +73,7 @@ def read_registration(
     body: bytes | memoryview, version: int, max_bytes: int = MAX_REGISTER_BYTES
 ) -> Work[RegisterBrokerBody]:
     """The data version, the topics and the mappings of static ones, from a sender of this version. An empty body means
-    no topics. Raises
-    ProtocolError, IllegalName.
+    no topics. Raises ProtocolError, IllegalName.
 
     Compressed bodies are recognised by their first byte, because brokers deflate them and still send
     ``compressed=false``.

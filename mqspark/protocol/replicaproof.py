@@ -1,16 +1,16 @@
-"""The proof that master and slave give each other before a byte of the log is sent, sans I/O. RocketMQ has none, so its
+"""The mutual authentication of master and slave before a byte of the log is sent, sans I/O. RocketMQ has none, so its
 brokers do not understand it.
 
-Both know the secret key of one user. The slave, who is the one that asks, proves it first:
+Both know the secret key of one user. The slave proves it first:
 
     slave -> master    MAGIC, u8 n, n bytes access key, 32 bytes nonce
     master -> slave    MAGIC, 32 bytes nonce
     slave -> master    32 bytes MAC of all of the above and "slave"; its reports follow
     master -> slave    32 bytes MAC of all of the above and "master"; its data follows
 
-MAC is HMAC-SHA256 under a key derived from the secret key, so that no signature of a request is a proof, nor a proof a
-signature. A position is never negative, so no report of a RocketMQ slave begins as MAGIC does. What follows a proof is
-neither encrypted nor protected from changes on the way: that takes TLS.
+MAC is HMAC-SHA256 under a key derived from the secret key. So a request's signature cannot be used as a proof, nor a
+proof as a signature. A position is never negative, so no report of a RocketMQ slave begins with MAGIC. The data after
+a proof is neither encrypted nor protected from modification: use TLS for that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Proof:
     def _begins(self) -> None:
         begin = bytes(self._received[: len(MAGIC)])
         if begin != MAGIC[: len(begin)]:
-            raise ProtocolError("it does not prove who it is")
+            raise ProtocolError("it does not authenticate")
 
     def _take(self, size: int) -> bytes | None:
         if len(self._received) < size:
@@ -57,7 +57,7 @@ class _Proof:
         return taken
 
     def _rest(self) -> bytes:
-        """What has been received behind the proof."""
+        """The bytes received after the proof."""
         self.is_complete = True
         rest = bytes(self._received)
         self._received.clear()
@@ -65,19 +65,19 @@ class _Proof:
 
 
 class MasterProof(_Proof):
-    """The master's side. ``signer_of``: by access key; None for users who may not copy the log."""
+    """The master's side. ``signer_of`` returns the signer of an access key; None for users who may not copy the log."""
 
     def __init__(self, broker_name: str, signer_of: Callable[[str], Signer | None]) -> None:
         super().__init__(broker_name)
         self._signer_of = signer_of
         self._transcript = b""
         self.access_key = ""
-        """Who the slave says it is."""
+        """The access key that the slave sent."""
         self.signer: Signer | None = None
-        """With which it has proved it."""
+        """The signer whose key the slave has proved to know; None before that."""
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """(what to send, what lies behind the proof). Raises ProtocolError."""
+        """(bytes to send, bytes received after the proof). Raises ProtocolError."""
         self._received += data
         reply = b""
         if not self._transcript:
@@ -118,11 +118,11 @@ class SlaveProof(_Proof):
             raise ProtocolError(f"an access key of over {MAX_KEY_BYTES} bytes cannot be proved")
         self._signer = signer
         self.hello = MAGIC + bytes([len(key)]) + key + secrets.token_bytes(NONCE_BYTES)
-        """What to send first."""
+        """The first message to send."""
         self._transcript = b""
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """(what to send, what lies behind the proof). Raises ProtocolError for a master that does not know the
+        """(bytes to send, bytes received after the proof). Raises ProtocolError for a master that does not know the
         secret."""
         self._received += data
         proof = b""

@@ -1,8 +1,8 @@
 """The signature of a request: HMAC-SHA1 over the values of its fields and its body (AclUtils, AclSigner).
 
-A signature proves that the sender knows the secret key. It covers neither the request's code nor the names of the
-fields nor their borders, and nothing makes it valid only once: whoever can read a request can use it again, and only
-TLS prevents that. Facts: docs/rocketmq/protocol.md#signature.
+A signature proves that the sender knows the secret key. It covers neither the request's code nor the names and borders
+of the fields, and it can be replayed: only TLS keeps others from reading a request and sending it again. Facts:
+docs/rocketmq/protocol.md#signature.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Mapping
 __all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "Signer", "content_of"]
 
 ACCESS_KEY, SECURITY_TOKEN, SIGNATURE = "AccessKey", "SecurityToken", "Signature"
-"""Fields of a request."""
+"""The fields that carry a signature in a request."""
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Signer:
-    """Signs requests with one secret key. Shows none of its keys as text."""
+    """Signs requests with one secret key. Its text form shows no key."""
 
     __slots__ = ("_mac", "fields")
 
     def __init__(self, access_key: str, secret_key: str, security_token: str | None = None) -> None:
         self.fields = {ACCESS_KEY: access_key}
-        """What a signed request carries besides its header and the signature."""
+        """The fields that a signed request has besides its header and the signature."""
         if security_token is not None:
             self.fields[SECURITY_TOKEN] = security_token
         self._mac = hmac.new(secret_key.encode(), digestmod="sha1")
@@ -38,7 +38,7 @@ class Signer:
         return complete
 
     def signature(self, *content: Buffer) -> str:
-        """Of the parts of a content: the values of the fields in the order of their names, then the body."""
+        """The signature of a content in parts: the values of the fields in the order of their names, then the body."""
         mac = self._mac.copy()
         for part in content:
             mac.update(part)
@@ -47,7 +47,7 @@ class Signer:
 
 def content_of(ext: Mapping[str, str]) -> bytes:
     """The values of all fields but the signature, in the order of their names (Java's: by UTF-16 code unit)."""
-    # Text compares by code points, which for ASCII is the same and much faster.
+    # For ASCII names, comparing by code points gives the same order and is much faster.
     names = sorted(ext) if "".join(ext).isascii() else sorted(ext, key=_utf16)
     return "".join([ext[name] for name in names if name != SIGNATURE]).encode()
 

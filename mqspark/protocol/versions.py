@@ -30,5 +30,6 @@ _NAMES = tuple(_names())
 
 
 def version_name(number: int) -> str:
-    """Of a number beyond the last one HIGHER_VERSION, as RocketMQ calls it; of a negative one the first."""
+    """The name of a version number. Beyond the last one it is HIGHER_VERSION, as in RocketMQ; for a negative number it
+    is the first name."""
     return _NAMES[max(0, number)] if number < len(_NAMES) else "HIGHER_VERSION"

@@ -190,6 +190,6 @@ async def test_settings_without_a_meaning_are_accepted_as_in_a_file(caplog: pyte
             )
             assert await change(address, code, b"serverSocketBacklog=9\n") == (
                 ResponseCode.NO_PERMISSION,
-                "Can not update config serverSocketBacklog: it is fixed while the process runs",
+                "Can not update config serverSocketBacklog: it cannot change while the process runs",
             )
         await remoting.close()

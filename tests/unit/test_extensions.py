@@ -364,7 +364,7 @@ def test_what_cannot_be_read_of_an_answer_is_sent_all_the_same(caplog: pytest.Lo
     session.expect(1, lambda answer: None, 10, Extensions(ManualClock()).ledger)
     session.send(b"no frame")
     assert session.take() == [b"no frame"]
-    assert "extensions are not told of an answer" in caplog.text
+    assert "extensions could not be told about an answer" in caplog.text
 
 
 def test_a_slow_extension_is_named(caplog: pytest.LogCaptureFixture) -> None:

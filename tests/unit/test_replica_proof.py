@@ -96,7 +96,7 @@ def test_other_words_are_refused_at_once(begin: bytes) -> None:
     if begin == b"\xff":
         assert master.receive(begin) == (b"", b"")
         begin = b"x"
-    with pytest.raises(ProtocolError, match="does not prove who it is"):
+    with pytest.raises(ProtocolError, match="it does not authenticate"):
         master.receive(begin)
 
 

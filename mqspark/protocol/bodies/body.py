@@ -46,13 +46,13 @@ def decode_body(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
 
 
 def decode_nameless(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
-    """As ``decode_body``, for a body of thousands of values, whose few names the caller checks. Raises
+    """The same as ``decode_body``, for a body of thousands of values. The caller checks its few names. Raises
     ProtocolError."""
     return _decoded(body_type, body, fastjson.PEER)
 
 
 def decode_table(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
-    """As ``decode_body``, without limits of size and names. For files, whose readers drop invalid rows.
+    """The same as ``decode_body``, without limits of size and names. For files, whose readers drop invalid rows.
     Raises ProtocolError."""
     return _decoded(body_type, body, fastjson.FILE)
 
@@ -86,7 +86,7 @@ def encode_body(body: object) -> bytes:
 
 @cache
 def _names(body_type: type[Body]) -> list[tuple[str, str]]:
-    """The fields, and how they are called in JSON."""
+    """(attribute, JSON name) of each field."""
     return [(field.name, field.encode_name) for field in msgspec.structs.fields(body_type)]
 
 
@@ -94,10 +94,10 @@ AT_ONCE = 256
 """Table entries encoded in one slice, including nested ones."""
 
 JOINED_AT_ONCE = 1 << 20
-"""Bytes of a body that is joined and made a frame in one slice."""
+"""Bytes of a body that are joined and framed in one slice."""
 
 MAX_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
-"""Limit of a body: clients accept no longer frame."""
+"""Limit of a body: clients accept no longer frames."""
 
 
 def encode_in_slices(body: Body, members: Mapping[str, bytes] | None = None) -> Work[bytes]:
@@ -175,7 +175,7 @@ def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list
     entries: dict[Any, Any] = {}
     for key in list(
         table
-    ):  # a list of pairs would be one object a row, all at once: work for the garbage collector
+    ):  # a list of pairs would create one object per row at once, which the garbage collector has to track
         if key not in table:
             continue
         entries[key] = item = table[key]
@@ -211,7 +211,7 @@ def _bare(match: re.Match[bytes]) -> bytes:
     try:
         _decode_queue(key)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return match.group()  # text of a peer, which would not be JSON
+        return match.group()  # a peer's text, which would not be valid JSON
     return b"%b%b:" % (passed, key.encode())
 
 

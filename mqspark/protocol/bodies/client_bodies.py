@@ -1,4 +1,4 @@
-"""What clients say of themselves, their locks, and POP's assignments and acknowledgements."""
+"""What clients report about themselves, their locks, and POP's assignments and acknowledgements."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group begins in a queue of which it has committed nothing. RocketMQ treats the three middle names, which
-    it no longer recommends, as CONSUME_FROM_LAST_OFFSET."""
+    """Where a group begins in a queue in which it has committed nothing. RocketMQ treats the three middle names, which
+    are deprecated, as CONSUME_FROM_LAST_OFFSET."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (

@@ -11,7 +11,7 @@ from mqspark.protocol.headers.header import I32, I64
 
 
 class SyncStateSet(Body):
-    """Controller ids of the replicas that have everything, and the number of changes of that set."""
+    """Controller ids of the replicas that are in sync, and the epoch of that set."""
 
     sync_state_set: list[I64] = []
     sync_state_set_epoch: I32 = 0

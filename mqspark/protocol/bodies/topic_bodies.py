@@ -69,7 +69,7 @@ class TopicConfigAndQueueMapping(TopicConfig):
 
 
 class TopicRemappingDetailWrapper(Body):
-    """A plan of a tool: what each broker is to be told of a static topic. Tools keep it in files."""
+    """A tool's plan for a static topic: the mapping to send to each broker. Tools keep it in files."""
 
     topic: str = ""
     type: str = ""

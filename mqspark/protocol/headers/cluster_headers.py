@@ -191,8 +191,8 @@ class AlterSyncStateSetRequestHeader(Header):
     master_epoch: I32 | None = None
     invoke_time: I64 = 0
     confirms: bool | None = None
-    """Extension of this project, ignored by RocketMQ's controllers: a set that is the same gets a new epoch, so that
-    earlier requests cannot be granted any more."""
+    """Extension of this project, ignored by RocketMQ's controllers: an unchanged set gets a new epoch, too, so that
+    earlier requests can no longer be granted."""
 
 
 class ElectMasterRequestHeader(Header):
@@ -261,7 +261,7 @@ class AlterSyncStateSetResponseHeader(Header):
 
 
 class ElectMasterResponseHeader(Header):
-    """Also with code 2011, which names the master that stays. All absent: nobody was elected."""
+    """Also sent with code 2011, then with the master that stays. All fields absent: no master was elected."""
 
     master_broker_id: I64 | None = None
     master_address: str | None = None
@@ -270,7 +270,7 @@ class ElectMasterResponseHeader(Header):
 
 
 class RegisterBrokerToControllerResponseHeader(Header):
-    """No master: there is none, or it is not alive."""
+    """No master fields: there is no master, or it is not alive."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -294,7 +294,7 @@ class GetMetaDataResponseHeader(Header):
     controller_leader_address: str | None = None
     is_leader: bool = False
     peers: str | None = None
-    """``id:host:port;…``, with a semicolon at the end, too."""
+    """``id:host:port;…``, also with a semicolon at the end."""
 
 
 class GetNextBrokerIdResponseHeader(Header):

@@ -96,8 +96,8 @@ class _Field(NamedTuple):
 
 
 def _parse_bool(text: str) -> bool:
-    # The same as in the fast decoders. The C++ client writes 1 for true. RocketMQ reads that as false and
-    # stores each of its batches as one unreadable message.
+    # The same rule as in the fast decoders. The C++ client writes 1 for true. RocketMQ reads it as false and
+    # therefore stores each batch of that client as one unreadable message.
     return text == "1" or text.lower() == "true"
 
 

@@ -65,8 +65,8 @@ class EtcdState:
 
     def corrupt(self, why: str) -> StoreCorrupt:
         return StoreCorrupt(
-            f"the key {self._key} in etcd is damaged: {why}. It is not guessed who is master. Restore it, or delete it"
-            " and let every broker register anew; then the first one becomes master, whatever it has",
+            f"the key {self._key} in etcd is damaged: {why}. The master cannot be guessed. Restore the key, or delete"
+            " it and let every broker register again; then the first one becomes master, whatever messages it has",
             path=self._key,
         )
 
@@ -170,7 +170,7 @@ class Election:
         if leader is not None and leader.create_revision == fence.revision:
             if self._candidate.leads:
                 self._candidate.renew(self._until(asked_ms))
-            else:  # its time had passed before etcd answered: begin anew, with the state that etcd has
+            else:  # its lease had expired before etcd answered: start again, with the state in etcd
                 self._lose("")
         else:
             self._lose(self._address_of(leader))
