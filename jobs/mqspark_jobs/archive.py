@@ -1,6 +1,6 @@
 """archive: copies the CommitLog to a Delta table, every visible record exactly once, verified range by range.
 
-A run continues where the last one ended, by physical offset. The log is cut into units, pieces of segments.
+A run continues at the physical offset where the last one ended. The log is cut into units, pieces of segments.
 Workers write each unit's rows as Parquet files directly from the log and sum them up. A few units become one
 Delta commit. The end of its last unit is the version of the transaction ``mqspark-archive:<broker>``; a committed
 version is not committed again, so a run after a kill repeats nothing. After a commit Spark reads the rows of each
@@ -168,7 +168,7 @@ def archive_unit(task: UnitTask) -> ArchivedUnit:
         if files is not None:
             files.abandon()
         raise
-    # Bytes after the last record of a full segment or of a fixed range belong to the unit.
+    # Bytes after the last record of a full segment, or of a fixed range, belong to the unit.
     high = unit.high if unit.is_closed else end
     return ArchivedUnit(chosen.manifest(high), written)
 
@@ -291,7 +291,7 @@ def check(options: ArchiveOptions) -> list[LogFile]:
             re.compile(options.topics)
         except re.error as error:
             raise ConfigError(
-                f"topics: {options.topics!r} is no regular expression: {error}", key="topics"
+                f"topics: {options.topics!r} is not a regular expression: {error}", key="topics"
             ) from error
     if options.commit_bytes <= 0:
         raise ConfigError("commit_bytes: must be positive", key="commit_bytes")
@@ -321,8 +321,9 @@ def _run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -
     if low < log[0].start:
         if not options.allow_gap:
             raise ConfigError(
-                f"store: the log begins at {log[0].start}, the archive ends at {low}: what lies between was deleted "
-                "and cannot be archived; allow the gap to go on, the archive's reader then begins behind it",
+                f"store: the log begins at {log[0].start}, the archive ends at {low}: the messages between were"
+                " deleted and cannot be archived. With --allow-gap the job continues, and readers of the archive"
+                " begin after the gap",
                 key="store",
             )
         low = log[0].start
@@ -424,7 +425,7 @@ def archived_mark(store: str) -> int:
 
 
 def safe_end(options: ArchiveOptions, log: Sequence[LogFile]) -> int | None:
-    """The position before which records are never removed again; None: as far as there are valid ones."""
+    """The position before which records are never removed again; None: the end of the valid records."""
     if is_remote(options.store):
         return None
     paths = StorePaths(local_path(options.store))
@@ -447,7 +448,7 @@ def _application(options: ArchiveOptions) -> str:
 
 
 def _commit(spark: SparkSession, options: ArchiveOptions, end: int, files: Sequence[RowFile]) -> None:
-    """An empty commit is made, too, because it advances the transaction's version."""
+    """Commit the files. An empty commit is made, too, because it advances the transaction's version."""
     commit_files(spark, options.archive, _application(options), end, files)
 
 

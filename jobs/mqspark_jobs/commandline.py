@@ -60,7 +60,7 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
     errors: TextIO = sys.stderr
     try:
         if options.metrics is not None and not options.metrics.parent.is_dir():
-            raise ConfigError(f"--metrics: {options.metrics.parent} is no directory", key="metrics")
+            raise ConfigError(f"--metrics: {options.metrics.parent} is not a directory", key="metrics")
         job: Run = options.prepare(options)
         session = spark if spark is not None else _session(options)
         errors = _error_stream(session)
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Raises ConfigError unless they are a job with options that it takes. Looks at no file."""
+    """Raises ConfigError unless the arguments are a job and valid options of it. Reads no file."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -97,8 +97,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 class _JvmErrors:
-    """The standard error of the JVM. spark-submit makes one stream of a Python program's output and errors, its own
-    output."""
+    """The standard error of the JVM. spark-submit merges a Python program's standard output and standard error into its
+    own standard output."""
 
     def __init__(self, session: SparkSession) -> None:
         jvm: Any = session._jvm
@@ -113,7 +113,7 @@ class _JvmErrors:
 
 
 def _error_stream(session: SparkSession) -> TextIO:
-    """Where progress goes: standard error, also under spark-submit, which is known by the port that it passes on."""
+    """Where progress goes: standard error. spark-submit is recognised by the port that it passes on."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return sys.stderr
     return cast(TextIO, _JvmErrors(session))
@@ -142,19 +142,21 @@ def relevant_text(error: BaseException) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mqspark job run", description="Spark jobs that keep a store.")
+    parser = argparse.ArgumentParser(prog="mqspark job run", description="Spark jobs that maintain a store.")
     common = argparse.ArgumentParser(add_help=False)
     group = common.add_argument_group("Spark")
-    group.add_argument("--master", help="as of spark-submit; default: what is configured, else local[*]")
+    group.add_argument(
+        "--master", help="the same as spark-submit's; default: the configured one, else local[*]"
+    )
     group.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting")
     group.add_argument(
-        "--metrics", type=Path, metavar="FILE", help="write the figures there, as Prometheus text"
+        "--metrics", type=Path, metavar="FILE", help="write the figures to this file, as Prometheus text"
     )
     delta = argparse.ArgumentParser(add_help=False)
     delta.add_argument(
         "--delta-jars",
         metavar="PATHS",
-        help="delta-spark and delta-storage, separated by commas; default: Spark fetches them from Maven Central",
+        help="jars of delta-spark and delta-storage, separated by commas; default: from Maven Central",
     )
     jobs = parser.add_subparsers(dest="job", required=True, metavar="NAME")
     _rebuild_index(
@@ -175,19 +177,21 @@ REDELIVER_HELP = "Deliver parked messages that are due, or send dead letters bac
 
 def _redeliver(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nameserver", required=True, metavar="HOST:PORT")
-    parser.add_argument("--dry-run", action="store_true", help="count, and send nothing")
+    parser.add_argument("--dry-run", action="store_true", help="only count, send nothing")
     parked = parser.add_argument_group("parked messages")
-    parked.add_argument("--table", metavar="URL", help="the Delta table in which they wait")
-    parked.add_argument("--topic", help="where they are parked; without it only the table is looked at")
-    parked.add_argument("--now-ms", type=int, help="deliver what is due then; default: now")
+    parked.add_argument("--table", metavar="URL", help="the Delta table of parked messages")
+    parked.add_argument("--topic", help="the topic to park messages from; without it only the table is used")
+    parked.add_argument("--now-ms", type=int, help="deliver messages due at this time; default: now")
     dead = parser.add_argument_group("dead letters")
-    dead.add_argument("--dlq", metavar="GROUP", help="the consumer group that gave them up")
-    dead.add_argument("--state", metavar="URL", help="a directory that remembers what was sent")
-    dead.add_argument("--target", metavar="TOPIC", help="default: where each came from")
-    dead.add_argument("--from-ms", type=int, help="dead since then")
-    dead.add_argument("--to-ms", type=int, help="and before then")
-    dead.add_argument("--key", help="with this KEYS")
-    dead.add_argument("--filter", metavar="SQL92", help="evaluated by the broker")
+    dead.add_argument("--dlq", metavar="GROUP", help="the consumer group of the dead letters")
+    dead.add_argument("--state", metavar="URL", help="a directory that records what was sent")
+    dead.add_argument(
+        "--target", metavar="TOPIC", help="where to send them; default: each to its original topic"
+    )
+    dead.add_argument("--from-ms", type=int, help="only those stored at this time or later")
+    dead.add_argument("--to-ms", type=int, help="only those stored before this time")
+    dead.add_argument("--key", help="only those with this key")
+    dead.add_argument("--filter", metavar="SQL92", help="only those that match; evaluated by the broker")
 
     def prepare(options: argparse.Namespace) -> Run:
         from mqspark_jobs import redeliver
@@ -201,14 +205,14 @@ def _redeliver(parser: argparse.ArgumentParser) -> None:
             given = [name for name in names if getattr(options, name) is not None]
             if given and getattr(options, wanted) is None:
                 option = f"--{given[0].replace('_', '-')}"
-                raise ConfigError(f"redeliver: {option} goes with --{wanted}", key=given[0])
+                raise ConfigError(f"redeliver: {option} needs --{wanted}", key=given[0])
         if options.dlq is None:
             parked = redeliver.ParkedOptions(
                 options.nameserver, options.table, options.topic, options.now_ms, options.dry_run
             )
             return lambda spark, progress: redeliver.run_parked(parked, spark, progress)
         if options.state is None:
-            raise ConfigError("redeliver: --dlq needs --state, to know what was sent already", key="state")
+            raise ConfigError("redeliver: --dlq needs --state, which records what was sent", key="state")
         dead = redeliver.DlqOptions(
             options.nameserver,
             options.dlq,
@@ -233,12 +237,17 @@ def _compact(parser: argparse.ArgumentParser) -> None:
         "--store", type=Path, required=True, metavar="DIR", help="storePathRootDir, on this host"
     )
     parser.add_argument("--commit-log", metavar="URL", help="where the segments are; default: in the store")
-    parser.add_argument("--topic", action="append", default=[], help="default: those whose attribute says so")
     parser.add_argument(
-        "--delete-retention-ms", type=int, default=24 * 3_600_000, help="of tombstones; default: a day"
+        "--topic", action="append", default=[], help="default: all with cleanup.policy=COMPACTION"
     )
     parser.add_argument(
-        "--min-dirty-ratio", type=float, default=0.0, help="leave queues alone with less that is new"
+        "--delete-retention-ms",
+        type=int,
+        default=24 * 3_600_000,
+        help="how long tombstones stay; default: a day",
+    )
+    parser.add_argument(
+        "--min-dirty-ratio", type=float, default=0.0, help="skip queues with a smaller share of new messages"
     )
 
     def prepare(options: argparse.Namespace) -> Run:
@@ -257,7 +266,7 @@ def _compact(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(prepare=prepare)
 
 
-ARCHIVE_HELP = "Append what is new in a CommitLog to a Delta table, every record exactly once, proved."
+ARCHIVE_HELP = "Append the new records of a CommitLog to a Delta table, each exactly once, verified."
 
 
 def _archive(parser: argparse.ArgumentParser) -> None:
@@ -265,12 +274,16 @@ def _archive(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--commit-log", metavar="URL", help="where the segments are; default: in the store")
     parser.add_argument("--to", required=True, metavar="URL", help="the Delta table")
     parser.add_argument("--broker", required=True, metavar="NAME", help="brokerName of the store's broker")
-    parser.add_argument("--topics", metavar="REGEX", help="whole names; default: all but system topics")
     parser.add_argument(
-        "--commit-bytes", type=int, default=4 << 30, help="of log in one commit; default: 4 GiB"
+        "--topics", metavar="REGEX", help="matches whole names; default: all but system topics"
     )
     parser.add_argument(
-        "--allow-gap", action="store_true", help="go on behind segments that are deleted already"
+        "--commit-bytes", type=int, default=4 << 30, help="bytes of the log in one commit; default: 4 GiB"
+    )
+    parser.add_argument(
+        "--allow-gap",
+        action="store_true",
+        help="continue after segments that were deleted before being archived",
     )
 
     def prepare(options: argparse.Namespace) -> Run:
@@ -291,7 +304,7 @@ def _archive(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(prepare=prepare)
 
 
-REBUILD_HELP = "Build ConsumeQueues and index files anew from the CommitLog and swap them in."
+REBUILD_HELP = "Rebuild ConsumeQueues and index files from the CommitLog and swap them in."
 
 
 def _rebuild_index(parser: argparse.ArgumentParser) -> None:
@@ -305,7 +318,7 @@ def _rebuild_index(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-crc", action="store_true", help="trust bodies without checking their CRC")
     parser.add_argument("--no-index", action="store_true", help="ConsumeQueues only")
     parser.add_argument(
-        "--queue-file-bytes", type=int, help="of a store without queue files; default: 6000000"
+        "--queue-file-bytes", type=int, help="if the store has no queue files; default: 6000000"
     )
 
     def prepare(options: argparse.Namespace) -> Run:
@@ -330,7 +343,7 @@ def delta_settings(jars: str | None) -> dict[str, str]:
     import pyspark
 
     settings = {
-        # An archive's log is small; by default Delta runs 50 tasks for the state of each version of a table.
+        # The Delta log of an archive is small, but by default Delta runs 50 tasks to load each version of a table.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -363,9 +376,7 @@ def _session(options: argparse.Namespace) -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     except PySparkException as error:
         wants_delta = hasattr(options, "delta_jars") and not options.delta_jars
-        advice = (
-            "; it could not fetch Delta's jars, perhaps: name them with --delta-jars" if wants_delta else ""
-        )
+        advice = "; if it could not fetch Delta's jars, name them with --delta-jars" if wants_delta else ""
         raise MQError(f"Spark did not start: {relevant_text(error)}{advice}") from error
     if hasattr(options, "delta_jars"):
         _need_delta(session)
@@ -374,7 +385,7 @@ def _session(options: argparse.Namespace) -> SparkSession:
 
 def session_settings(options: argparse.Namespace) -> dict[str, str]:
     """The settings of a job's session: Delta, object stores that its options name, and ``--conf``. Lists of jars and
-    packages are put together. Raises ConfigError."""
+    packages are merged. Raises ConfigError."""
     urls = [value for name in _URLS if isinstance(value := getattr(options, name, None), str)]
     found = delta_settings(options.delta_jars) if hasattr(options, "delta_jars") else {}
     stores = object_store_settings(urls)
@@ -382,10 +393,10 @@ def session_settings(options: argparse.Namespace) -> dict[str, str]:
     for setting in options.conf:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise ConfigError(f"--conf: KEY=VALUE, not {setting!r}", key="conf")
+            raise ConfigError(f"--conf: {setting!r} is not of the form KEY=VALUE", key="conf")
         asked[key] = value
     if "spark.jars" in asked or "spark.jars.packages" in asked:
-        stores.pop("spark.jars.packages", None)  # whoever names jars names all of them
+        stores.pop("spark.jars.packages", None)  # --delta-jars names all jars
     return _joined(_joined(found, stores), asked)
 
 
@@ -397,8 +408,8 @@ _PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:
 
 
 def object_store_settings(urls: Sequence[str]) -> dict[str, str]:
-    """What Spark needs for these URLs, beside the credentials of the environment. Raises ConfigError for a scheme that
-    Spark spells otherwise."""
+    """The settings that Spark needs for these URLs, with credentials from the environment. Raises ConfigError for a
+    scheme that Spark spells differently."""
     settings: dict[str, str] = {}
     for url in urls:
         scheme, found, rest = url.partition("://")
@@ -410,7 +421,7 @@ def object_store_settings(urls: Sequence[str]) -> dict[str, str]:
             settings["spark.jars.packages"] = f"{_PACKAGES[scheme]}:{_hadoop_version()}"
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         if scheme == "s3a" and endpoint:
-            # The variables that the AWS SDKs and s3fs know, and Hadoop does not.
+            # Variables that the AWS SDKs and s3fs read, but Hadoop does not.
             settings["spark.hadoop.fs.s3a.endpoint"] = endpoint
             settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
             settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(
@@ -422,7 +433,7 @@ def object_store_settings(urls: Sequence[str]) -> dict[str, str]:
 
 
 def _hadoop_version() -> str:
-    """Of the Hadoop that comes with pyspark."""
+    """The version of Hadoop that comes with pyspark."""
     import pyspark
 
     jars = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
@@ -436,7 +447,7 @@ def _joined(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
 
 
 def check_delta_package() -> None:
-    """Raises ConfigError. The jars alone are not enough: they come from elsewhere than the package."""
+    """Raises ConfigError if the Python package of Delta is missing: the jars alone are not enough."""
     if importlib.util.find_spec("delta") is None:
         raise ConfigError(
             "Delta's package for Python is missing: pip install 'mqspark[archive]'", key="delta"

@@ -2,15 +2,15 @@
 
 The previous generation and the queue's new messages are read in pieces; Spark finds the newest offset of each
 key, however many keys there are; one task per queue copies the kept records into the next generation, in order. A
-rename then makes the generation current: a job killed before that has changed nothing, and a new run repeats the
-work. A broker may serve the store meanwhile and sees the new generation within a second
+rename then makes the generation current. A job killed before that has changed nothing, and a new run repeats the
+work. A broker may serve the store meanwhile; it uses the new generation within a second
 (``mqspark.store.compaction.compacted``).
 
 If a RocketMQ broker has compacted a queue, offsets that are neither in a generation nor in the log are read from
 RocketMQ's files. A store that comes from RocketMQ, even repeatedly, thus serves the same messages here
 (``mqspark.store.compaction.rocketcompaction``).
 
-An empty body is a tombstone: it deletes its key, and is itself removed when it is older than the delete
+A record with an empty body is a tombstone: it deletes its key. It is removed when it is older than the delete
 retention, so that every reader within that time sees the deletion. A record without a key is not kept (brokers
 refuse such messages).
 """
@@ -84,17 +84,17 @@ class QueuePlan:
     start: int
     end: int
     has_theirs: bool = False
-    """RocketMQ has compacted the offsets between the previous generation and ``start``."""
+    """Whether RocketMQ has compacted the offsets between the previous generation and ``start``."""
 
     @property
     def is_partial(self) -> bool:
-        """Keys whose last value is older may be missing (``Current.is_partial``)."""
+        """Whether keys whose last value is older may be missing (``Current.is_partial``)."""
         was_partial = self.current is not None and self.current.is_partial
         return was_partial or (not self.has_theirs and self.start > self.old_end)
 
     @property
     def old_end(self) -> int:
-        """Earlier offsets are in the previous generation."""
+        """The end of the offsets in the previous generation."""
         return self.current.end if self.current is not None else 0
 
     @property
@@ -118,8 +118,8 @@ def plan_queue(
     *,
     has_theirs: bool = False,
 ) -> QueuePlan | None:
-    """None if there is nothing to do. ``low``, ``high``: the queue's offsets. ``has_theirs``: RocketMQ has the
-    offsets between the generation and ``low``."""
+    """The plan; None if there is nothing to do. ``low``, ``high``: the queue's offsets. ``has_theirs``: whether
+    RocketMQ has the offsets between the generation and ``low``."""
     if has_theirs and high > 0:
         return QueuePlan(topic, queue_id, current, low, high, has_theirs=True)
     start = max(low, current.end if current is not None else 0)
@@ -135,7 +135,7 @@ def plan_queue(
 def check(options: CompactOptions) -> None:
     """Raises ConfigError for a directory that is not a store and for an unknown topic."""
     if not (options.store / "consumequeue").is_dir():
-        raise ConfigError(f"store: there is no store at {options.store}", key="store")
+        raise ConfigError(f"store: {options.store} is not a store", key="store")
     for topic in options.topics:
         if not path_below(options.store / "consumequeue", topic).is_dir():
             raise ConfigError(f"topic: the store has no queues of {topic}", key="topic")
@@ -199,7 +199,8 @@ def _locked(files: OsFiles, path: Path, progress: ProgressLine) -> int:
 def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
     plans = []
     synced = DurableNote(StorePaths(options.store).abort, OsFiles()).load()
-    """What a power cut may take back must not replace older values. -1: the broker has stopped, or is RocketMQ's."""
+    """Only synced records may replace older values, because a power cut may revert others. -1: the broker has
+    stopped, or is RocketMQ's."""
     for topic in topics:
         reader = StoreReader(options.store, options.commit_log)
         for queue_id in reader.queue_ids(topic):
@@ -247,7 +248,7 @@ def _compact(
     wanted = newest.where(f"NOT tombstone OR time >= {oldest_tombstone_ms}").select("queue", "offset")
     placed = wanted.repartition("queue").sortWithinPartitions("queue", "offset")
     rows = placed.mapInArrow(copied, _WRITTEN).collect()
-    # A task that was tried twice has written two files; each says whose it is.
+    # A task that was retried has written two files; each names its attempt.
     return {row.queue: row.asDict() for row in rows}
 
 
@@ -296,7 +297,7 @@ def read_keys(
     decoder = Decoder(("key", "offset", "timestamp"), topic=plan.topic, broker="", queue_id=plan.queue_id)
 
     def rows(records: Records, positions: Any) -> Iterator[pa.RecordBatch]:
-        # What Arrow reserves for a gather goes by the bytes that it spans.
+        # Arrow reserves memory for the whole range that a gather spans.
         first = 0
         while first < len(positions):
             last = max(first + 1, int(positions.searchsorted(positions[first] + _SPAN_BYTES)))
@@ -305,7 +306,7 @@ def read_keys(
 
     def keys(records: Records, positions: Any) -> pa.RecordBatch:
         batch = decoder(records, positions)
-        # Bodies are not read, only how long they are: memory does not depend on them.
+        # Only the lengths of bodies are read, so memory does not depend on the bodies.
         batch = batch.append_column("tombstone", pa.array(records.body_lengths(positions) == 0))
         named = batch.filter(batch.column("key").is_valid())
         times = named.column("timestamp").cast(pa.int64())
@@ -345,7 +346,7 @@ def read_keys(
 def write_generations(
     store: str, commit_log: str | None, plans: list[QueuePlan], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Copies the records of (queue, offset) rows, which come sorted; one row for each queue that is complete."""
+    """Copies the records of sorted (queue, offset) rows. Yields one row for each complete queue."""
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -381,7 +382,7 @@ def _written_schema() -> pa.Schema:
 
 
 class _Copier:
-    """The next generation of one queue on its way to disk."""
+    """Writes the next generation of one queue."""
 
     def __init__(
         self, store: str, commit_log: str | None, plan: QueuePlan, number: int, attempt: int

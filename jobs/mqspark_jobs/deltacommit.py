@@ -1,7 +1,7 @@
 """Adds files written by workers to a Delta table, in one transaction of Delta's JVM library.
 
-Delta's writers, and its API for Python, take rows; here the files exist already, so the transaction gets the actions
-themselves (``org.apache.spark.sql.delta.OptimisticTransaction``), as JSON of the Delta protocol. Delta handles
+Delta's writers and its Python API take rows. Here the files exist already, so the transaction
+(``org.apache.spark.sql.delta.OptimisticTransaction``) gets the actions of the Delta protocol as JSON. Delta handles
 conflicts, checkpoints and versions. Must not know messages.
 """
 

@@ -3,15 +3,15 @@
 The plan is computed from names, lengths and manifests alone. Results are kept in ``mqspark.rebuild`` in the
 store's root if the job is killed; the next run continues with the missing parts.
 
-* Nobody serves the store: the job holds its lock, and at the end swaps ``consumequeue`` and ``index`` as a whole
-  by renaming. Killed in between, the next run renames the rest; a broker that starts instead builds what is
-  missing.
-* A broker serves it: only files whose last entry lies in sealed segments are compared with the broker's own and
-  replaced where they differ, one by one. The files that are being written stay.
+* No broker serves the store: the job holds the store's lock, and at the end swaps ``consumequeue`` and ``index`` as
+  a whole by renaming. If it is killed during the swap, the next run renames the rest; a broker that starts instead
+  builds what is missing.
+* A broker serves the store: only files whose last entry lies in sealed segments are compared with the broker's files
+  and replaced where they differ, one by one. The files that are being written stay.
 
-A queue without a record in the log keeps its last file: it says where the queue's offsets go on.
-BatchConsumeQueues, whose entries are numbered from the first record that the log still has, and queues with
-ConsumeQueueExt are made as a whole, so only when nobody serves the store.
+A queue without a record in the log keeps its last file, which holds the queue's next offset. BatchConsumeQueues,
+whose entries are numbered from the first record in the log, and queues with ConsumeQueueExt are rebuilt as a whole,
+and therefore only when no broker serves the store.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _QUEUE_TASKS_PER_CORE = 3
 def check(options: RebuildOptions) -> None:
     """Raises ConfigError for a directory that is not a store; nothing is written to it."""
     if not options.store.is_dir():
-        raise ConfigError(f"store: {options.store} is no directory", key="store")
+        raise ConfigError(f"store: {options.store} is not a directory", key="store")
     find_log(options.commit_log or str(StorePaths(options.store).commit_log))
 
 
@@ -174,12 +174,12 @@ class _Rebuild:
             found = {topic for manifest in manifests for topic in manifest.batch_topics}
             if found <= known:
                 return [(task.directory, manifest) for task, manifest in zip(scans, manifests, strict=True)]
-            # A topic turned out to have batches, so its entries have another format: scan again.
+            # A topic has batches, so its entries have another format: scan again.
             known |= found
 
     @property
     def _has_ext(self) -> bool:
-        """A store with ext units belongs to a broker that writes them."""
+        """Whether the store has ext units; then its broker writes them."""
         return not self._is_live and bool(names_in(self._paths.consume_queue_ext))
 
     def _plan_queues(self, scanned: Sequence[tuple[Path, ScanManifest]]) -> list[QueueTask]:
@@ -219,7 +219,7 @@ class _Rebuild:
 
     @staticmethod
     def _file_bytes(root: Path, default: int, entry_bytes: int) -> int:
-        """A store keeps the length of its files (as QueueTable.load does)."""
+        """The length of the store's files, which is kept (as QueueTable.load does)."""
         for topic in names_in(root):
             for queue in names_in(path_below(root, topic)):
                 length = max(
@@ -241,7 +241,7 @@ class _Rebuild:
         return plan_index(scanned, self._new / "index", shape=shape, names=index_names(times_ms, existing))
 
     def _index_shape(self) -> Shape:
-        """An index keeps the shape of its last file (as MessageIndex.load does)."""
+        """The shape of the last index file, which is kept (as MessageIndex.load does)."""
         wanted = self._options.index_shape or DEFAULT_SHAPE
         files = OsFiles()
         for name in reversed(

@@ -52,9 +52,9 @@ class RebuildOptions:
     verify_crc: bool = True
     with_index: bool = True
     queue_file_bytes: int | None = None
-    """For a store without queue files; None: RocketMQ's default."""
+    """Length of queue files in a store without any; None: RocketMQ's default."""
     index_shape: Shape | None = None
-    """The same for index files."""
+    """Shape of index files in a store without any; None: RocketMQ's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def plan_queues(
 def plan_index(
     scanned: Sequence[tuple[Path, ScanManifest]], directory: Path, *, shape: Shape, names: Sequence[str]
 ) -> list[IndexFileTask]:
-    """One task for each index file that the keys fill."""
+    """One task per index file."""
     sources = tuple((source, manifest.keys) for source, manifest in scanned)
     capacity = shape.entries - 1
     count = -(-sum(keys for _, keys in sources) // capacity)
@@ -212,7 +212,7 @@ def build(task: QueueTask | IndexFileTask) -> Built:
     built = []
     for parts in task.queues:
         topic, queue_id = parts[0][1].topic, parts[0][1].queue_id
-        # Output of an earlier attempt would be taken for the queue's beginning.
+        # Output of an earlier attempt would be mistaken for the queue's beginning.
         for directory in (task.shape.directory, task.shape.ext_directory):
             if directory is not None:
                 shutil.rmtree(path_below(directory, topic, queue_id), ignore_errors=True)

@@ -47,9 +47,9 @@ class ParkedOptions:
     table: str
     """URL of the Delta table."""
     topic: str | None = None
-    """Where messages are parked; None: only deliver what is in the table."""
+    """The topic to park messages from; None: only deliver messages that are in the table."""
     now_ms: int | None = None
-    """Deliver what is due at that time; None: now."""
+    """Deliver messages that are due at this time; None: now."""
     dry_run: bool = False
 
 
@@ -60,7 +60,7 @@ class DlqOptions:
     state: str
     """Directory of the state files, path or URL."""
     target: str | None = None
-    """None: each message's origin."""
+    """The topic to send to; None: the original topic of each message."""
     from_ms: int | None = None
     to_ms: int | None = None
     """Store times in the dead-letter topic, [from, to)."""
@@ -71,7 +71,7 @@ class DlqOptions:
 
     @property
     def name(self) -> str:
-        """A name of this selection; each selection has its own state."""
+        """The name of this selection; each selection has its own state."""
         chosen = [self.group, self.target, self.from_ms, self.to_ms, self.key, self.sql_filter]
         return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
 
@@ -121,7 +121,7 @@ def run_parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLi
 
 
 def _rows(spark: SparkSession, options: ParkedOptions) -> DataFrame:
-    """As they are now."""
+    """The rows as they are now."""
     return spark.read.format("delta").load(options.table)
 
 
@@ -136,7 +136,7 @@ def _make_table(spark: SparkSession, url: str) -> None:
     make_table(spark, url, _SCHEMA)
     columns = set(spark.read.format("delta").load(url).columns)
     if not {"targetTopic", "deliverAt", "batch"} <= columns:
-        raise MQError(f"table: {url} is no table of parked messages, it has the columns {sorted(columns)}")
+        raise MQError(f"table: {url} is not a table of parked messages: its columns are {sorted(columns)}")
 
 
 def _park(spark: SparkSession, options: ParkedOptions) -> int:
@@ -211,7 +211,7 @@ def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) ->
         }
     homeless = rows.where("topic IS NULL").count()
     if homeless:
-        raise ConfigError(f"target: {homeless} dead letters do not say where they came from", key="target")
+        raise ConfigError(f"target: {homeless} dead letters do not name their original topic", key="target")
     state["pending"] = pending
     _save(url, state)
     count = rows.count()

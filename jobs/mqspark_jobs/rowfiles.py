@@ -148,7 +148,7 @@ class RowFiles:
         done = []
         for (topic, day), chosen in self._open.items():
             if chosen.writer is None or chosen.positions:
-                raise ValueError("rows wait: flush first")
+                raise ValueError("rows are waiting to be written: flush first")
             chosen.writer.close()
             size_bytes = chosen.file.tell()
             self._close(chosen)
@@ -161,14 +161,14 @@ class RowFiles:
         return done
 
     def abandon(self) -> None:
-        """Write nothing more. What is there already is no part of a table."""
+        """Write nothing more. Files that exist already are not part of a table."""
         for chosen in self._open.values():
             if chosen.writer is not None:
                 chosen.writer.is_open = False
             if chosen.file is None:
                 continue
             if is_remote(self._url):
-                # An upload in parts is cancelled; otherwise the object would be made when the file is collected.
+                # Cancels a multipart upload; otherwise the object would be created when the file is garbage-collected.
                 with contextlib.suppress(Exception):
                     chosen.file.discard()
                 chosen.file.closed = True
@@ -250,7 +250,7 @@ class RowFiles:
         chosen.file.flush()
         os.fsync(chosen.file.fileno())
         chosen.file.close()
-        # Sync the names, too: retention relies on this job's result and deletes the log.
+        # Sync the directory, too: retention relies on this job's result and deletes the log.
         folder = (local_path(self._url) / chosen.path).parent
         for directory in (folder, folder.parent, folder.parent.parent):
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -261,7 +261,7 @@ class RowFiles:
 
 
 def _with_heads(batch: pa.RecordBatch, records: Records, positions: Ints) -> pa.RecordBatch:
-    """The batch with what else a record says: its flag, and the host of its producer as the record has it."""
+    """The batch with two more columns from the records: the flag and the producer's host, as stored."""
     import pyarrow as pa
 
     flags = records.ints(positions + _FLAG_AT).astype(np.int32)

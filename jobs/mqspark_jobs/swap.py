@@ -23,7 +23,8 @@ __all__ = ["Swap", "names_in"]
 
 
 class Swap:
-    """The new files are in ``new`` below ``work``, in the store's root, under their names in a store."""
+    """A swap of files. The new files are in ``new`` below ``work``, which is in the store's root; their paths there are
+    those in a store."""
 
     def __init__(self, paths: StorePaths, work: Path) -> None:
         self._paths = paths
@@ -48,11 +49,11 @@ class Swap:
                             )
 
     def is_ready(self) -> bool:
-        """An earlier run was killed after everything was built: only the swap is left."""
+        """Whether an earlier run was killed after everything was built: only the swap is left."""
         return (self._new / "ready").exists()
 
     def mark_ready(self, end: int, shape: Shape) -> None:
-        """The new files are complete and on disk. ``end``: the end of the log that they cover."""
+        """Record that the new files are complete and on disk. ``end``: the end of the log that they cover."""
         if (self._new / "index").is_dir():
             # The mark describes the new files; until they are in place it does not apply to the old ones.
             files = OsFiles.like(self._new / "index")

@@ -72,10 +72,10 @@ def test_the_good_one_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"offset": pa.array([1, 0])}, "is not where it may be"),
-        ({"offset": pa.array([0, 0])}, "is not where it may be"),
-        ({"offset": pa.array([0, 7])}, "is not where it may be"),
-        ({"offset": pa.array([-1, 0])}, "is not where it may be"),
+        ({"offset": pa.array([1, 0])}, "is out of its range"),
+        ({"offset": pa.array([0, 0])}, "is out of its range"),
+        ({"offset": pa.array([0, 7])}, "is out of its range"),
+        ({"offset": pa.array([-1, 0])}, "is out of its range"),
         ({"value": None}, "has no column value"),
         ({"sysFlag": None}, "has no column sysFlag"),
     ],

@@ -38,7 +38,7 @@ def test_rebuild_index_in_worker_processes(
     assert 'mqspark_job_records{job="rebuild-index"} 230' in metrics.read_text()
     assert {name: tree(tmp_path / "store" / name) for name in own} == own
     assert main(["rebuild-index", "--store", "/no/such/store"], spark=spark) == 2
-    assert "is no directory" in json.loads(capfd.readouterr().out)["error"]
+    assert "is not a directory" in json.loads(capfd.readouterr().out)["error"]
 
 
 @pytest.mark.slow("two drivers start")

@@ -99,7 +99,7 @@ def test_a_manifest_that_lies(tmp_path: Path, wrong: dict[str, Any]) -> None:
     catalog = write(tmp_path, manifest(0, 10, **{"0": [0, 1]}))
     path = tmp_path / "_mqspark" / "b" / "0.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
-    with pytest.raises(StoreCorrupt, match=r"is no manifest"):
+    with pytest.raises(StoreCorrupt, match=r"is not a manifest"):
         catalog.refresh({})
 
 
@@ -107,7 +107,7 @@ def test_a_manifest_that_lies(tmp_path: Path, wrong: dict[str, Any]) -> None:
 def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
     catalog = write(tmp_path, manifest(0, 10, **{"0": [0, 1]}))
     (tmp_path / "_mqspark" / "b" / "0.json").write_text(text)
-    with pytest.raises(StoreCorrupt, match=r"is no manifest"):
+    with pytest.raises(StoreCorrupt, match=r"is not a manifest"):
         catalog.refresh({})
 
 

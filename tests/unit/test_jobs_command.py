@@ -26,7 +26,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("rebuild-index --store {root}/none", "none is no directory"),
+        ("rebuild-index --store {root}/none", "none is not a directory"),
         ("rebuild-index --store {root}", "there is no CommitLog at {root}/commitlog"),
         ("rebuild-index --store {root}/empty", "there is no segment at {root}/empty/commitlog"),
         (
@@ -34,9 +34,9 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             "there is no CommitLog at {root}/none",
         ),
         ("archive --store {root}/none --to {root}/t --broker b", "there is no CommitLog at"),
-        ("archive --store {root}/store --to {root}/t --broker b --topics (", "is no regular expression"),
+        ("archive --store {root}/store --to {root}/t --broker b --topics (", "is not a regular expression"),
         ("archive --store {root}/store --to {root}/t --broker b --commit-bytes 0", "must be positive"),
-        ("compact --store {root}", "there is no store at {root}"),
+        ("compact --store {root}", "{root} is not a store"),
         ("compact --store {root}/store --topic Nobody", "no queues of Nobody"),
         ("compact --store {root}/store --min-dirty-ratio 2", "between 0 and 1"),
         ("redeliver --nameserver 127.0.0.1:9876", "give --table for parked messages, or --dlq"),
@@ -45,12 +45,12 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             "give --table for parked messages, or --dlq",
         ),
         ("redeliver --nameserver 127.0.0.1:9876 --dlq g", "--dlq needs --state"),
-        ("redeliver --nameserver 127.0.0.1:9876 --dlq g --state s --topic T", "--topic goes with --table"),
-        ("redeliver --nameserver 127.0.0.1:9876 --table t --key k", "--key goes with --dlq"),
+        ("redeliver --nameserver 127.0.0.1:9876 --dlq g --state s --topic T", "--topic needs --table"),
+        ("redeliver --nameserver 127.0.0.1:9876 --table t --key k", "--key needs --dlq"),
         ("redeliver --nameserver nowhere --dlq g --state s", "nowhere"),
         (
             "rebuild-index --store {root}/store --metrics {root}/none/m.prom",
-            "--metrics: {root}/none is no directory",
+            "--metrics: {root}/none is not a directory",
         ),
     ],
 )

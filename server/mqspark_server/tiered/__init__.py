@@ -1,5 +1,5 @@
-"""Tiered reads: what the log no longer has comes from the table that the job ``archive`` wrote.
+"""Tiered reads: messages that the log no longer has are read from the table written by the job ``archive``.
 
-Imported from outside: ``archivetier``. A process of its own reads the archive: storage that hangs, and Parquet that
-lies, hold up or kill that process alone. Must not know the requests of clients.
+Imported from outside: ``archivetier``. A separate process reads the archive, so hanging storage or malicious Parquet
+can block or kill only that process. Must not know the requests of clients.
 """

@@ -1,8 +1,8 @@
-"""What an archive has of one broker: which offsets of which queues, and in which files.
+"""The catalog of one broker's archive: which offsets of which queues it has, and in which files.
 
-Only ranges of the log with a manifest count: their rows were compared with the log (``mqspark_jobs.archive``). Whoever
-can write to the storage can write anything, so nothing here is believed before it is checked: names, numbers, and that
-no file lies outside of the table.
+Only ranges of the log with a manifest count: their rows were compared with the log (``mqspark_jobs.archive``). Anyone
+with write access to the storage can write anything, so everything is checked before use: names, numbers, and that no
+file lies outside the table.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pyspark_pymq.files.locations import join, names, read_bytes
 __all__ = ["ArchiveCatalog", "ArchivedFile", "ArchivedPart", "RangeOfLog"]
 
 MAX_PARTS = 5_000_000
-"""Parts of queues in all ranges together, some 300 bytes each."""
+"""Limit of parts of queues in all ranges together, some 300 bytes each."""
 MAX_QUEUES = 200_000
-"""Of the archive; the broker has the bounds of each in memory, and takes them in one go."""
+"""Limit of queues in the archive. The broker holds the bounds of each in memory, and loads all at once."""
 _AT_ONCE = 8
-"""Manifests that are read at a time."""
+"""Manifests that are read concurrently."""
 _INT64 = 1 << 63
 
 Queue = tuple[str, int]
@@ -41,7 +41,7 @@ class RangeOfLog(NamedTuple):
 
 
 class ArchivedPart(NamedTuple):
-    """The offsets [first, end) of a queue that a range of the log has."""
+    """The offsets [first, end) of a queue within a range of the log."""
 
     first: int
     end: int
@@ -60,20 +60,21 @@ class ArchivedFile:
 
 
 class ArchiveCatalog:
-    """``refresh`` reads what is new; the rest answers from memory."""
+    """The catalog. ``refresh`` reads new entries; all other methods answer from memory."""
 
     def __init__(self, url: str, broker: str) -> None:
         self._url = url
         self._broker = broker
         self._ranges: dict[str, tuple[RangeOfLog, dict[Queue, tuple[int, int]]]] = {}
-        """By the names of their manifests."""
+        """Name of the manifest → its range and the offsets of each queue."""
         self._version = ""
         self._files: dict[str, list[ArchivedFile]] = {}
         self._parts: dict[Queue, list[ArchivedPart]] = {}
 
     def refresh(self, floors: Mapping[str, int]) -> None:
-        """``floors``: positions before which the records of a topic are those of a deleted one. Raises StoreCorrupt,
-        MQError, OSError and what fsspec's file systems raise; then everything is as before."""
+        """Read new manifests. ``floors``: topic → log position before which its records belong to a deleted topic of
+        the same name. Raises StoreCorrupt, MQError, OSError and the errors of fsspec's file systems, and then changes
+        nothing."""
         root = join(self._url, MANIFESTS, self._broker)
         there = [name for name in names(root) if name.endswith(".json")]
         new = [name for name in there if name not in self._ranges]
@@ -94,20 +95,20 @@ class ArchiveCatalog:
         try:
             return _checked(json.loads(read_bytes(url)), self._broker)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise StoreCorrupt(f"{url} is no manifest: {error}", path=url, offset=0) from None
+            raise StoreCorrupt(f"{url} is not a manifest: {error}", path=url, offset=0) from None
 
     def bounds(self) -> Iterator[tuple[str, int, int, int]]:
-        """Topic, queue id, first offset and end of what is archived of each queue."""
+        """(topic, queue id, first offset, end offset) of the archived part of each queue."""
         for (topic, queue_id), parts in self._parts.items():
             yield topic, queue_id, parts[0].first, parts[-1].end
 
     def parts(self, topic: str, queue_id: int, offset: int) -> list[ArchivedPart]:
-        """The parts of the queue with offsets from ``offset`` on, in order."""
+        """The parts of the queue with offsets at or after ``offset``, in order."""
         found = self._parts.get((topic, queue_id), [])
         return found[bisect.bisect_right(found, offset, key=lambda part: part.end) :]
 
     def part_of(self, topic: str, queue_id: int, wanted: RangeOfLog) -> ArchivedPart | None:
-        """What the range has of the queue."""
+        """The part of the queue within the range."""
         found = self._parts.get((topic, queue_id), [])
         place = bisect.bisect_left(found, wanted.low, key=lambda part: part.range.low)
         return found[place] if place < len(found) and found[place].range == wanted else None
@@ -122,14 +123,14 @@ class ArchiveCatalog:
 def _checked(manifest: Any, broker: str) -> tuple[RangeOfLog, dict[Queue, tuple[int, int]]]:
     low, high = manifest["low"], manifest["high"]
     if manifest["broker"] != broker or not _is_range(low, high):
-        raise ValueError(f"its range {str((low, high))[:80]} is none, or of another broker")
+        raise ValueError(f"its range {str((low, high))[:80]} is invalid, or belongs to another broker")
     queues: dict[Queue, tuple[int, int]] = {}
     for topic, ends in manifest["queues"].items():
         if not is_storable_topic(topic):
-            raise ValueError("there is no such topic")
+            raise ValueError("a topic name is invalid")
         for queue_id, (first, end) in ends.items():
             if not queue_id.isdecimal() or len(queue_id) > 10 or not _is_range(first, end):
-                raise ValueError(f"queue {queue_id[:20]!r} has no offsets like these")
+                raise ValueError(f"the offsets of queue {queue_id[:20]!r} are invalid")
             queues[topic, int(queue_id)] = (first, end)
     return RangeOfLog(low, high), queues
 
@@ -141,7 +142,7 @@ def _is_range(low: Any, high: Any) -> bool:
 def _chained(
     ranges: list[tuple[RangeOfLog, dict[Queue, tuple[int, int]]]], floors: Mapping[str, int], url: str
 ) -> dict[Queue, list[ArchivedPart]]:
-    """The parts of each queue, newest incarnation of its topic only: its offsets ascend with the log."""
+    """The parts of each queue, only of the newest incarnation of its topic: its offsets ascend with the log."""
     parts: dict[Queue, list[ArchivedPart]] = {}
     count = 0
     end = 0
@@ -180,7 +181,7 @@ def _files(url: str) -> dict[str, list[ArchivedFile]]:
             )
         low, high = each.lowest.get("physicalOffset"), each.highest.get("physicalOffset")
         if type(low) is not int or type(high) is not int:
-            low, high = 0, _INT64 - 1  # without statistics it may have anything
+            low, high = 0, _INT64 - 1  # without statistics the file may hold any row
         files.setdefault(topic, []).append(ArchivedFile(each.url, each.size_bytes, low, high))
     for found in files.values():
         found.sort(key=lambda file: (file.low, file.url))

@@ -1,10 +1,11 @@
-"""Chunks: messages of an archive as files of a local cache, encoded as records of the log.
+"""Chunks: archived messages in files of a local cache, encoded as records of the log.
 
-    NAME.entries   40 bytes a message (little-endian), by queue and offset: ENTRY
-    NAME.records   the records, where the entries say
+    NAME.entries   40 bytes per message (little-endian), sorted by queue and offset: ENTRY
+    NAME.records   the records, at the positions in the entries
 
-A chunk has every archived message of its queues between their first and their last one in it. The process that reads
-the archive writes chunks, the broker maps them. They are no part of the store, and may be removed at any time.
+A chunk has every archived message of each of its queues between the first and the last one in the chunk. The process
+that reads the archive writes chunks; the broker maps them. They are not part of the store and may be removed at any
+time.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ChunkWriter:
         self.size_bytes += len(record)
 
     def finish(self) -> npt.NDArray[Any]:
-        """Complete both files; returns the entries. Raises StoreCorrupt when an offset is there twice."""
+        """Complete both files; returns the entries. Raises StoreCorrupt when an offset occurs twice."""
         self._records.close()
         entries = np.array(self._entries, ENTRY)
         entries = entries[np.lexsort((entries["offset"], entries["queue_id"]))]
@@ -67,7 +68,7 @@ class ChunkWriter:
 
 
 class ArchiveChunk:
-    """A complete chunk, mapped. Its files are removed when it leaves the cache; what was handed out stays valid."""
+    """A complete chunk, mapped. Its files are removed when it leaves the cache; views of it stay valid."""
 
     def __init__(self, directory: Path, name: str) -> None:
         """Raises OSError, StoreCorrupt."""
@@ -83,7 +84,7 @@ class ArchiveChunk:
             or int(ends.max()) > len(self._records)
             or int(self._entries["size"].min()) <= 0
         ):
-            raise StoreCorrupt(f"{self._paths[0]} does not fit to its records", path=name, offset=0)
+            raise StoreCorrupt(f"{self._paths[0]} does not match its records", path=name, offset=0)
         queue_ids, firsts = np.unique(self._entries["queue_id"], return_index=True)
         bounds = [*firsts.tolist(), len(self._entries)]
         self.rows = {
@@ -93,7 +94,7 @@ class ArchiveChunk:
         """Queue id → the range of its entries."""
 
     def offsets(self, queue_id: int) -> tuple[int, int]:
-        """The first offset of a queue in here, and the one after its last."""
+        """The first offset of a queue in this chunk, and the offset after its last."""
         low, high = self.rows[queue_id]
         return int(self._entries["offset"][low]), int(self._entries["offset"][high - 1]) + 1
 
@@ -108,7 +109,8 @@ class ArchiveChunk:
         max_examined: int,
         tag_codes: frozenset[int] | None,
     ) -> tuple[GetResult, float]:
-        """The messages from ``offset`` on, and which part of the queue's messages in here have been read then."""
+        """The messages from ``offset`` on, and the fraction of the queue's messages in this chunk that were read after
+        them."""
         low, high = self.rows[queue_id]
         rows = self._entries[low:high]
         first = int(rows["offset"].searchsorted(offset))

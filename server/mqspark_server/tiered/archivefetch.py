@@ -1,7 +1,7 @@
 """The process that reads an archive for a broker: ``python -m mqspark_server.tiered.archivefetch``.
 
-It gets one line of JSON a request on its standard input and answers with one line each, in any order. What it fetches
-it writes as chunks into the directory of the cache. It ends with its standard input.
+It reads requests from standard input, one line of JSON each, and answers each with one line, in any order. It writes
+fetched messages as chunks into the cache directory. It ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["ArchiveFetcher", "main"]
 THREADS = 2
 MAX_FOOTERS = 256
 MAX_GROUP_BYTES = 512 << 20
-"""Of one row group before decompression; the job archive writes 32 MiB."""
+"""Limit of a row group's uncompressed size; the job archive writes 32 MiB."""
 MAX_ERROR = 500
 _BATCH_ROWS = 1024
 _ZLIB = 3 << COMPRESSION_SHIFT
@@ -67,20 +67,20 @@ MORE_COLUMNS = ("flag", "bornHost", "reconsumeTimes")
 
 
 class _Group(NamedTuple):
-    """A row group, by its statistics."""
+    """A row group and its statistics."""
 
     low: int
     high: int
     """Physical offsets of its first and last row."""
     first: int
     last: int
-    """Queue offsets, of all its queues."""
+    """Smallest and largest queue offset of all its queues."""
     file: ArchivedFile
     number: int
 
 
 class ArchiveFetcher:
-    """Everything that the process does, without its pipes."""
+    """The work of the process, without its pipes."""
 
     def __init__(
         self, url: str, broker: str, directory: Path, max_chunk_bytes: int, store_host: bytes
@@ -95,7 +95,7 @@ class ArchiveFetcher:
         self._numbers = 0
 
     def refresh(self, floors: dict[str, int]) -> dict[str, Any]:
-        """Look at the archive; the bounds of its queues are in ``bounds.json`` then."""
+        """Read the catalog of the archive and write the bounds of its queues to ``bounds.json``."""
         with self._lock:
             self.catalog.refresh(floors)
             data = msgspec.json.encode(list(self.catalog.bounds()))
@@ -103,7 +103,8 @@ class ArchiveFetcher:
         return {"bounds": "bounds.json"}
 
     def fetch(self, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
-        """The chunk with the first archived message of the queue from ``offset`` on; none: ``chunk`` is None."""
+        """Write the chunk with the first archived message of the queue at or after ``offset``. ``chunk`` is None if
+        there is none."""
         with self._lock:
             parts = self.catalog.parts(topic, queue_id, offset)
         for part in parts:
@@ -116,11 +117,12 @@ class ArchiveFetcher:
         return {"chunk": None}
 
     def since(self, topic: str, queue_id: int, time_ms: int, before: int) -> dict[str, Any]:
-        """The first archived offset before ``before`` that was stored at or after ``time_ms``; None: there is none."""
+        """The first archived offset before ``before`` that was stored at or after ``time_ms``; None if there is no
+        such offset."""
         with self._lock:
             parts = self.catalog.parts(topic, queue_id, 0)
         parts = [part for part in parts if part.first < before]
-        # Store times ascend with the log, so the part is found by looking at the beginning of few.
+        # Store times ascend with the log, so a binary search over the parts reads only a few of them.
         start = max(
             0, bisect.bisect_left(parts, time_ms, key=lambda part: self._time_of(topic, queue_id, part)) - 1
         )
@@ -141,7 +143,7 @@ class ArchiveFetcher:
         return 0
 
     def _groups_of(self, topic: str, wanted: RangeOfLog) -> Iterator[list[_Group]]:
-        """The row groups with rows of a range, in the order of the log; those that overlap there come together."""
+        """The row groups with rows of a range, in the order of the log. Overlapping ones come together."""
         with self._lock:
             files = self.catalog.files(topic, wanted)
         found = sorted(
@@ -175,8 +177,9 @@ class ArchiveFetcher:
     def _write(
         self, topic: str, wanted: RangeOfLog, groups: list[_Group], queue_id: int, offset: int
     ) -> tuple[str, int] | None:
-        """The name of a chunk with all rows of the groups, and the first offset of the queue in it from ``offset`` on.
-        What is too large is cut: then it has the queue alone, from ``offset`` on. None: nothing of it is there."""
+        """Write a chunk with all rows of the groups. Returns its name and the queue's first offset in it at or after
+        ``offset``; None if there is none. If the rows are too large, the chunk has only this queue, from ``offset``
+        on."""
         for alone in (False, True):
             with self._lock:
                 self._numbers += 1
@@ -191,7 +194,7 @@ class ArchiveFetcher:
                     record, code = self._encoded(topic, row)
                     writer.add(row["partition"], row["offset"], code, row["stored_ms"], record)
                 else:
-                    alone = True  # it is complete
+                    alone = True  # the queue is complete
                 if not alone:
                     writer.abandon()
                     continue
@@ -218,10 +221,10 @@ class ArchiveFetcher:
             queue_id, offset = row["partition"], row["offset"]
             part = part_of(queue_id)
             if part is None:
-                continue  # of a topic that was deleted since
+                continue  # the topic was deleted since
             if not part.first <= offset < part.end or offset < ends.get(queue_id, 0):
                 raise StoreCorrupt(
-                    f"{groups[0].file.url}: offset {offset} of queue {queue_id} of {topic} is not where it may be",
+                    f"{groups[0].file.url}: offset {offset} of queue {queue_id} of {topic} is out of its range",
                     path=groups[0].file.url,
                     offset=row["physicalOffset"],
                 )
@@ -257,7 +260,7 @@ class ArchiveFetcher:
                 raise StoreCorrupt(f"{group.file.url} lacks rows", path=group.file.url, offset=0)
 
     def _encoded(self, topic: str, row: dict[str, Any]) -> tuple[bytes, int]:
-        """The record as the log had it, compressed anew where it was. Its tags code, too."""
+        """The record as it was in the log, recompressed if it was compressed, and its tags code."""
         sys_flag, body = row["sysFlag"] & ~(INNER_BATCH | NEED_UNWRAP), row["value"]
         if sys_flag & COMPRESSED:
             sys_flag = sys_flag & ~COMPRESSION_MASK | _ZLIB
@@ -265,7 +268,7 @@ class ArchiveFetcher:
         properties = _encoded_properties(row["properties"] or ())
         if not 0 <= row["partition"] < _INT32:
             raise StoreCorrupt(
-                f"there is no queue {row['partition']}", path=topic, offset=row["physicalOffset"]
+                f"the queue id {row['partition']} is invalid", path=topic, offset=row["physicalOffset"]
             )
         record = encode_record(
             topic=topic,
@@ -286,8 +289,8 @@ class ArchiveFetcher:
 
 
 def _encoded_properties(pairs: Iterable[tuple[str, str | None]]) -> bytes:
-    """What of the properties a record can hold. Those that the log had fit, but a text that was no UTF-8 may have grown
-    when it was archived: then the last ones are left out, and the message is served all the same."""
+    """The properties that fit into a record. Those in the log did fit, but text that was not UTF-8 may have grown when
+    it was archived. Then the last ones are left out, and the message is still served."""
     found: list[bytes] = []
     room = MAX_PROPERTIES_BYTES
     for name, value in pairs:
@@ -308,7 +311,7 @@ def _merged(sources: list[Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]
 
 @contextlib.contextmanager
 def _opened(file: ArchivedFile) -> Iterator[pq.ParquetFile]:
-    """Raises StoreCorrupt for what is no Parquet, OSError for what cannot be read."""
+    """Raises StoreCorrupt for a file that is not Parquet, OSError for one that cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -348,7 +351,7 @@ def main() -> NoReturn:
         hello["url"], hello["broker"], Path(hello["directory"]), hello["chunk"], bytes.fromhex(hello["host"])
     )
     output, lock = os.fdopen(os.dup(1), "w"), threading.Lock()
-    os.dup2(2, 1)  # what libraries print
+    os.dup2(2, 1)  # output of libraries must not reach the answers
 
     def answer(request: dict[str, Any]) -> None:
         reply: dict[str, Any]
@@ -363,7 +366,7 @@ def main() -> NoReturn:
                         request["topic"], request["queue"], request["time"], request["before"]
                     )
         except Exception as error:
-            # fsspec's file systems raise what they like.
+            # fsspec's file systems raise errors of any type.
             kind = "" if isinstance(error, MQError | OSError) else f"{type(error).__name__}: "
             reply = {"error": f"{kind}{error}"[:MAX_ERROR] or type(error).__name__}
         with lock:
@@ -377,7 +380,7 @@ def main() -> NoReturn:
 
 
 def limit_memory(most_bytes: int) -> None:
-    """Of data, beyond what the process has now: a Parquet file may claim anything."""
+    """Limit the data segment to ``most_bytes`` more than now: a Parquet file may claim any size."""
     used = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[5])
     resource.setrlimit(resource.RLIMIT_DATA, (used + most_bytes, used + most_bytes))
 

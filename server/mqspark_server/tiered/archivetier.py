@@ -1,8 +1,8 @@
-"""The messages of an archive as a broker's store sees them: answered from a local cache, fetched by another process.
+"""The messages of an archive for a broker's store: read from a local cache, which another process fills.
 
-Lives on the broker's loop and never blocks it. What is not in the cache is asked of the process (``archivefetch``), and
-the read raises NotAtHand; ``fetched`` is called when it is there, or when it is known that it cannot be. A failed fetch
-is remembered for a moment, so that readers hear the reason. Nothing is ever skipped because it cannot be read.
+Runs on the broker's loop and never blocks it. If a message is not in the cache, the process (``archivefetch``) is asked
+for it and the read raises NotAtHand; ``fetched`` is called when the fetch has succeeded or failed. A failure is
+remembered for a moment, so that readers get the reason. A message that cannot be read is never skipped.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ __all__ = ["ArchivedMessages", "TierSettings", "told_to_clients"]
 log = sparing("mqspark.archive", lines=5)
 
 CATALOG = ("catalog",)
-"""The key of a look at what the archive has."""
+"""The key of a request to refresh the catalog."""
 MAX_UNDER_WAY = 256
 MAX_CHUNKS = 2_000
-"""Each takes two maps of the process, which may have some 65,000."""
+"""Limit of mapped chunks. Each takes two memory maps; a process may have some 65,000."""
 MOST_OVERLAPS = 4
-"""Chunks of one queue that are looked at: those that were cut overlap others."""
+"""Chunks of one queue that are searched: truncated ones overlap others."""
 MAX_FLOORS = 200_000
-"""Deleted topics that are remembered, those deleted last: as many as the store remembers."""
+"""Limit of deleted topics that are remembered, the latest ones; the same as the store's limit."""
 MAX_FAILED = 1_000
 MAX_FOUND = 10_000
-"""Answers of the process that are remembered beside its chunks."""
+"""Limit of cached answers of the process, besides its chunks."""
 FAILED_MS = 3_000
 RESTART_MS = 1_000
 LONGEST_RESTART_MS = 30_000
 HANGS_MS = 120_000
-"""A request that takes longer ends the process: its storage hangs."""
+"""The process is ended when a request takes longer: its storage hangs."""
 READ_AHEAD = 0.5
-"""Part of a queue's messages in a chunk after which the next chunk is fetched."""
+"""Fraction of a queue's messages in a chunk after which the next chunk is fetched."""
 
 Queue = tuple[str, int]
 Fetched = Callable[[Hashable, Sequence[Queue]], None]
@@ -74,7 +74,7 @@ class _UnderWay:
     __slots__ = ("floor", "key", "queues", "request", "since_ms")
 
     def __init__(self, key: Hashable, request: dict[str, Any], since_ms: int, floor: int = 0) -> None:
-        """``floor``: of the topic that the request is about."""
+        """``floor``: the floor of the request's topic."""
         self.floor = floor
         self.key = key
         self.request = request
@@ -94,8 +94,8 @@ class ArchivedMessages:
         worker: Worker,
         fetched: Fetched,
     ) -> None:
-        """``floors``: the file with the log positions before which a topic's records are those of a deleted one;
-        ``worker`` saves it."""
+        """``floors``: the file with the log position per topic before which its records belong to a deleted topic of
+        the same name. ``worker`` saves it."""
         self._worker = worker
         self._settings = settings
         self._store = store
@@ -106,7 +106,7 @@ class ArchivedMessages:
         self._loop = asyncio.get_running_loop()
         self._bounds: dict[Queue, tuple[int, int]] | None = None
         self._known_to = 0
-        """The begin of the log when the archive was looked at: what was deleted before is archived, or nowhere."""
+        """The begin of the log at the last refresh: messages before it are in the catalog, or nowhere."""
         self._next_refresh_ms = 0
         self._under_way: dict[int, _UnderWay] = {}
         self._keys: dict[Hashable, _UnderWay] = {}
@@ -114,22 +114,22 @@ class ArchivedMessages:
         self._found: OrderedDict[Hashable, int | None] = OrderedDict()
         """(topic, queue id, offset) → the next archived offset; ("time", ...) → an offset."""
         self._chunks: OrderedDict[str, tuple[str, ArchiveChunk]] = OrderedDict()
-        """By name, the one that was used last at the end; with its topic."""
+        """Name → (topic, chunk), the most recently used last."""
         self._places: dict[Queue, list[tuple[int, int, str]]] = {}
-        """The chunks of a queue: first offset, end, name."""
+        """Queue → (first offset, end, name) of its chunks."""
         self._process: subprocess.Popen[bytes] | None = None
         self._restart_at_ms = 0
         self._restart_ms = RESTART_MS
         self._numbers = 0
         self._timer: asyncio.TimerHandle | None = None
         self.problem: str | None = None
-        """Why the archive could not be looked at the last time."""
+        """Why the last refresh of the catalog failed; None if it succeeded."""
         self.cached_bytes = self.messages_out = self.fetches = self.failures = 0
 
     # --- life -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Raises OSError when the cache cannot be made, StoreCorrupt for a file of floors that cannot be read."""
+        """Raises OSError when the cache directory cannot be created, ConfigError for an unreadable file of floors."""
         self._floors = _load_floors(self._floors_file)
         directory = self._settings.cache_directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ class ArchivedMessages:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process that reads the archive."""
+        """The id of the process that reads the archive."""
         return None if self._process is None else self._process.pid
 
     def _tick(self) -> None:
@@ -199,7 +199,7 @@ class ArchivedMessages:
                     key, topic, queue_id, {"do": "fetch", "topic": topic, "queue": queue_id, "offset": offset}
                 )
             following = self._found[key]
-            # A hole: what it had was damaged, or is of a range that nobody has archived.
+            # A gap: its messages were damaged, or their range was never archived.
             next_offset = log_begin if following is None or following >= log_begin else following
             return GetResult(GetStatus.MESSAGE_WAS_REMOVING, next_offset, low, max_offset)
         examined = self._store.config.max_filter_message_size // ENTRY_BYTES
@@ -232,8 +232,8 @@ class ArchivedMessages:
         return log_begin if found is None else found
 
     def _bounds_for(self, topic: str, queue_id: int, log_begin: int) -> tuple[int, int]:
-        """What the archive has of the queue. Raises NotAtHand while it may have more than was seen. The broker's own
-        topics are read by services that do not wait, and from the log alone."""
+        """The archived offsets of the queue. Raises NotAtHand while the archive may have more than the catalog. System
+        topics are read by services that do not wait, and therefore only from the log."""
         if is_system_topic(topic):
             return log_begin, log_begin
         bounds = None if self._bounds is None else self._bounds.get((topic, queue_id))
@@ -257,7 +257,7 @@ class ArchivedMessages:
         key = (topic, queue_id, offset)
         if offset >= end or key in self._found or self._chunk_at(topic, queue_id, offset) is not None:
             return
-        with contextlib.suppress(StoreUnreadable):  # whoever reads there hears of it
+        with contextlib.suppress(StoreUnreadable):  # a reader that gets there sees the error
             self._want(
                 key, topic, queue_id, {"do": "fetch", "topic": topic, "queue": queue_id, "offset": offset}
             )
@@ -284,12 +284,13 @@ class ArchivedMessages:
             self._note_failure(CATALOG, str(error))
 
     def _want(self, key: Hashable, topic: str, queue_id: int, request: dict[str, Any]) -> None:
-        """Fetch unless it is under way. Raises NotAtHand, or StoreUnreadable with the reason of the last failure."""
+        """Fetch unless a fetch is in progress. Raises NotAtHand, or StoreUnreadable with the reason of the last
+        failure."""
         under_way = self._keys.get(key)
         if under_way is None:
             self._raise_failure(key)
             if len(self._under_way) >= MAX_UNDER_WAY:
-                raise _unreadable(f"{MAX_UNDER_WAY} reads of the archive are under way")
+                raise _unreadable(f"{MAX_UNDER_WAY} reads of the archive are in progress")
             try:
                 floor = self._floors.get(topic, 0)
                 self._send(_UnderWay(key, request, self._clock.monotonic_ms(), floor))
@@ -327,7 +328,7 @@ class ArchivedMessages:
             self._failed.popitem(last=False)
 
     def _send(self, under_way: _UnderWay) -> None:
-        """Raises OSError when there is no process, and none can be started yet."""
+        """Raises OSError when there is no process and none can be started yet."""
         process = self._process or self._spawn()
         self._numbers += 1
         number = self._numbers
@@ -340,7 +341,7 @@ class ArchivedMessages:
     def _spawn(self) -> subprocess.Popen[bytes]:
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._restart_at_ms:
-            raise OSError("the process that reads it has ended, and is started again in a moment")
+            raise OSError("the process that reads it has ended and will be restarted in a moment")
         settings = self._settings
         self._restart_at_ms = now_ms + self._restart_ms
         self._restart_ms = min(2 * self._restart_ms, LONGEST_RESTART_MS)
@@ -348,7 +349,7 @@ class ArchivedMessages:
             [sys.executable, "-m", "mqspark_server.tiered.archivefetch"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Of all of Arrow's allocators, this one takes no more than is asked for.
+            # Of Arrow's allocators, this one takes no more memory than is requested.
             env=os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system"},
             start_new_session=True,
         )
@@ -367,7 +368,7 @@ class ArchivedMessages:
         return process
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """In a thread: the answers of the process, then its end."""
+        """In a thread: read the answers of the process, until it ends."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the broker has stopped
             if process.stdout is not None:
                 with contextlib.suppress(ValueError):  # a process that was killed may leave half a line
@@ -474,8 +475,8 @@ class ArchivedMessages:
         self._save_floors(dict(self._floors))
 
     def _save_floors(self, floors: dict[str, int]) -> None:
-        """Without them, messages of a deleted topic could come back when the log has forgotten it. The store keeps the
-        deletion for hours, so a save that fails is repeated."""
+        """Save the floors. Without them, messages of a deleted topic could reappear once the log has forgotten the
+        deletion. The store keeps the deletion for hours, so a failed save is repeated."""
 
         def done(error: BaseException | None) -> None:
             if error is not None:
@@ -503,10 +504,10 @@ def _load_floors(file: ConfigFile) -> dict[str, int]:
 
 
 def told_to_clients(error: str, url: str) -> str:
-    """Why a read of the archive failed, without where the archive is: any consumer may hear it."""
+    """Why a read of the archive failed, without the archive's location: any consumer may get this text."""
     place = url.partition("://")[2].strip("/") or url
     if place and place in error:
-        return "the archive cannot be read; the log of the broker says why"
+        return "the archive cannot be read; see the broker's log for the reason"
     return f"the archive cannot be read: {printable(without_secrets(error))}"
 
 
