@@ -4,6 +4,8 @@ import asyncio
 import errno
 import logging
 import os
+import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,6 +74,15 @@ async def test_housekeeping_goes_on_after_a_fault(
         if record.exc_info and record.levelno == logging.ERROR
     ]
     assert faults == ["housekeeping failed unexpectedly", *["a housekeeping job failed unexpectedly"] * 2]
+
+
+async def test_a_long_job_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(flush, "LONG_JOB_S", 0.05)
+    worker = Worker("housekeeping-test")
+    await Housekeeper(Faulty(), worker).run([Once(lambda: None), Once(lambda: time.sleep(0.1))])
+    worker.close()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "mqspark.flush"]
+    assert re.fullmatch(r"housekeeping: Once took 0\.\d s", line)
 
 
 # --- group commit ---

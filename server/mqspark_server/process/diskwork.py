@@ -34,6 +34,8 @@ log = sparing("mqspark.flush", lines=5)
 R = TypeVar("R")
 
 HOUSEKEEPING_S = 1.0
+LONG_JOB_S = 1.0
+"""A housekeeping job that takes longer is named in the log: checkpoints, saves and a change of role wait for it."""
 
 LOOP_WRITE_BYTES = 1024 * 1024
 """Larger groups are written in the thread, too, while the loop continues; up to this size a write takes about 0.2
@@ -322,10 +324,13 @@ class Housekeeper:
         failure: str | None = None
         for job in jobs:
             raised: BaseException | None = None
+            began_s = time.monotonic()
             try:
                 await self._worker.run(job.run)
             except Exception as error:
                 raised, failure = error, _reported(error)
+            if (taken_s := time.monotonic() - began_s) > LONG_JOB_S:
+                log.warning("housekeeping: %s took %.1f s", type(job).__name__.lstrip("_"), taken_s)
             try:
                 if isinstance(job, SteppedJob):
                     for _ in job.steps(raised):
