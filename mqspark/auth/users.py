@@ -122,6 +122,13 @@ class Users:
     def find(self, name: str) -> User | None:
         return self._users.get(name)
 
+    def secret_of(self, name: str) -> str:
+        """For requests that the server sends in the user's name. Raises InvalidMessage for a user that is not there."""
+        user = self._users.get(name)
+        if user is None:
+            raise InvalidMessage("The user is not exist")
+        return self._clear(name, user.sealed)
+
     def acl(self, name: str) -> Acl | None:
         return self._acls.get(name)
 

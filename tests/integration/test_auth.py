@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from mqspark import (
@@ -22,6 +24,7 @@ from mqspark import (
     PushConsumer,
 )
 from mqspark.errors import BrokerError, MQError
+from mqspark.protocol.codes import RequestCode
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 from tests.support.commands import Outcome, mqspark
 from tests.support.processes import mqspark_command, process, ready_line, set_options
@@ -194,9 +197,8 @@ def test_users_of_a_running_cluster_by_the_command_line(
     assert mqspark("user", "allow", "bob", "Topic:Orders", "Pub").code == 3
     send()
     (row,) = [each for each in mqspark("user", "list", "-o", "json").json if each["user"] == "ann"]
-    assert row["rules"] == [
-        {"decision": "Allow", "resource": "Topic:Orders", "actions": ["Get", "Pub"], "sources": []}
-    ]
+    rule = {"kind": "Custom", "decision": "Allow", "resource": "Topic:Orders"}
+    assert row["rules"] == [{**rule, "actions": ["Get", "Pub"], "sources": []}]
     assert "second" not in mqspark("user", "list", "-o", "yaml").out
     assert mqspark("user", "deny", "ann", "Topic:Orders", "Pub").code == 0
     with pytest.raises(BrokerError):
@@ -209,6 +211,86 @@ def test_users_of_a_running_cluster_by_the_command_line(
     assert mqspark("user", "remove", "ann").code == 2, "it asks"
     assert mqspark("user", "remove", "ann", "--yes").code == 0
     assert "ann" not in mqspark("user", "list").out
+
+
+def _users_at(address: str) -> dict[str, str]:
+    """Names and states of the users of one server."""
+    header = {"filter": ""}
+    with AdminClient(address, credentials=SUPER) as admin:
+        answer = admin.ask(address, RequestCode.AUTH_LIST_USER, header)
+    return {each["username"]: each["userStatus"] for each in json.loads(bytes(answer.body))}
+
+
+def test_users_changed_over_http_are_changed_at_the_name_server(guarded: Cluster) -> None:
+    with httpx.Client(
+        base_url=guarded.http, auth=(SUPER.access_key, SUPER.secret_key), timeout=60, trust_env=False
+    ) as http:
+        made = http.put("/api/v1/users/eve", json={"password": "eve-canary-secret"})
+        assert made.status_code == 201, made.text
+        rule = {"resource": "Topic:Orders", "actions": ["Pub", "Get"], "decision": "Allow"}
+        put = http.put("/api/v1/users/eve/policies", json={"policies": [{"entries": [rule]}]})
+        assert put.status_code == 200, put.text
+        eve = Credentials("eve", "eve-canary-secret")
+        with Producer(guarded.namesrv, group="eve", credentials=eve) as producer:
+            producer.send(Message.of("Orders", "x"))
+        # A session has no secret of its user, and its changes go as far.
+        login = {"accessKey": SUPER.access_key, "secretKey": SUPER.secret_key, "bearer": True}
+        token = http.post("/api/v1/session", json=login).json()["bearerToken"]
+        bearer = {"authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=guarded.http, headers=bearer, timeout=60, trust_env=False) as session:
+            assert session.put("/api/v1/users/eve", json={"status": "disable"}).status_code == 200
+        assert [_users_at(each)["eve"] for each in (guarded.namesrv, guarded.broker)] == ["disable"] * 2
+        assert http.delete("/api/v1/users/eve/policies").status_code == 204
+        assert http.delete("/api/v1/users/eve").status_code == 204
+    assert "eve" not in _users_at(guarded.namesrv).keys() | _users_at(guarded.broker).keys()
+
+
+def test_users_changed_in_the_console_are_changed_at_the_name_server(guarded: Cluster) -> None:
+    headers = {"origin": guarded.http, "sec-fetch-site": "same-origin"}
+    with httpx.Client(
+        base_url=f"{guarded.http}/console", headers=headers, timeout=60, trust_env=False
+    ) as browser:
+        login = {"user": SUPER.access_key, "secret": SUPER.secret_key}
+        assert browser.post("/login", data=login).status_code == 303
+
+        def change(path: str, fields: dict[str, str]) -> None:
+            found = re.search(r'name="csrf" value="([^"]+)"', browser.get("/users").text)
+            assert found is not None
+            fields = {**fields, "csrf": found[1]}
+            asked = browser.post(path, data=fields)
+            assert f"name server {guarded.namesrv}, broker b" in asked.text
+            assert browser.post(path, data={**fields, "sure": "yes"}).status_code == 303
+
+        change("/users", {"name": "zoe", "password": "zoe-canary-secret"})
+        change("/users/zoe/rules", {"resource": "Topic:Orders", "decision": "Allow", "actions": "Pub"})
+        assert [_users_at(each)["zoe"] for each in (guarded.namesrv, guarded.broker)] == ["enable"] * 2
+        with AdminClient(guarded.namesrv, credentials=SUPER) as admin:
+            header = {"subject": "User:zoe"}
+            rules = admin.ask(guarded.namesrv, RequestCode.AUTH_GET_ACL, header)
+        assert b"Topic:Orders" in bytes(rules.body)
+        change("/users", {"name": "zoe", "status": "disable"})
+        assert _users_at(guarded.namesrv)["zoe"] == "disable"
+        change("/users/zoe/delete", {})
+    assert "zoe" not in _users_at(guarded.namesrv).keys() | _users_at(guarded.broker).keys()
+
+
+def test_where_a_server_does_not_take_part_nothing_is_changed(guarded: Cluster, tmp_path: Path) -> None:
+    """A super user of one broker, whom the name server does not know."""
+    other = Credentials("other", "other-canary-secret")
+    add_user(tmp_path / "users", other.access_key, other.secret_key)
+    settings = {"brokerName": "b3", "brokerClusterName": "C", **guarded_settings(tmp_path / "users")}
+    with (
+        mqspark_broker(tmp_path, guarded.namesrv, settings) as cluster,
+        httpx.Client(
+            base_url=cluster.http, auth=(other.access_key, other.secret_key), timeout=60, trust_env=False
+        ) as http,
+    ):
+        refused = http.put("/api/v1/users/ned", json={"password": "ned-canary-secret"})
+        assert (refused.status_code, "nothing was changed" in refused.json()["detail"]) == (502, True)
+        assert http.get("/api/v1/users/ned").status_code == 404
+        alone = http.put("/api/v1/users/ned?hereOnly=true", json={"password": "ned-canary-secret"})
+        assert alone.status_code == 201
+        assert "ned" not in _users_at(guarded.namesrv)
 
 
 def test_http_shows_no_topic(guarded: Cluster) -> None:

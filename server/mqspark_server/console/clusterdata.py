@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from mqspark.auth.authadmin import AclInfo, UserInfo
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, MQError, NoRoute
 from mqspark.message import (
@@ -18,15 +17,15 @@ from mqspark.message import (
     TRANS_OP_HALF_TOPIC,
     parse_number,
 )
-from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers.admin_headers import ListAclsRequestHeader, ListUsersRequestHeader
+from mqspark_server.accounts import Accounts
 from mqspark_server.console.data import MAX_ROWS, Row, each_of, number_of
 
 __all__ = [
     "brokers_of",
     "config_of",
     "delayed_of",
+    "accounts_of",
     "masters_of",
     "one_broker",
     "overview_of",
@@ -332,45 +331,28 @@ def _document(body: bytes | memoryview) -> dict[str, Any]:
 # --- users ---
 
 
+async def accounts_of(admin: AdminClient) -> Accounts:
+    """Of every name server and master that has users. Raises the MQError of one of them when none shows its users to
+    these keys."""
+    info = await admin.cluster_info()
+    accounts = await Accounts.of(
+        admin, {name: each.broker_addrs for name, each in sorted(info.broker_addr_table.items())}
+    )
+    if not accounts.servers:
+        accounts.check_open()
+    return accounts
+
+
 async def users_of(admin: AdminClient) -> Row:
-    """Of the first master, which has users; each broker has its own."""
-    masters = await masters_of(admin)
-    if not masters:
-        return {"users": [], "broker": "", "supported": True, "masters": masters}
-    broker, address = next(iter(masters.items()))
-    answer = await admin.ask(address, RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
-    header = ListAclsRequestHeader(subject_filter="", resource_filter="")
-    rules = await admin.ask(address, RequestCode.AUTH_LIST_ACL, header)
-    found = decode_body(list[UserInfo], answer.body) if len(answer.body) else []
-    acls = decode_body(list[AclInfo], rules.body) if len(rules.body) else []
-    by_user: dict[str, list[Row]] = {}
-    for acl in acls:
-        name = (acl.subject or "").partition(":")[2]
-        for policy in acl.policies or ():
-            by_user.setdefault(name, []).extend(
-                {
-                    "kind": policy.policy_type or "Custom",
-                    "resource": entry.resource or "",
-                    "actions": ", ".join(entry.actions or ()),
-                    "decision": entry.decision or "",
-                    "sources": ", ".join(entry.source_ips or ()),
-                }
-                for entry in policy.entries or ()
-            )
-    users = [
-        {
-            "name": each.username or "",
-            "type": each.user_type or "",
-            "status": each.user_status or "",
-            "rules": by_user.get(each.username or "", []),
-        }
-        for each in sorted(found, key=lambda each: each.username or "")
-    ]
+    accounts = await accounts_of(admin)
+    users = await accounts.rows()
+    for user in users:
+        user["missing"] = [each for each in accounts.servers if each not in user["servers"]]
     return {
         "users": users[:MAX_CLIENTS],
-        "broker": broker,
         "supported": True,
-        "masters": masters,
+        "servers": accounts.servers,
+        "closed": {name: str(error) for name, error in accounts.closed.items()},
     }
 
 

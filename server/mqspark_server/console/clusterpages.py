@@ -7,24 +7,16 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 
-from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from mqspark.auth.authadmin import PolicyEntryInfo, UserInfo
 from mqspark.config import did_you_mean
 from mqspark.errors import InvalidMessage
-from mqspark.protocol.bodies.body import encode_body
-from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers.admin_headers import (
-    CreateAclRequestHeader,
-    CreateUserRequestHeader,
-    DeleteAclRequestHeader,
-    DeleteUserRequestHeader,
-    UpdateUserRequestHeader,
-)
+from mqspark_server.accounts import ACTIONS, Accounts
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.clusterdata import (
+    accounts_of,
     brokers_of,
     config_of,
     delayed_of,
-    masters_of,
     one_broker,
     overview_of,
     producers_of,
@@ -41,7 +33,6 @@ __all__ = ["add_cluster_pages", "wanted_span"]
 
 MAX_WANTED = 255
 MAX_VALUE = 4_096
-_ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 
 
 def wanted_span(request: Request) -> str:
@@ -189,16 +180,18 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
         async def work(asked: Asking) -> dict[str, Any]:
             if not asked.visitor.has_users:
                 return {"supported": False}
-            return {**await users_of(asked.admin), "actions": _ACTIONS}
+            return {**await users_of(asked.admin), "actions": ACTIONS}
 
         return await site.show(request, "users.html", "Users", work)
 
-    async def everywhere(asked: Asking, code: int, header: Any, body: bytes = b"") -> None:
-        for address in (await masters_of(asked.admin)).values():
-            await asked.admin.ask(address, code, header, body)
+    async def everywhere(asked: Asking) -> Accounts:
+        """Raises MQError, so that all servers that have users are changed, or none."""
+        accounts = await accounts_of(asked.admin)
+        accounts.check_open()
+        return accounts
 
-    async def places(asked: Asking) -> tuple[str, str]:
-        return "At the brokers", ", ".join(await masters_of(asked.admin))
+    def places(accounts: Accounts) -> tuple[str, str]:
+        return "At", ", ".join(accounts.servers)
 
     @router.post(f"{ROOT}/users")
     async def put_user(request: Request) -> Response:
@@ -217,13 +210,14 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
 
         async def ask(asked: Asking, form: Form) -> Confirmation:
             name, info = given(form)
-            is_new = name not in [each["name"] for each in (await users_of(asked.admin))["users"]]
+            accounts = await everywhere(asked)
+            is_new = name not in [each["user"] for each in await accounts.rows()]
             if is_new and not info.password:
                 raise InvalidMessage("a new user needs a password", field="password")
             facts = [("User", name), ("Password", "a new one" if info.password else "stays")]
             facts += [("Type", info.user_type or "Normal" if is_new else info.user_type or "stays")]
             facts += [("Status", info.user_status or "enable" if is_new else info.user_status or "stays")]
-            facts.append(await places(asked))
+            facts.append(places(accounts))
             title = f"Make the user {name}?" if is_new else f"Change the user {name}?"
             return Confirmation(
                 title, "Make" if is_new else "Change", facts, is_dangerous=info.user_type == "Super"
@@ -231,13 +225,9 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
 
         async def do(asked: Asking, form: Form) -> Done:
             name, info = given(form)
-            is_new = name not in [each["name"] for each in (await users_of(asked.admin))["users"]]
-            if is_new:
-                header: Any = CreateUserRequestHeader(username=name)
-                await everywhere(asked, RequestCode.AUTH_CREATE_USER, header, encode_body(info))
-            else:
-                header = UpdateUserRequestHeader(username=name)
-                await everywhere(asked, RequestCode.AUTH_UPDATE_USER, header, encode_body(info))
+            accounts = await everywhere(asked)
+            is_new = name not in [each["user"] for each in await accounts.rows()]
+            await accounts.put(name, password=info.password, kind=info.user_type, status=info.user_status)
             return Done(f"User {name} is {'there' if is_new else 'changed'}.", f"{ROOT}/users")
 
         return await site.change(request, "Users", ask, do)
@@ -245,11 +235,11 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
     @router.post(f"{ROOT}/users/{{name}}/delete")
     async def delete_user(name: str, request: Request) -> Response:
         async def ask(asked: Asking, form: Form) -> Confirmation:
-            facts = [("User", name), await places(asked)]
+            facts = [("User", name), places(await everywhere(asked))]
             return Confirmation(f"Delete the user {name} with all rules?", "Delete", facts, is_dangerous=True)
 
         async def do(asked: Asking, form: Form) -> Done:
-            await everywhere(asked, RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=name))
+            await (await everywhere(asked)).remove(name)
             return Done(f"User {name} is deleted.", f"{ROOT}/users")
 
         return await site.change(request, "Users", ask, do)
@@ -257,7 +247,7 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
     @router.post(f"{ROOT}/users/{{name}}/rules")
     async def put_rule(name: str, request: Request) -> Response:
         def given(form: Form) -> PolicyEntryInfo:
-            actions = [each for each in form.all("actions") if each in _ACTIONS]
+            actions = [each for each in form.all("actions") if each in ACTIONS]
             resource = form.one("resource").strip()
             if not actions or not resource or form.one("decision") not in ("Allow", "Deny"):
                 raise InvalidMessage("give a resource, a decision and at least one action", field="resource")
@@ -275,16 +265,18 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
                 ("Resource", rule.resource or ""),
                 ("Actions", ", ".join(rule.actions or ())),
                 ("From", ", ".join(rule.source_ips or ()) or "anywhere"),
-                await places(asked),
+                places(await everywhere(asked)),
             ]
             return Confirmation(f"{rule.decision} this to {name}?", str(rule.decision), facts)
 
         async def do(asked: Asking, form: Form) -> Done:
-            subject = f"User:{name}"
-            policy = PolicyInfo(policy_type="Custom", entries=[given(form)])
-            body = encode_body(AclInfo(subject=subject, policies=[policy]))
-            await everywhere(
-                asked, RequestCode.AUTH_CREATE_ACL, CreateAclRequestHeader(subject=subject), body
+            rule = given(form)
+            await (await everywhere(asked)).put_rule(
+                name,
+                rule.resource or "",
+                rule.actions or (),
+                rule.source_ips or (),
+                allows=rule.decision == "Allow",
             )
             return Done(f"The rules of {name} are changed.", f"{ROOT}/users")
 
@@ -293,14 +285,12 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
     @router.post(f"{ROOT}/users/{{name}}/rules/delete")
     async def delete_rule(name: str, request: Request) -> Response:
         async def ask(asked: Asking, form: Form) -> Confirmation:
-            facts = [("User", name), ("Resource", form.one("resource")), await places(asked)]
+            facts = [("User", name), ("Resource", form.one("resource")), places(await everywhere(asked))]
             return Confirmation("Delete this rule?", "Delete", facts, is_dangerous=True)
 
         async def do(asked: Asking, form: Form) -> Done:
-            header = DeleteAclRequestHeader(
-                subject=f"User:{name}", policy_type=form.one("kind") or None, resource=form.one("resource")
-            )
-            await everywhere(asked, RequestCode.AUTH_DELETE_ACL, header)
+            accounts = await everywhere(asked)
+            await accounts.forget(name, form.one("resource"), form.one("kind") or None)
             return Done(f"The rules of {name} are changed.", f"{ROOT}/users")
 
         return await site.change(request, "Users", ask, do)

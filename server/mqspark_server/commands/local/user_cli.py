@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqspark.errors import ConfigError
-from mqspark_server.commands.administration.accounts import ACTIONS, Accounts
+from mqspark_server.accounts import ACTIONS, Accounts
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column, Output
-from mqspark_server.commands.refusals import Missing
+from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import (
     CONNECTION_PARAMETERS,
     ClusterShell,
@@ -86,9 +86,20 @@ def _at_cluster(online: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
     @functools.wraps(online)
     async def work(shell: ClusterShell, **given: Any) -> None:
-        await online(await Accounts.of(shell), shell.output, **given)
+        accounts = await Accounts.of(shell.admin, await shell.brokers())
+        accounts.check_open()
+        if not accounts.servers:
+            raise CommandFailed("no server of this cluster has users: authenticationEnabled is false")
+        await online(accounts, shell.output, **given)
 
     return clustered(work)
+
+
+async def _must_have(accounts: Accounts, name: str) -> None:
+    """Raises Missing."""
+    known = [row["user"] for row in await accounts.rows()]
+    if name not in known:
+        raise Missing("user", name, known, "mqspark user list")
 
 
 def _add_offline(authority: Authority, output: Output, name: str, is_super: bool | None) -> None:
@@ -114,7 +125,7 @@ async def add(accounts: Accounts, output: Output, name: str, is_super: bool | No
     if name in [row["user"] for row in await accounts.rows()]:
         raise click.UsageError(f"user {name} is there already; mqspark user password {name} changes it")
     kind = "Super" if is_super else "Normal"
-    await accounts.add(name, _password(), kind)
+    await accounts.put(name, password=_password(), kind=kind)
     output.done(f"added {kind} user {name}", {"user": name, "type": kind, "servers": accounts.servers})
 
 
@@ -128,8 +139,8 @@ def _set_password_offline(authority: Authority, output: Output, name: str) -> No
 @_or_offline(_set_password_offline)
 async def password(accounts: Accounts, output: Output, name: str) -> None:
     """Set a user's password, which is asked for, or is the first line of standard input."""
-    await accounts.must_have(name)
-    await accounts.change(name, password=_password())
+    await _must_have(accounts, name)
+    await accounts.put(name, password=_password())
     output.done(f"user {name} has the new password", {"user": name, "servers": accounts.servers})
 
 
@@ -144,7 +155,7 @@ def _remove_offline(authority: Authority, output: Output, name: str, yes: bool) 
 @_or_offline(_remove_offline)
 async def remove(accounts: Accounts, output: Output, name: str, yes: bool) -> None:
     """Remove a user and its rules."""
-    await accounts.must_have(name)
+    await _must_have(accounts, name)
     confirm(f"Remove the user {name} with all rules from {', '.join(accounts.servers)}?", yes)
     await accounts.remove(name)
     output.done(f"user {name} is removed", {"user": name, "removed": True, "servers": accounts.servers})
@@ -165,8 +176,8 @@ async def show(accounts: Accounts, output: Output) -> None:
 
 
 async def _set_status(accounts: Accounts, output: Output, name: str, status: str) -> None:
-    await accounts.must_have(name)
-    await accounts.change(name, status=status)
+    await _must_have(accounts, name)
+    await accounts.put(name, status=status)
     output.done(f"user {name} is {status}d", {"user": name, "status": status, "servers": accounts.servers})
 
 
@@ -237,8 +248,8 @@ async def _rule(
         raise click.UsageError(
             f"{resource[:80]!r} is no resource: Topic:NAME, Group:NAME or Cluster:NAME; NAME may end with *"
         )
-    await accounts.must_have(name)
-    await accounts.rule(name, resource, actions, sources, allows=allows)
+    await _must_have(accounts, name)
+    await accounts.put_rule(name, resource, actions, sources, allows=allows)
     row = {
         "user": name,
         "decision": "Allow" if allows else "Deny",
@@ -256,7 +267,7 @@ async def _rule(
 async def forget(accounts: Accounts, output: Output, name: str, resource: str) -> None:
     """Remove a user's rule about RESOURCE."""
     rows = {row["user"]: row["rules"] for row in await accounts.rows()}
-    await accounts.must_have(name)
+    await _must_have(accounts, name)
     known = [rule["resource"] for rule in rows[name]]
     if resource not in known:
         raise Missing(f"rule of {name} about", resource, known, "mqspark user list")

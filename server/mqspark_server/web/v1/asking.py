@@ -81,6 +81,7 @@ _PROBLEMS = {
     429: "too many failed logins from this address; see Retry-After",
     500: "the broker failed",
     501: "the broker does not have this feature, or it is off",
+    502: "another server of the cluster refuses or cannot be asked; the text says who has done it",
     503: "the broker is busy, read-only, full or not ready",
     504: "the broker did not answer in time; a change may have happened",
 }

@@ -1,14 +1,24 @@
-"""/api/v1/users: the users of this broker, and what their policies let them do."""
+"""/api/v1/users: the users of this broker, and what their policies let them do.
+
+A change is made at this broker first, and then at the name servers and the other masters of its cluster. They are asked
+with the caller's own secret, so that they let the caller do what their own users and policies say.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import Annotated, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.errors import MQError
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import (
@@ -21,6 +31,8 @@ from mqspark.protocol.headers.admin_headers import (
     ListUsersRequestHeader,
     UpdateUserRequestHeader,
 )
+from mqspark_server.accounts import Accounts
+from mqspark_server.net.servertls import client_context
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import (
     ERRORS,
@@ -38,6 +50,9 @@ __all__ = ["router"]
 
 MAX_POLICIES = 16
 MAX_RULES = 1_024
+_OTHERS_TIMEOUT_MS = 5_000
+"""For each request to another server."""
+HereOnly = Annotated[bool, Query(description="leave the name servers and the other masters as they are")]
 
 router = APIRouter(prefix="/api/v1/users", tags=["users"], responses=ERRORS)
 
@@ -109,22 +124,33 @@ async def show_user(user: UserName, asker: AskerNow, response: Response) -> User
 
 @router.put("/{user}", responses={201: {"model": UserView, "description": "made"}})
 async def put_user(
-    user: UserName, change: UserChange, asker: AskerNow, request: Request, response: Response
+    user: UserName,
+    change: UserChange,
+    asker: AskerNow,
+    request: Request,
+    response: Response,
+    hereOnly: HereOnly = False,
 ) -> UserView:
     """Make a user, or change it: with If-Match only as it was read, with `If-None-Match: *` only if it is new."""
     old = await _user(asker, user)
     check_match(request, None if old is None else etag(_view(old).model_dump()))
     info = UserInfo(password=change.password, user_type=change.type, user_status=change.status)
-    if old is None:
-        if change.password is None:
-            raise Problem(422, "a new user needs a password")
-        await asker.ask(
-            RequestCode.AUTH_CREATE_USER, CreateUserRequestHeader(username=user), encode_body(info)
-        )
-    else:
-        await asker.ask(
-            RequestCode.AUTH_UPDATE_USER, UpdateUserRequestHeader(username=user), encode_body(info)
-        )
+    if old is None and change.password is None:
+        raise Problem(422, "a new user needs a password")
+    async with _others(asker, here_only=hereOnly) as others:
+        if others is not None:
+            try:
+                await others.missing_at(user, change.password)
+            except MQError as error:
+                raise _nothing_changed(error) from None
+        if old is None:
+            made = CreateUserRequestHeader(username=user)
+            await asker.ask(RequestCode.AUTH_CREATE_USER, made, encode_body(info))
+        else:
+            changed = UpdateUserRequestHeader(username=user)
+            await asker.ask(RequestCode.AUTH_UPDATE_USER, changed, encode_body(info))
+        if others is not None:
+            await _also(others.put(user, password=change.password, kind=change.type, status=change.status))
     response.status_code = 201 if old is None else 200
     new = await _user(asker, user)
     if new is None:
@@ -133,13 +159,16 @@ async def put_user(
 
 
 @router.delete("/{user}", status_code=204)
-async def delete_user(user: UserName, asker: AskerNow, request: Request) -> None:
+async def delete_user(user: UserName, asker: AskerNow, request: Request, hereOnly: HereOnly = False) -> None:
     """Delete a user, and its policies."""
     old = await _user(asker, user)
     if old is None:
         raise Problem(404, f"no user {user!r}")
     check_match(request, etag(_view(old).model_dump()))
-    await asker.ask(RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=user))
+    async with _others(asker, here_only=hereOnly) as others:
+        await asker.ask(RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=user))
+        if others is not None:
+            await _also(others.remove(user))
 
 
 @router.get("/{user}/policies")
@@ -151,30 +180,36 @@ async def show_policies(user: UserName, asker: AskerNow, response: Response) -> 
 
 @router.put("/{user}/policies")
 async def put_policies(
-    user: UserName, policies: UserPolicies, asker: AskerNow, request: Request, response: Response
+    user: UserName,
+    policies: UserPolicies,
+    asker: AskerNow,
+    request: Request,
+    response: Response,
+    hereOnly: HereOnly = False,
 ) -> UserPolicies:
     """Rules for resources: each replaces the one that the user has for it, and all others stay."""
     check_match(request, etag((await _policies(asker, user)).model_dump()))
-    info = AclInfo(
-        subject=f"User:{user}",
-        policies=[
-            PolicyInfo(
-                policy_type=policy.policyType,
-                entries=[
-                    PolicyEntryInfo(
-                        resource=rule.resource,
-                        actions=rule.actions,
-                        source_ips=rule.sourceIps,
-                        decision=rule.decision,
-                    )
-                    for rule in policy.entries
-                ],
-            )
-            for policy in policies.policies
-        ],
-    )
+    given = [
+        PolicyInfo(
+            policy_type=policy.policyType,
+            entries=[
+                PolicyEntryInfo(
+                    resource=rule.resource,
+                    actions=rule.actions,
+                    source_ips=rule.sourceIps,
+                    decision=rule.decision,
+                )
+                for rule in policy.entries
+            ],
+        )
+        for policy in policies.policies
+    ]
     header = CreateAclRequestHeader(subject=f"User:{user}")
-    await asker.ask(RequestCode.AUTH_CREATE_ACL, header, encode_body(info))
+    info = AclInfo(subject=f"User:{user}", policies=given)
+    async with _others(asker, here_only=hereOnly) as others:
+        await asker.ask(RequestCode.AUTH_CREATE_ACL, header, encode_body(info))
+        if others is not None:
+            await _also(others.put_rules(user, given))
     new = await _policies(asker, user)
     response.headers["ETag"] = etag(new.model_dump())
     return new
@@ -186,10 +221,52 @@ async def delete_policy(
     asker: AskerNow,
     resource: str | None = None,
     policyType: Literal["Custom", "Default"] | None = None,
+    hereOnly: HereOnly = False,
 ) -> None:
     """Delete the rule for a resource, or all of them."""
     header = DeleteAclRequestHeader(subject=f"User:{user}", policy_type=policyType, resource=resource)
-    await asker.ask(RequestCode.AUTH_DELETE_ACL, header)
+    async with _others(asker, here_only=hereOnly) as others:
+        await asker.ask(RequestCode.AUTH_DELETE_ACL, header)
+        if others is not None:
+            await _also(others.forget(user, resource, policyType))
+
+
+@contextlib.asynccontextmanager
+async def _others(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts | None]:
+    """The users of the name servers and of the other masters; None: no other server is to be told. Raises Problem: 502
+    when one of them cannot be asked, before anything is changed, or did not do what this broker did."""
+    app, user, authority = asker.app, asker.caller.user, asker.parts.core.authority
+    if here_only or not user or authority is None or not app.config.namesrv_addr:
+        yield None
+        return
+    client_tls = app.settings.server.client_tls
+    options = ClientOptions(
+        credentials=Credentials(user, authority.users.secret_of(user)),
+        tls=False if client_tls is None else client_context(client_tls),
+    )
+    admin = AdminClient(app.config.namesrv_addr, timeout_ms=_OTHERS_TIMEOUT_MS, options=options)
+    async with admin:
+        try:
+            brokers = (await admin.cluster_info()).broker_addr_table
+            all_of_them = await Accounts.of(
+                admin, {name: each.broker_addrs for name, each in brokers.items()}
+            )
+            all_of_them.check_open()
+        except MQError as error:
+            raise _nothing_changed(error) from None
+        yield all_of_them.without(app.address)
+
+
+async def _also(change: Awaitable[object]) -> None:
+    """What the others do after this broker. Raises Problem."""
+    try:
+        await change
+    except MQError as error:
+        raise Problem(502, f"this broker did it, but another server did not: {error}") from None
+
+
+def _nothing_changed(error: MQError) -> Problem:
+    return Problem(502, f"nothing was changed: {error}; with hereOnly=true this broker alone is changed")
 
 
 async def _user(asker: Asker, name: str) -> UserInfo | None:

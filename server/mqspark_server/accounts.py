@@ -1,0 +1,206 @@
+"""Users and their rules at the name servers and masters of a running cluster: each has its own, and all are told the
+same. Controllers have users of their own, and so have servers of which the name servers do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from mqspark.client.admin import AdminClient
+from mqspark.errors import BrokerError, ClientError, InvalidMessage, MQError
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers.admin_headers import (
+    CreateAclRequestHeader,
+    CreateUserRequestHeader,
+    DeleteAclRequestHeader,
+    DeleteUserRequestHeader,
+    ListAclsRequestHeader,
+    ListUsersRequestHeader,
+    UpdateUserRequestHeader,
+)
+
+__all__ = ["ACTIONS", "Accounts"]
+
+ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+"""What a rule can be about (RocketMQ's Action)."""
+
+
+class Accounts:
+    """Requests 3001 to 3010, to every server that has users.
+
+    Methods that change something raise an MQError: that of the server which refuses or cannot be reached, when nothing
+    has been changed; otherwise a ClientError that names the servers which did it before.
+    """
+
+    def __init__(
+        self, admin: AdminClient, servers: dict[str, str], closed: dict[str, MQError] | None = None
+    ) -> None:
+        """``servers``: addresses by what people call them. ``closed``: those that do not show their users to these
+        keys, or cannot be reached."""
+        self._admin = admin
+        self._servers = servers
+        self.closed = {} if closed is None else closed
+
+    @classmethod
+    async def of(cls, admin: AdminClient, brokers: dict[str, dict[int, str]]) -> Accounts:
+        """``brokers``: name → id → address."""
+        known = {f"name server {address}": address for address in admin.namesrv}
+        known |= {f"broker {name}": each[0] for name, each in brokers.items() if 0 in each}
+        found: dict[str, str] = {}
+        closed: dict[str, MQError] = {}
+        for name, address in known.items():
+            try:
+                if await _has_users(admin, address):
+                    found[name] = address
+            except MQError as error:
+                closed[name] = error
+        return cls(admin, found, closed)
+
+    @property
+    def servers(self) -> list[str]:
+        return list(self._servers)
+
+    def without(self, address: str) -> Accounts:
+        """These servers except the one at ``address``."""
+        return Accounts(
+            self._admin, {name: each for name, each in self._servers.items() if each != address}, self.closed
+        )
+
+    def check_open(self) -> None:
+        """Raises the MQError of a server that does not take part, so that not some are changed and others not."""
+        for error in self.closed.values():
+            raise error
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """Name, type, status and rules of each user, and the servers that know it; the values are those of the first
+        of them."""
+        found: dict[str, dict[str, Any]] = {}
+        for server, address in self._servers.items():
+            rules = await self._rules(address)
+            for each in await self._users(address):
+                name = each.username or ""
+                row = found.setdefault(
+                    name,
+                    {
+                        "user": name,
+                        "type": each.user_type or "Normal",
+                        "status": each.user_status or "enable",
+                        "servers": [],
+                        "rules": rules.get(name, []),
+                    },
+                )
+                row["servers"].append(server)
+        return [found[name] for name in sorted(found)]
+
+    async def _users(self, address: str) -> list[UserInfo]:
+        answer = await self._admin.ask(address, RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
+        return decode_body(list[UserInfo], answer.body) if len(answer.body) else []
+
+    async def _rules(self, address: str) -> dict[str, list[dict[str, Any]]]:
+        """By user."""
+        header = ListAclsRequestHeader(subject_filter="", resource_filter="")
+        answer = await self._admin.ask(address, RequestCode.AUTH_LIST_ACL, header)
+        found: dict[str, list[dict[str, Any]]] = {}
+        for each in decode_body(list[AclInfo], answer.body) if len(answer.body) else []:
+            name = (each.subject or "").partition(":")[2]
+            for policy in each.policies or ():
+                found.setdefault(name, []).extend(
+                    {
+                        "kind": policy.policy_type or "Custom",
+                        "decision": entry.decision or "",
+                        "resource": entry.resource or "",
+                        "actions": list(entry.actions or ()),
+                        "sources": list(entry.source_ips or ()),
+                    }
+                    for entry in policy.entries or ()
+                )
+        return found
+
+    async def missing_at(self, name: str, password: str | None) -> list[str]:
+        """The servers at which the user would be made. Raises InvalidMessage when that needs a password."""
+        missing = [
+            server
+            for server, address in self._servers.items()
+            if name not in [each.username for each in await self._users(address)]
+        ]
+        if missing and not password:
+            raise InvalidMessage(
+                f"{', '.join(missing)} has no user {name!r}: give a password, with which it is made there",
+                field="password",
+            )
+        return missing
+
+    async def put(
+        self, name: str, *, password: str | None = None, kind: str | None = None, status: str | None = None
+    ) -> None:
+        """Change the user where it is, and make it where it is not, for which ``password`` is needed. None leaves a
+        value as it is. ``kind``: Super or Normal; ``status``: enable or disable."""
+        info = UserInfo(username=name, password=password, user_type=kind, user_status=status)
+        missing = await self.missing_at(name, password)
+        done: list[str] = []
+        for server in self._servers:
+            if server in missing:
+                header: Any = CreateUserRequestHeader(username=name)
+                await self._tell(server, done, RequestCode.AUTH_CREATE_USER, header, info)
+            else:
+                header = UpdateUserRequestHeader(username=name)
+                await self._tell(server, done, RequestCode.AUTH_UPDATE_USER, header, info)
+
+    async def remove(self, name: str) -> None:
+        """With its rules; a server without this user does nothing."""
+        await self._tell_all(RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=name))
+
+    async def put_rules(self, name: str, policies: list[PolicyInfo]) -> None:
+        """Each rule replaces the one that the user has for its resource."""
+        subject = f"User:{name}"
+        info = AclInfo(subject=subject, policies=policies)
+        await self._tell_all(RequestCode.AUTH_CREATE_ACL, CreateAclRequestHeader(subject=subject), info)
+
+    async def put_rule(
+        self, name: str, resource: str, actions: Sequence[str], sources: Sequence[str], *, allows: bool
+    ) -> None:
+        """Replaces the user's rule about ``resource``, e.g. ``Topic:Orders`` or ``Group:bill*``."""
+        entry = PolicyEntryInfo(
+            resource=resource,
+            actions=list(actions),
+            decision="Allow" if allows else "Deny",
+            source_ips=list(sources),
+        )
+        await self.put_rules(name, [PolicyInfo(policy_type="Custom", entries=[entry])])
+
+    async def forget(self, name: str, resource: str | None, kind: str | None = "Custom") -> None:
+        """None as ``resource``: all rules."""
+        header = DeleteAclRequestHeader(subject=f"User:{name}", policy_type=kind, resource=resource)
+        await self._tell_all(RequestCode.AUTH_DELETE_ACL, header)
+
+    async def _tell_all(self, code: int, header: Any, info: AclInfo | None = None) -> None:
+        done: list[str] = []
+        for server in self._servers:
+            await self._tell(server, done, code, header, info)
+
+    async def _tell(
+        self, server: str, done: list[str], code: int, header: Any, info: UserInfo | AclInfo | None
+    ) -> None:
+        """``done``: who did it before, to which ``server`` is added. Raises MQError."""
+        body = b"" if info is None else encode_body(info)
+        try:
+            await self._admin.ask(self._servers[server], code, header, body)
+        except MQError as error:
+            if not done:
+                raise
+            raise ClientError(f"{server} did not do it, but {', '.join(done)} did before: {error}") from error
+        done.append(server)
+
+
+async def _has_users(admin: AdminClient, address: str) -> bool:
+    header = ListUsersRequestHeader(filter="")
+    try:
+        await admin.ask(address, RequestCode.AUTH_LIST_USER, header)
+    except BrokerError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or "has no users" in (error.remark or ""):
+            return False
+        raise
+    return True
