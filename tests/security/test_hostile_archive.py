@@ -17,6 +17,8 @@ from mqspark.errors import MQError
 from mqspark.record import decode_records
 from mqspark_server.tiered.archivechunks import ArchiveChunk
 from mqspark_server.tiered.archivefetch import ArchiveFetcher
+from pyspark_pymq.cluster.history import Archive
+from pyspark_pymq.files import locations
 from tests.support import processes
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -141,6 +143,28 @@ def test_properties_that_no_record_can_hold_cost_no_message(tmp_path: Path, pair
     first, second = decode_records(b"".join(result.buffers))
     assert (first.body, dict(first.properties)) == (b"a", {"other": "x"})
     assert second.body == b"b"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b" " * 2_000, "has more than 1000 bytes"),
+        (b"[" * 900, "is no manifest"),
+        (b"{}", "is no manifest"),
+        (b"\xff", "is no manifest"),
+    ],
+)
+def test_a_manifest_that_is_none_is_an_error_of_its_reader(
+    tmp_path: Path, content: bytes, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the broker and by the driver of a Spark query, which both read a bounded number of its bytes."""
+    monkeypatch.setattr(locations, "MAX_SMALL_FILE_BYTES", 1_000)
+    table = archive(tmp_path, GOOD)
+    (table / "_mqspark/b/0.json").write_bytes(content)
+    with pytest.raises(MQError, match=says):
+        Archive(str(table)).ranges()
+    with pytest.raises(MQError, match=says):
+        fetcher(tmp_path, table)
 
 
 @pytest.mark.slow("decompresses hundreds of megabytes")

@@ -5,12 +5,18 @@ no task of it ends for ever.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
+import time
 from typing import Any, cast
 
+import httpcore
 import pytest
 
 from mqspark.controller.config import ControllerConfig
 from mqspark.testing import FakeClock
+from mqspark_server.etcd import client as client_module
 from mqspark_server.etcd import election as election_module
 from mqspark_server.etcd.client import Etcd, EtcdUnavailable, Found, compare
 from mqspark_server.etcd.election import Election
@@ -122,24 +128,48 @@ async def test_an_election_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         b"\xff",
     ],
 )
-def test_what_no_etcd_answers_is_no_answer(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_etcd_answers_is_no_answer(answer: bytes) -> None:
     with pytest.raises(EtcdUnavailable):
-        answering(answer, monkeypatch).get("k")
+        answering(answer).get("k")
 
 
-def test_parts_of_an_answer_that_are_none_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_an_answer_that_are_none_are_passed_over() -> None:
     found = b'{"succeeded": true, "responses": [{"response_range": ["x"]}, 7, {"response_range": {}}]}'
-    etcd = answering(found, monkeypatch)
+    etcd = answering(found)
     assert etcd.transact([compare("k", "mod_revision", 0)], [], []) == (True, 0, [None])
 
 
-def answering(content: bytes, monkeypatch: pytest.MonkeyPatch) -> Etcd:
-    httpx = pytest.importorskip("httpx")
-    transport, client = (
-        httpx.MockTransport(lambda request: httpx.Response(200, content=content)),
-        httpx.Client,
-    )
-    monkeypatch.setattr(
-        httpx, "Client", lambda base_url, **options: client(base_url=base_url, transport=transport)
-    )
-    return Etcd(["http://etcd.example:2379"], None)
+def answering(content: bytes) -> Etcd:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content)
+    return Etcd(["http://etcd.example:2379"], None, httpcore.MockBackend([head, content]))
+
+
+@pytest.mark.parametrize("dripped", ["head", "body"])
+def test_an_etcd_that_answers_byte_by_byte_is_given_up(dripped: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte every now and then ends no wait for the next one, but the request has an end."""
+    monkeypatch.setattr(client_module, "REQUEST_S", 0.5)
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n")
+            if dripped == "body":
+                connection.sendall(b"Content-Length: 100000\r\n\r\n")
+            while not ended.wait(0.05):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=drip, args=(listener,))
+        server.start()
+        etcd = Etcd([f"http://127.0.0.1:{listener.getsockname()[1]}"], None)
+        begun_s = time.monotonic()
+        try:
+            with pytest.raises(EtcdUnavailable, match="etcd does not answer"):
+                etcd.get("k")
+            assert time.monotonic() - begun_s < 10
+        finally:
+            ended.set()
+            etcd.close()
+            server.join(10)

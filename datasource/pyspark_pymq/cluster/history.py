@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from mqspark.errors import ConfigError
+from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue
 from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.files.deltafiles import DeltaFile, delta_table
@@ -71,17 +71,23 @@ class Manifest:
 
 
 def load_manifests(archive: str, broker: str) -> list[Manifest]:
-    """The consecutive manifests from the first one on."""
+    """The consecutive manifests from the first one on. Raises MQError for a file that is none."""
     root = join(archive, MANIFESTS, broker)
-    found = [
-        Manifest(**json.loads(read_bytes(join(root, name)))) for name in names(root) if name.endswith(".json")
-    ]
+    found = [_manifest(join(root, name)) for name in names(root) if name.endswith(".json")]
     chain: list[Manifest] = []
     for manifest in sorted(found, key=lambda each: each.low):
         if chain and manifest.low != chain[-1].high:
             break
         chain.append(manifest)
     return chain
+
+
+def _manifest(url: str) -> Manifest:
+    data = read_bytes(url)
+    try:
+        return Manifest(**json.loads(data))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MQError(f"archive: {url} is no manifest: {str(error)[:200]}") from None
 
 
 class Archive:

@@ -22,6 +22,10 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 
 
+MAX_COMMIT_BYTES = 256 << 20
+"""Of one commit; one that adds 100,000 files has some 100 MiB."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaFile:
     url: str
@@ -64,7 +68,7 @@ def delta_table(url: str) -> DeltaTable:
     if following and int(following[0][:20]) != start + 1:
         raise MQError(f"archive: the log of {url} has no version {start + 1}")
     for name in following:
-        for line in read_bytes(join(log, name)).splitlines():
+        for line in read_bytes(join(log, name), MAX_COMMIT_BYTES).splitlines():
             action = json.loads(line)
             if "protocol" in action:
                 _check_protocol(url, action["protocol"])

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import IO, Any
 
-from mqspark.errors import ConfigError
+from mqspark.errors import ConfigError, MQError
 
 __all__ = [
     "filesystem_of",
@@ -25,7 +25,9 @@ __all__ = [
     "write_bytes",
 ]
 
-
+MAX_SMALL_FILE_BYTES = 64 << 20
+"""A manifest of 200,000 queues with long names has 40 MiB."""
+_READ_BYTES = 1 << 20
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"})
 
 
@@ -82,9 +84,20 @@ def open_input(url: str) -> IO[bytes]:
     return opened
 
 
-def read_bytes(url: str) -> bytes:
+def read_bytes(url: str, most: int | None = None) -> bytes:
+    """A whole file of at most ``most`` bytes, or MAX_SMALL_FILE_BYTES. Raises MQError for a larger one, of which no
+    more is read."""
+    most = MAX_SMALL_FILE_BYTES if most is None else most
+    parts: list[bytes] = []
+    left = most + 1
     with open_input(url) as file:
-        return file.read()
+        # A read of the whole bound would allocate as much for the smallest file.
+        while part := file.read(min(left, _READ_BYTES)):
+            parts.append(part)
+            left -= len(part)
+    if left <= 0:
+        raise MQError(f"{url} has more than {most} bytes, which no file of its kind has")
+    return b"".join(parts)
 
 
 def write_bytes(url: str, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """What a controller needs of etcd: leases, ranges and transactions over its JSON gateway (etcd 3.4 and newer).
 
-A request goes to the endpoint that answered last, then to the others; each has ``REQUEST_S``. A request that failed
-may have taken effect all the same. Facts: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/.
+A request goes to the endpoint that answered last, then to the others; each has ``REQUEST_S``, which counts from the
+connection to the last byte of the answer. A request that failed may have taken effect all the same. Facts: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/.
 """
 
 from __future__ import annotations
@@ -9,20 +9,25 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
-import logging
 import ssl
 import threading
+import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
 
 if TYPE_CHECKING:
-    import httpx
+    import httpcore
 
 __all__ = ["Etcd", "EtcdUnavailable", "Found", "compare", "etcd_client", "get", "put"]
 
-REQUEST_S = 1.0
+REQUEST_S = 2.0
+_SILENT_S = 1.0
+"""Without a byte."""
+_WRITE_BYTES = 16 << 10
+"""In one go: how long a peer that takes little may hold up a request beyond its time."""
 MAX_ANSWER_BYTES = 4 << 20
 _LEASE_NOT_FOUND = "requested lease not found"
 
@@ -64,20 +69,32 @@ def get(key: str) -> Operation:
 class Etcd:
     """Blocks; may be used by several threads."""
 
-    def __init__(self, endpoints: list[str], tls: ssl.SSLContext | None) -> None:
-        import httpx
+    def __init__(
+        self,
+        endpoints: list[str],
+        tls: ssl.SSLContext | None,
+        network: httpcore.NetworkBackend | None = None,
+    ) -> None:
+        """``network``: the sockets by default."""
+        import httpcore
 
-        self._endpoints = endpoints
-        self._errors = httpx.HTTPError
+        self._endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
+        self._errors = (
+            httpcore.TimeoutException,
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.UnsupportedProtocol,
+        )
         self._lock = threading.Lock()
-        self._clients = [
-            httpx.Client(
-                base_url=endpoint,
-                verify=True if tls is None else tls,
-                timeout=httpx.Timeout(REQUEST_S),
-                trust_env=False,  # a proxy must not see the state
+        self._ends = threading.local()
+        """``at``: when the request of this thread ends, by the monotonic clock in seconds."""
+        self._timeouts = dict.fromkeys(("connect", "read", "write", "pool"), _SILENT_S)
+        self._pools = [
+            # It uses no proxy of the environment, which must not see the state.
+            httpcore.ConnectionPool(
+                ssl_context=tls, network_backend=_bounded(network or httpcore.SyncBackend(), self._ends)
             )
-            for endpoint in endpoints
+            for _ in endpoints
         ]
         self._last = 0
         """The endpoint that answered last."""
@@ -118,19 +135,19 @@ class Etcd:
         return answer.get("succeeded") is True, revision, found
 
     def close(self) -> None:
-        for client in self._clients:
-            client.close()
+        for pool in self._pools:
+            pool.close()
 
     def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Raises EtcdUnavailable."""
         with self._lock:
             first = self._last
         failures = []
-        for step in range(len(self._clients)):
-            number = (first + step) % len(self._clients)
+        for step in range(len(self._pools)):
+            number = (first + step) % len(self._pools)
             try:
-                answer = self._post(self._clients[number], path, body)
-            except (self._errors, ValueError, RecursionError, EtcdUnavailable) as error:
+                answer = self._post(number, path, body)
+            except (*self._errors, ValueError, RecursionError, EtcdUnavailable) as error:
                 failures.append(f"{self._endpoints[number]}: {error or type(error).__name__}")
                 continue
             with self._lock:
@@ -138,21 +155,80 @@ class Etcd:
             return answer
         raise EtcdUnavailable(f"etcd does not answer: {'; '.join(failures)}")
 
-    @staticmethod
-    def _post(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        with client.stream("POST", path, json=body) as response:
+    def _post(self, number: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self._ends.at = time.monotonic() + REQUEST_S
+        with self._pools[number].stream(
+            "POST",
+            self._endpoints[number] + path,
+            headers=[(b"Content-Type", b"application/json")],
+            content=json.dumps(body).encode(),
+            extensions={"timeout": self._timeouts},
+        ) as response:
             data = bytearray()
-            for part in response.iter_bytes():
+            for part in response.iter_stream():
                 data += part
                 if len(data) > MAX_ANSWER_BYTES:
                     raise EtcdUnavailable(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         found = json.loads(data)
-        if response.status_code != 200 or not isinstance(found, dict):
+        if response.status != 200 or not isinstance(found, dict):
             message = found.get("error") or found.get("message") if isinstance(found, dict) else ""
             if path.endswith(("keepalive", "revoke")) and _LEASE_NOT_FOUND in str(message):
                 return {}
-            raise EtcdUnavailable(f"HTTP status {response.status_code}, {str(message)[:200]}")
+            raise EtcdUnavailable(f"HTTP status {response.status}, {str(message)[:200]}")
         return found
+
+
+def _bounded(inner: httpcore.NetworkBackend, ends: threading.local) -> httpcore.NetworkBackend:
+    """Sockets that take no longer than until ``ends.at`` of the thread that uses them: httpcore's own limits count from
+    the last byte, so that a peer which sends one byte a second would be waited for for ever."""
+    import httpcore
+
+    def left(timeout: float | None, error: type[Exception]) -> float:
+        seconds: float = ends.at - time.monotonic()
+        if seconds <= 0:
+            raise error(f"no whole answer within {REQUEST_S:g} s")
+        return seconds if timeout is None else min(seconds, timeout)
+
+    class Stream(httpcore.NetworkStream):
+        def __init__(self, stream: httpcore.NetworkStream) -> None:
+            self._stream = stream
+
+        def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+            return self._stream.read(max_bytes, left(timeout, httpcore.ReadTimeout))
+
+        def write(self, buffer: bytes, timeout: float | None = None) -> None:
+            for start in range(0, len(buffer), _WRITE_BYTES):
+                part = buffer[start : start + _WRITE_BYTES]
+                self._stream.write(part, left(timeout, httpcore.WriteTimeout))
+
+        def close(self) -> None:
+            self._stream.close()
+
+        def start_tls(
+            self,
+            ssl_context: ssl.SSLContext,
+            server_hostname: str | None = None,
+            timeout: float | None = None,
+        ) -> httpcore.NetworkStream:
+            seconds = left(timeout, httpcore.ConnectTimeout)
+            return Stream(self._stream.start_tls(ssl_context, server_hostname, seconds))
+
+        def get_extra_info(self, info: str) -> Any:
+            return self._stream.get_extra_info(info)
+
+    class Backend(httpcore.NetworkBackend):
+        def connect_tcp(
+            self,
+            host: str,
+            port: int,
+            timeout: float | None = None,
+            local_address: str | None = None,
+            socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+        ) -> httpcore.NetworkStream:
+            seconds = left(timeout, httpcore.ConnectTimeout)
+            return Stream(inner.connect_tcp(host, port, seconds, local_address, socket_options))
+
+    return Backend()
 
 
 def _coded(text: str | bytes) -> str:
@@ -183,9 +259,9 @@ def _first(answer: dict[str, Any]) -> Found | None:
 
 def etcd_client(config: ControllerConfig) -> Etcd:
     """Raises ConfigError."""
-    if importlib.util.find_spec("httpx") is None:
+    if importlib.util.find_spec("httpcore") is None:
         raise ConfigError(
-            "controllerStore=etcd needs httpx: pip install 'mqspark[etcd]'", key="controllerStore"
+            "controllerStore=etcd needs httpcore: pip install 'mqspark[etcd]'", key="controllerStore"
         )
     tls: ssl.SSLContext | None = None
     if any(endpoint.startswith("https://") for endpoint in config.endpoints):
@@ -195,5 +271,4 @@ def etcd_client(config: ControllerConfig) -> Etcd:
                 tls.load_cert_chain(config.etcd_tls_cert_path, config.etcd_tls_key_path)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"the files of etcdTls*: {error}", key="etcdTlsCaPath") from None
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
     return Etcd(config.endpoints, tls)
