@@ -12,7 +12,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
 from mqspark.protocol.session import Session
 
-__all__ = ["UnsupportedProcessor"]
+__all__ = ["NOTHING_TO_DO", "NOT_CONFIGURED", "NOT_SUPPORTED", "UnsupportedProcessor"]
 
 _ENGINE_KEY = "E_T"
 """Names the engine in request 5001 (MessageConst.TIMER_ENGINE_TYPE)."""
@@ -23,7 +23,7 @@ _NO_ACL = "this broker has no access control yet, everybody may do everything"
 _NO_LITE = "a lite topic is acknowledged by ACK_MESSAGE, as in RocketMQ"
 _NO_CONTAINER = "this broker is no container of brokers"
 
-_NOT_CONFIGURED = {
+NOT_CONFIGURED = {
     RequestCode.AUTH_CREATE_USER: _NO_USERS,
     RequestCode.AUTH_UPDATE_USER: _NO_USERS,
     RequestCode.AUTH_DELETE_USER: _NO_USERS,
@@ -38,41 +38,42 @@ _NOT_CONFIGURED = {
 }
 """Refused with SYSTEM_ERROR, as by a RocketMQ broker that is not configured for them."""
 
-_NOT_SUPPORTED = {
+NOT_SUPPORTED = {
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: "no queue is kept in RocksDB",
     RequestCode.ADD_BROKER: _NO_CONTAINER,
     RequestCode.REMOVE_BROKER: _NO_CONTAINER,
     RequestCode.ACK_LITE_MESSAGE: _NO_LITE,
 }
+"""Refused with REQUEST_CODE_NOT_SUPPORTED."""
+
+NOTHING_TO_DO = {
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: "a master does not follow another broker's flush offset",
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: "tables are in JSON files, not in RocksDB",
+    RequestCode.POP_ROLLBACK: "POP's records are in files, not in RocksDB",
+}
+"""Answered with success, without any effect."""
 
 
 class UnsupportedProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        others: dict[int, Handler] = {
-            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.nothing_to_do,
-            RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.nothing_to_do,
-            RequestCode.POP_ROLLBACK: self.nothing_to_do,
-            RequestCode.SWITCH_TIMER_ENGINE: self.switch_timer_engine,
-        }
         self.handlers: dict[int, Handler] = merged(
-            dict.fromkeys(_NOT_CONFIGURED, self.refuse_unconfigured),
-            dict.fromkeys(_NOT_SUPPORTED, self.refuse_unsupported),
-            others,
+            dict.fromkeys(NOT_CONFIGURED, self.refuse_unconfigured),
+            dict.fromkeys(NOT_SUPPORTED, self.refuse_unsupported),
+            dict.fromkeys(NOTHING_TO_DO, self.nothing_to_do),
+            {RequestCode.SWITCH_TIMER_ENGINE: self.switch_timer_engine},
         )
 
     def refuse_unconfigured(self, session: Session, command: Command) -> bytes:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, _NOT_CONFIGURED[RequestCode(command.code)])
+        raise Refusal(ResponseCode.SYSTEM_ERROR, NOT_CONFIGURED[RequestCode(command.code)])
 
     def refuse_unsupported(self, session: Session, command: Command) -> bytes:
-        reason = _NOT_SUPPORTED[RequestCode(command.code)]
+        reason = NOT_SUPPORTED[RequestCode(command.code)]
         raise Refusal(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported: {reason}"
         )
 
     def nothing_to_do(self, session: Session, command: Command) -> bytes:
-        """Report success without any effect. A master does not follow another broker's flush offset (908);
-        settings (355) and POP's records (200056) are in files, not in RocksDB."""
         return ok(command)
 
     def switch_timer_engine(self, session: Session, command: Command) -> bytes:
