@@ -10,7 +10,6 @@ Must not read files.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import functools
 import types
@@ -129,6 +128,8 @@ _ALSO_CLOSE = 0.05
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'a' or 'b'?`` with the closest of ``known``; nothing when none is close."""
+    import difflib  # for mistakes alone
+
     folded = {_folded(each): each for each in sorted(known)}
     wanted = _folded(name)
     close = difflib.get_close_matches(wanted, folded, 3, _FEWEST_IN_COMMON)

@@ -11,7 +11,6 @@ are escaped, so a peer can cause neither a second line nor a long one.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import traceback
@@ -141,6 +140,8 @@ class JsonLines(logging.Formatter):
     thread, and exception with its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
+        import json  # most processes write text
+
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": at.replace("+00:00", "Z"),

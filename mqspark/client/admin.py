@@ -94,7 +94,6 @@ from mqspark.protocol.headers.cluster_headers import (
     WipeWritePermOfBrokerRequestHeader,
 )
 from mqspark.protocol.headers.header import to_ext
-from mqspark.record import decode_pull, decode_record, decode_records
 
 __all__ = ["AdminClient", "GroupOffset", "QueueRead"]
 
@@ -421,6 +420,8 @@ class AdminClient(Lifecycle):
         found = response.header(PullMessageResponseHeader)
         if response.code != ResponseCode.SUCCESS:
             return QueueRead([], found.next_begin_offset, found.min_offset, found.max_offset)
+        from mqspark.record import decode_pull
+
         messages, rest = decode_pull(
             response.body, broker_name=queue.broker_name, limits=self.options.inflate_limits
         )
@@ -479,6 +480,8 @@ class AdminClient(Lifecycle):
 
     async def _query(self, topic: str, fields: dict[str, str]) -> list[MessageExt]:
         """The messages that the index of each broker finds, oldest first."""
+        from mqspark.record import decode_records
+
         route = await self.topic_route(topic)
         found: list[MessageExt] = []
         for name in sorted(route.brokers):
@@ -494,6 +497,8 @@ class AdminClient(Lifecycle):
     async def message_by_offset_id(self, message_id: str) -> MessageExt:
         """The message with the id that its broker gave it, which contains the broker's address and the place in its
         log. Raises InvalidMessage for text that is no such id, BrokerError if there is no such message."""
+        from mqspark.record import decode_record
+
         host, port, offset = decode_offset_id(message_id)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         response = await self._ask(

@@ -8,7 +8,6 @@ docs/rocketmq/protocol.md#signature.
 from __future__ import annotations
 
 import base64
-import hmac
 from collections.abc import Mapping
 
 __all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "Signer", "content_of"]
@@ -29,6 +28,8 @@ class Signer:
         """The fields that a signed request has besides its header and the signature."""
         if security_token is not None:
             self.fields[SECURITY_TOKEN] = security_token
+        import hmac  # who signs nothing does without OpenSSL's hashes
+
         self._mac = hmac.new(secret_key.encode(), digestmod="sha1")
 
     def signed(self, ext: Mapping[str, str], body: Buffer = b"") -> dict[str, str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from mqspark.errors import MQError
 from mqspark_server.commands.shell import connection_of
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = ["complete_groups", "complete_topics"]
 
@@ -34,6 +37,8 @@ def complete_groups(ctx: click.Context, parameter: click.Parameter, incomplete: 
 def _matching(
     ctx: click.Context, incomplete: str, ask: Callable[..., Awaitable[list[str]]]
 ) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
     from mqspark.client.admin import AdminClient
 
     async def work() -> list[str]:

@@ -6,11 +6,8 @@ secret: ``credentials_file`` names a file that does.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import tempfile
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,6 +65,8 @@ def load_contexts(path: Path) -> Contexts:
         return Contexts()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", key="context") from None
+    import tomllib
+
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes", key="context")
     try:
@@ -88,6 +87,8 @@ def check_context(name: str, context: ClusterContext) -> None:
 
 def save_contexts(path: Path, contexts: Contexts) -> None:
     """Replaces the file as a whole, readable for the user alone. Raises ConfigError, OSError."""
+    import tempfile
+
     lines = [f"current = {_quoted(contexts.current)}\n"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         check_context(name, context)
@@ -111,4 +112,6 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
 
 def _quoted(text: str) -> str:
     """A basic string of TOML: JSON's, but for DEL."""
+    import json
+
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

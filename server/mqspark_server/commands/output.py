@@ -6,7 +6,6 @@ format: keys in snake case, times in ms since the epoch.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -167,6 +166,8 @@ def as_time(ms: Any) -> str:
 
 def json_text(value: Any, indent: int | None = None) -> str:
     """JSON that a terminal can show: readable, and without control characters."""
+    import json
+
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 

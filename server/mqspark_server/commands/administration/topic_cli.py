@@ -11,8 +11,6 @@ import click
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, is_system_topic
-from mqspark_server.commands.administration.config_cli import assignments
-from mqspark_server.commands.administration.staticplans import KeptPlan, read_plan
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column, as_time
@@ -81,6 +79,8 @@ def perm_text(perm: int) -> str:
 
 def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
     """RocketMQ's spelling +KEY=VALUE is taken, too. Raises click.UsageError."""
+    from mqspark_server.commands.administration.config_cli import assignments
+
     return assignments(text.removeprefix("+") for text in texts)
 
 
@@ -317,6 +317,7 @@ async def topic_create_static(
 ) -> None:
     """Make TOPIC a static one of --queues queues, or give it more. They stay the same wherever they move."""
     from mqspark.client.statictopics import StaticTopics
+    from mqspark_server.commands.administration.staticplans import read_plan
 
     statics = StaticTopics(shell.admin)
     if plan is not None:
@@ -337,6 +338,7 @@ async def topic_create_static(
 async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers: tuple[str, ...]) -> None:
     """Move the queues of the static TOPIC to --broker, or evenly to all brokers, while it is in use."""
     from mqspark.client.statictopics import StaticTopics
+    from mqspark_server.commands.administration.staticplans import read_plan
 
     statics = StaticTopics(shell.admin)
     if plan is not None:
@@ -381,6 +383,8 @@ async def _finish(statics: Any, topic: str) -> None:
 
 
 async def _carry_out(statics: Any, plan: Any, file: str | None) -> None:
+    from mqspark_server.commands.administration.staticplans import KeptPlan
+
     kept = KeptPlan(plan, file)
     try:
         await statics.carry_out(plan, kept.write)
