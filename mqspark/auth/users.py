@@ -127,7 +127,7 @@ class Users:
         user = self._users.get(name)
         if user is None:
             raise InvalidMessage("The user is not exist")
-        return self._clear(name, user.sealed)
+        return self._unseal(name, user.sealed)
 
     def acl(self, name: str) -> Acl | None:
         return self._acls.get(name)
