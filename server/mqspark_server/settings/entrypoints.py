@@ -9,13 +9,16 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from mqspark.clock import Clock
 from mqspark.errors import ConfigError
 from mqspark.extensions import AuthenticationProvider, StoreObserver
 from mqspark.logs import printable
 from mqspark.protocol.extending import EVERY_ROLE, Extensions
+
+if TYPE_CHECKING:  # imported where an extension is named
+    from importlib.metadata import EntryPoint
 
 __all__ = ["GROUP", "find_extensions", "load_extensions"]
 
@@ -80,6 +83,8 @@ def _names(text: str, key: str) -> list[str]:
 
 def _find(name: str, key: str) -> EntryPoint:
     """Raises ConfigError."""
+    from importlib.metadata import entry_points
+
     if len(name) > MAX_NAME or _NAME.fullmatch(name) is None:
         raise ConfigError(f"{key}={printable(name, MAX_NAME)}: this is no name of an entry point", key=key)
     found = tuple(entry_points(group=GROUP, name=name))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import tomlkit
 
 from mqspark.errors import ConfigError
 from mqspark.store.disk.configfile import ConfigFile
@@ -67,6 +66,8 @@ def edited(text: str, values: Mapping[str, Any], source: str) -> str:
 
 
 def _edited_toml(text: str, values: Mapping[str, Any]) -> str:
+    import tomlkit  # here, because few processes ever change a file, and it takes 1 MB
+
     document = tomlkit.parse(text)
     for key, value in values.items():
         for table in _tables(document):
