@@ -12,15 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 __all__ = ["main"]
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 """The tests start hundreds of processes of the same code: to compile it each time takes half of a start."""
-PYTEST = [sys.executable, "-m", "pytest", "-p", "tests.support.again"]
-COLLECT = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-n0"]
-"""Of a new clone: pytest compiles its asserts, which would else be done by every worker anew. A fault shows later."""
+PYTEST = [sys.executable, "-m", "pytest", "-p", "tests.support.again", "-p", "tests.support.preforked"]
 TESTS_FAILED = 1
 """pytest's exit code when all tests have run, and some failed: what a second try can change."""
 ALONE = ["--last-failed", "--last-failed-no-failures=none", "-n0"]
@@ -34,8 +31,6 @@ def main(arguments: Sequence[str]) -> int:
             ["make", "--no-print-directory", "lint"], env=ENVIRONMENT, stdout=output, stderr=output
         )
         try:
-            if not any(Path("tests/unit/__pycache__").glob("*-pytest-*.pyc")):
-                subprocess.run(COLLECT, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
             code = subprocess.run([*PYTEST, "--first-try", *arguments], env=ENVIRONMENT).returncode
         finally:
             lint_code = lint.wait()

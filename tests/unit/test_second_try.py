@@ -1,4 +1,4 @@
-"""What `make test` makes of failures: a second try, and the first failure of a test that passes then."""
+"""What `make test` makes of failures: a second try, and the first failure of a test that passes then. Its workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from tests.support.schedule import group_of, is_late, seconds_of
 
 ROOT = Path(__file__).parents[2]
 TESTS = """
+import os
 from pathlib import Path
+
+with open("collected", "a") as file:
+    print(os.getpid(), file=file)
+
+def test_a_worker(tmp_path_factory, worker_id):
+    assert worker_id == os.environ.get("PYTEST_XDIST_WORKER", "master")
+    folder = tmp_path_factory.getbasetemp()
+    assert worker_id == "master" or folder.name == f"popen-{worker_id}"
+    print("said by", worker_id)
 
 def test_flaky():
     seen = Path("seen")
@@ -18,6 +28,7 @@ def test_flaky():
     assert len(seen.read_text()) > 1, "no luck at first"
 
 def test_broken():
+    print("said before")
     assert Path("mended").exists(), "broken"
 
 def test_sound():
@@ -26,7 +37,8 @@ def test_sound():
 
 
 def run(folder: Path, *options: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", "-p", "tests.support.again", *options]
+    plugins = ["-p", "tests.support.again", "-p", "tests.support.preforked"]
+    command = [sys.executable, "-m", "pytest", *plugins, *options]
     done = subprocess.run(
         [*command, "-q", "test_it.py"],
         cwd=folder,
@@ -40,8 +52,12 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
 def test_a_test_that_passes_on_the_second_try_is_shown_with_its_first_failure(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]")
     (tmp_path / "test_it.py").write_text(TESTS)
-    code, _ = run(tmp_path, "--first-try", "-n2")
+    code, out = run(tmp_path, "--first-try", "-n2")
     assert code == 1
+    assert "said before" in out
+    assert "said by" not in out
+    assert "2 passed" in out
+    assert len((tmp_path / "collected").read_text().split()) == 1, "a process collects for all workers"
     code, out = run(tmp_path, "--second-try", "--last-failed")
     assert code == 1, "one test failed twice"
     assert "2 failed" not in out
