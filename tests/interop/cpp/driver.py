@@ -24,6 +24,7 @@ from rocketmq.ffi import MessageModel, _CConsumeStatus, _CMessageQueue, _CPullSt
 
 objects: dict[int, Any] = {}
 handles = itertools.count(1)
+ROUTE_TIMEOUT_S = 10
 writing = threading.Lock()
 # Of its own: what the library prints to standard output must not come between.
 replies = os.fdopen(os.dup(1), "wb")
@@ -110,7 +111,15 @@ def producer_send(handle: int, given: dict[str, Any], mode: str = "sync", shard:
         if isinstance(answer, Exception):
             raise answer
         return outcome(answer)
-    return outcome(producer.send_sync(made))
+    deadline = time.monotonic() + ROUTE_TIMEOUT_S
+    while True:
+        try:
+            return outcome(producer.send_sync(made))
+        except Exception as error:
+            # The client says so at once when another of its threads is asking for the same route.
+            if "No route info" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def producer_send_batch(handle: int, messages: list[dict[str, Any]]) -> Any:
