@@ -1,5 +1,5 @@
-"""Users and their rules at the name servers and masters of a running cluster: each has its own, and all are told the
-same. Controllers have users of their own, and so have servers of which the name servers do not know.
+"""Users and their rules at the name servers and masters of a running cluster. Each server has its own table, and every
+change is sent to all of them. Controllers, and servers unknown to the name servers, are not reached.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ from mqspark.protocol.headers.admin_headers import (
 __all__ = ["ACTIONS", "Accounts"]
 
 ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
-"""What a rule can be about (RocketMQ's Action)."""
+"""The actions of a rule (RocketMQ's Action)."""
 
 
 class Accounts:
     """Requests 3001 to 3010, to every server that has users.
 
-    Methods that change something raise an MQError: that of the server which refuses or cannot be reached, when nothing
-    has been changed; otherwise a ClientError that names the servers which did it before.
+    Methods that change something raise an MQError. If nothing was changed, it is the error of the server that refused
+    or cannot be reached. Otherwise it is a ClientError that names the servers that made the change.
     """
 
     def __init__(
         self, admin: AdminClient, servers: dict[str, str], closed: dict[str, MQError] | None = None
     ) -> None:
-        """``servers``: addresses by what people call them. ``closed``: those that do not show their users to these
-        keys, or cannot be reached."""
+        """``servers``: name for people → address. ``closed``: servers that cannot be reached, or refuse these keys."""
         self._admin = admin
         self._servers = servers
         self.closed = {} if closed is None else closed
@@ -70,13 +69,13 @@ class Accounts:
         )
 
     def check_open(self) -> None:
-        """Raises the MQError of a server that does not take part, so that not some are changed and others not."""
+        """Raises the MQError of a closed server, so that a change is not applied only to some servers."""
         for error in self.closed.values():
             raise error
 
     async def rows(self) -> list[dict[str, Any]]:
-        """Name, type, status and rules of each user, and the servers that know it; the values are those of the first
-        of them."""
+        """Name, type, status and rules of each user, and the servers that have it. The values are those of the first of
+        these servers."""
         found: dict[str, dict[str, Any]] = {}
         for server, address in self._servers.items():
             rules = await self._rules(address)
@@ -120,7 +119,7 @@ class Accounts:
         return found
 
     async def missing_at(self, name: str, password: str | None) -> list[str]:
-        """The servers at which the user would be made. Raises InvalidMessage when that needs a password."""
+        """The servers on which the user would be created. Raises InvalidMessage when that needs a password."""
         missing = [
             server
             for server, address in self._servers.items()
@@ -128,7 +127,7 @@ class Accounts:
         ]
         if missing and not password:
             raise InvalidMessage(
-                f"{', '.join(missing)} has no user {name!r}: give a password, with which it is made there",
+                f"{', '.join(missing)} has no user {name!r}: give a password to create it there",
                 field="password",
             )
         return missing
@@ -136,8 +135,8 @@ class Accounts:
     async def put(
         self, name: str, *, password: str | None = None, kind: str | None = None, status: str | None = None
     ) -> None:
-        """Change the user where it is, and make it where it is not, for which ``password`` is needed. None leaves a
-        value as it is. ``kind``: Super or Normal; ``status``: enable or disable."""
+        """Change the user where it exists, and create it on the other servers, which needs ``password``. None leaves a
+        value unchanged. ``kind``: Super or Normal; ``status``: enable or disable."""
         info = UserInfo(username=name, password=password, user_type=kind, user_status=status)
         missing = await self.missing_at(name, password)
         done: list[str] = []
@@ -150,11 +149,11 @@ class Accounts:
                 await self._tell(server, done, RequestCode.AUTH_UPDATE_USER, header, info)
 
     async def remove(self, name: str) -> None:
-        """With its rules; a server without this user does nothing."""
+        """Remove the user and its rules. A server without this user does nothing."""
         await self._tell_all(RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=name))
 
     async def put_rules(self, name: str, policies: list[PolicyInfo]) -> None:
-        """Each rule replaces the one that the user has for its resource."""
+        """Set rules. Each replaces the user's existing rule for its resource."""
         subject = f"User:{name}"
         info = AclInfo(subject=subject, policies=policies)
         await self._tell_all(RequestCode.AUTH_CREATE_ACL, CreateAclRequestHeader(subject=subject), info)
@@ -162,7 +161,7 @@ class Accounts:
     async def put_rule(
         self, name: str, resource: str, actions: Sequence[str], sources: Sequence[str], *, allows: bool
     ) -> None:
-        """Replaces the user's rule about ``resource``, e.g. ``Topic:Orders`` or ``Group:bill*``."""
+        """Replace the user's rule for ``resource``, e.g. ``Topic:Orders`` or ``Group:bill*``."""
         entry = PolicyEntryInfo(
             resource=resource,
             actions=list(actions),
@@ -172,7 +171,7 @@ class Accounts:
         await self.put_rules(name, [PolicyInfo(policy_type="Custom", entries=[entry])])
 
     async def forget(self, name: str, resource: str | None, kind: str | None = "Custom") -> None:
-        """None as ``resource``: all rules."""
+        """Remove the rule for ``resource``; None: all rules."""
         header = DeleteAclRequestHeader(subject=f"User:{name}", policy_type=kind, resource=resource)
         await self._tell_all(RequestCode.AUTH_DELETE_ACL, header)
 
@@ -184,14 +183,14 @@ class Accounts:
     async def _tell(
         self, server: str, done: list[str], code: int, header: Any, info: UserInfo | AclInfo | None
     ) -> None:
-        """``done``: who did it before, to which ``server`` is added. Raises MQError."""
+        """Send one request. Appends ``server`` to ``done``, the servers that have made the change. Raises MQError."""
         body = b"" if info is None else encode_body(info)
         try:
             await self._admin.ask(self._servers[server], code, header, body)
         except MQError as error:
             if not done:
                 raise
-            raise ClientError(f"{server} did not do it, but {', '.join(done)} did before: {error}") from error
+            raise ClientError(f"{server} failed, but {', '.join(done)} made the change: {error}") from error
         done.append(server)
 
 

@@ -57,28 +57,28 @@ _NOUNS = {
     "message": ("messages.message_cli:message", "Find messages: by key, id, offset or time, and trace them."),
     "dlq": ("messages.dlq_cli:dlq", "Dead letters: list, show, resend."),
     "bench": ("messages.bench_cli:bench", "Measure a cluster: rates and percentiles."),
-    "context": ("local.context_cli:context", "Named clusters in a file of yours."),
+    "context": ("local.context_cli:context", "Named clusters: add, list, use, show, remove."),
     "completion": (
         "local.completion_cli:completion",
         "Completion for bash, zsh and fish.",
     ),
     "console": (
         "local.servers_cli:console",
-        "Pages about a cluster for a browser, on loopback.",
+        "Serve pages about a cluster for a browser, on loopback.",
     ),
     "dev": (
         "local.servers_cli:dev",
-        "A name server and a broker in one process, to try things.",
+        "Run a name server and a broker in one process, for development.",
     ),
     "store": (
         "local.store_cli:store",
-        "Look into a store directory, check it, build it anew.",
+        "Store directories: check, repair, rebuild, dump, statistics.",
     ),
     "user": ("local.user_cli:user", "Users and their rules: list, add, password, remove, allow, deny."),
-    "job": ("local.job_cli:job", "Spark jobs that keep a store."),
-    "doctor": ("local.doctor_cli:doctor", "What is in the way between this machine and a cluster, or Spark."),
-    "top": ("administration.top_cli:top", "What a cluster is doing now: rates and lag."),
-    "mqadmin": ("administration.mqadmin_cli:mqadmin", "RocketMQ's own spelling of these commands."),
+    "job": ("local.job_cli:job", "Spark jobs that maintain a store: run, serve, list, history."),
+    "doctor": ("local.doctor_cli:doctor", "Find problems between this machine and a cluster, or Spark."),
+    "top": ("administration.top_cli:top", "Show current rates and lag of a cluster."),
+    "mqadmin": ("administration.mqadmin_cli:mqadmin", "The same commands, spelled as in RocketMQ's mqadmin."),
 }
 
 
@@ -88,7 +88,7 @@ class _Commands(LazyCommands):
             found = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader has what it wanted (head). The interpreter must not flush into the closed pipe again.
+            # The reader has closed the pipe (as head does). The interpreter must not flush into it again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
         return found
@@ -99,14 +99,14 @@ class _Commands(LazyCommands):
 def cli() -> None:
     """RocketMQ's architecture in Python, native to Spark.
 
-    Commands on a cluster find it by --nameserver, --context, NAMESRV_ADDR or the current context (mqspark context),
-    in this order. They work on RocketMQ's clusters, too.
+    A command finds its cluster by --nameserver, --context, NAMESRV_ADDR or the current context (mqspark context),
+    in this order. Commands work on RocketMQ's clusters, too.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Errors that a user can fix are one line on standard error."""
-    # numpy's linear algebra is not used here, but its threads would each keep memory.
+    # numpy's linear algebra is not used here, and each of its threads would keep memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = None if arguments is None else list(arguments)
     try:
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
             sys.exit(INTERRUPTED)
-        _exit_with("nothing was done", FAILED)
+        _exit_with("cancelled: nothing was changed", FAILED)
     except (click.ClickException, MQError, OSError) as error:
         _exit_with(describe(error), exit_code_of(error))
     sys.exit(code if isinstance(code, int) else 0)

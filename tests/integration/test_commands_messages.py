@@ -104,7 +104,7 @@ def test_json_lines_are_what_both_understand() -> None:
     assert (text["keys"], text["tags"], text["properties"]["p"]) == ("a b", "t", "1")
     for line, reason in (
         (b"{", "not JSON"),
-        (b"[]", "no JSON object"),
+        (b"[]", "not a JSON object"),
         (b'{"body":"x","kyes":"a"}', "kyes"),
         (b"{}", "no body"),
     ):

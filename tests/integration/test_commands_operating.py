@@ -106,7 +106,7 @@ def test_what_is_in_the_way_is_named(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("advertised", "says"),
     [
-        ("127.0.0.1:9", "is brokerIP1 the address that clients reach"),
+        ("127.0.0.1:9", "is brokerIP1 an address that clients reach"),
         ("172.17.0.2:10911", "inside a container network"),
     ],
 )
@@ -148,7 +148,7 @@ async def test_clocks_and_disks_are_judged() -> None:
         found = "\n".join(lines_of(await diagnose(server.address, ClientOptions(), 3000)))
     assert "s behind this machine's" in found
     assert "95% full: it refuses messages" in found
-    assert "takes no messages" in found
+    assert "accepts no messages" in found
 
 
 def test_a_taken_port_is_seen() -> None:

@@ -96,7 +96,7 @@ def test_what_failed_half_way_is_finished(
     failed = mqspark("topic", "remap", topic, "--broker", second)
     monkeypatch.setattr(staticplans.KeptPlan, "write", write)
     assert failed.code != 0
-    found = re.search(r"finish it with --plan (\S+)", failed.err)
+    found = re.search(r"complete it with --plan (\S+)", failed.err)
     assert found is not None, failed.err
     wrong = mqspark("topic", "remap", "Verbs", "--plan", found[1])
     assert f"is a plan for '{topic}', not for Verbs" in wrong.err

@@ -175,7 +175,7 @@ def test_a_log_that_was_cut_is_told(
     assert "with them 10 entries of queues" in done.out
     if command == "rebuild":
         assert done.out.startswith("20 records: 2 queues with 30 entries (10 for lost records)")
-        assert (f"cut from offset {ends[20]}: {torn} bytes that are no record" in done.out) == bool(torn)
+        assert (f"cut at offset {ends[20]}: {torn} bytes that are not a record" in done.out) == bool(torn)
     else:
         assert f"LOST  log.cut offset {ends[20]}:" in done.out
     assert mqspark(command, directory, *options).code == 0, "what is left is sound"
@@ -188,10 +188,10 @@ def test_a_tail_that_a_crash_tore_is_told_and_no_fault(directory: Path) -> None:
         file.seek(end)
         file.write(b"torn")
     done = mqspark("rebuild", directory)
-    assert (done.code, f"cut from offset {end}: 4 bytes" in done.out) == (3, True), "it had stopped cleanly"
+    assert (done.code, f"cut at offset {end}: 4 bytes" in done.out) == (3, True), "it had stopped cleanly"
     with log.open("r+b") as file:
         file.seek(end)
         file.write(b"torn")
     (directory / "abort").touch()
     done = mqspark("rebuild", directory)
-    assert (done.code, f"cut from offset {end}: 4 bytes" in done.out) == (0, True)
+    assert (done.code, f"cut at offset {end}: 4 bytes" in done.out) == (0, True)

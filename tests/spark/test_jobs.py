@@ -87,7 +87,7 @@ def test_what_goes_wrong_is_one_line(
     assert "%DLQ%nobody" in failed("redeliver --nameserver {ns} --dlq nobody --state {root}/s")
     assert "nowhere" in failed("redeliver --nameserver {ns} --table {root}/t --topic nowhere")
     delta.range(3).write.format("delta").save(str(tmp_path / "other"))
-    assert "no table of parked messages" in failed("redeliver --nameserver {ns} --table {root}/other")
+    assert "not a table of parked messages" in failed("redeliver --nameserver {ns} --table {root}/other")
     cluster.send(topic, 0, [Message.of(topic, "no properties")])
     said = failed(f"redeliver --nameserver {{ns}} --table {{root}}/t --topic {topic}")
     assert f"offset 0 of queue 0 has no {TARGET}" in said

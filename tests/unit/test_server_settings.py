@@ -366,7 +366,7 @@ def test_a_name_server_with_a_controller_needs_its_address() -> None:
     with pytest.raises(ConfigError, match="needs controllerDLegerPeers"):
         namesrv_settings({}, Layer("f", on))
     three = {"controllerDLegerPeers": "n0-a:1;n1-b:2;n2-c:3"}
-    with pytest.raises(ConfigError, match="that of one controller"):
+    with pytest.raises(ConfigError, match="the state of a single controller"):
         namesrv_settings({}, Layer("f", on | three))
     assert namesrv_settings({}, Layer("f", three)).controller is None, "nobody asks for one"
     settings = namesrv_settings({}, Layer("f", on | {"controllerDLegerPeers": "n0-a:4"}))

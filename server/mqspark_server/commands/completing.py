@@ -1,4 +1,4 @@
-"""Completion of topics and groups: asks the cluster of the command line, and gives up after a moment."""
+"""Completion of topics and groups: queries the cluster of the command line, with a short timeout."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _matching(
     try:
         names = asyncio.run(work())
     except (MQError, OSError, TimeoutError):
-        return []  # a completion has no place for an error
+        return []  # a completion cannot show an error
     hidden = not incomplete.startswith(("%", "rmq_", "CID_", "RMQ_"))
     return [
         CompletionItem(name)

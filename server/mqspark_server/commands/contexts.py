@@ -1,4 +1,4 @@
-"""Named clusters: where they are and how to log in, in one TOML file of the user.
+"""Named clusters: their addresses and logins, in one TOML file of the user.
 
 The file is ``mqspark/contexts.toml`` under XDG_CONFIG_HOME (by default ``~/.config``), or MQSPARK_CONTEXTS. It holds no
 secret: ``credentials_file`` names a file that does.
@@ -23,11 +23,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class ClusterContext(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
-    """One cluster as commands reach it."""
+    """How commands reach one cluster."""
 
     nameserver: str
     cluster: str | None = None
-    """The cluster that commands mean when the name servers know several."""
+    """The cluster that commands use when the name servers know several."""
     credentials_file: str | None = None
     tls: bool | None = None
     tls_ca_file: str | None = None
@@ -57,7 +57,7 @@ def contexts_path(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_contexts(path: Path) -> Contexts:
-    """The contexts of the file; none if there is no file. Raises ConfigError."""
+    """The contexts of the file; empty if there is no file. Raises ConfigError."""
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -86,7 +86,7 @@ def check_context(name: str, context: ClusterContext) -> None:
 
 
 def save_contexts(path: Path, contexts: Contexts) -> None:
-    """Replaces the file as a whole, readable for the user alone. Raises ConfigError, OSError."""
+    """Replace the whole file, readable only by the user. Raises ConfigError, OSError."""
     import tempfile
 
     lines = [f"current = {_quoted(contexts.current)}\n"] if contexts.current else []
@@ -98,7 +98,7 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
                 text = str(value).lower() if isinstance(value, bool) else _quoted(value)
                 lines.append(f"{key} = {text}\n")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts")  # made with mode 0600
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts")  # created with mode 0600
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.writelines(lines)
@@ -111,7 +111,7 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML: JSON's, but for DEL."""
+    """A basic string of TOML: the same as JSON's, except for DEL."""
     import json
 
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -16,10 +16,10 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class LazyCommands(click.Group):
-    """A group with commands by the place that they are in.
+    """A group of commands given by their modules.
 
-    ``lazy``: name → ("room.module:attribute" in this package, the line of the help). Commands that are
-    added the usual way are there as well.
+    ``lazy``: name → ("package.module:attribute" below this package, the help line). Commands can also be added the
+    usual way.
     """
 
     def __init__(
@@ -63,5 +63,5 @@ class LazyCommands(click.Group):
 
 
 def noun(name: str, text: str, lazy: Mapping[str, tuple[str, str]] | None = None) -> LazyCommands:
-    """The group of a noun's verbs."""
+    """A command group for a noun; its commands are verbs."""
     return LazyCommands(name, help=text, lazy=lazy, context_settings=HELP)

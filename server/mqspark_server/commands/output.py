@@ -1,4 +1,4 @@
-"""What commands print: tables for people; JSON, JSON lines and YAML for programs.
+"""The output of commands: tables for people; JSON, JSON lines and YAML for programs.
 
 Text from a cluster is escaped, so that a name cannot move a terminal's cursor. Programs get the same rows in every
 format: keys in snake case, times in ms since the epoch.
@@ -33,13 +33,13 @@ class Column(NamedTuple):
     key: str
     title: str
     wide: bool = False
-    """Only in the wide table."""
+    """Whether the column is shown only in the wide table."""
     text: Callable[[Any], str] | None = None
-    """How a value is shown in the table."""
+    """Formats a value for the table."""
 
 
 class Output:
-    """Prints in one of FORMATS. ``asked`` is None when the user did not choose one: then it is the table."""
+    """Prints in one of FORMATS. ``asked`` is None when the user did not choose one: then a table is printed."""
 
     def __init__(self, asked: str | None = None) -> None:
         self.asked = asked
@@ -54,7 +54,7 @@ class Output:
         return self.format == "wide"
 
     def rows(self, columns: Sequence[Column], rows: Iterable[Row], *, empty: str = "nothing") -> None:
-        """A list of things. ``empty`` is printed to standard error when a table has no row."""
+        """Print a list. ``empty`` is printed to standard error when a table has no row."""
         if self.format == "jsonl":
             for row in rows:
                 click.echo(json_text(row))
@@ -72,7 +72,7 @@ class Output:
             click.echo(f"({empty})", err=True)
 
     def record(self, row: Row) -> None:
-        """One thing, with a line a value."""
+        """Print one object, one line per value."""
         if self.format in ("json", "jsonl"):
             click.echo(json_text(row, indent=2 if self.format == "json" else None))
         elif self.format == "yaml":
@@ -85,18 +85,18 @@ class Output:
                     click.echo(f"{_bold(key.ljust(width)) if not number else ' ' * width}  {text}")
 
     def done(self, text: str, row: Row) -> None:
-        """What a change did: a sentence for people, a row for programs. Several changes: ``listing``."""
+        """Report a change: a sentence for people, a row for programs. For several changes use ``listing``."""
         if self.is_table:
             click.echo(printable(text, _MAX_LINE))
         else:
             self.record(row)
 
     def listing(self) -> Listing:
-        """A list whose rows are printed when they are known, as one document: for a ``with``."""
+        """A context manager for a list whose rows are printed as they become known, as one document."""
         return Listing(self)
 
     def heading(self, text: str) -> None:
-        """A line above a further table; nothing for programs."""
+        """Print a line above another table; nothing for programs."""
         if self.is_table:
             click.echo(f"\n{_bold(printable(text, _MAX_LINE))}")
 
@@ -117,7 +117,7 @@ class Output:
 
 
 class Listing:
-    """Rows that come one after the other, also when what comes next fails. Programs get the list that
+    """Rows that are printed one after the other, so that a later failure does not lose them. Programs get the list that
     ``Output.rows`` prints; people get the sentences."""
 
     def __init__(self, output: Output) -> None:
@@ -134,7 +134,7 @@ class Listing:
             click.echo("[]")
 
     def add(self, row: Row, text: str | None = None) -> None:
-        """``text``: None for nothing."""
+        """``text``: the sentence for people; None prints nothing."""
         shape = self._output.format
         if shape == "json":
             click.echo(",\n" if self._count else "[\n", nl=False)
@@ -165,7 +165,7 @@ def as_time(ms: Any) -> str:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON that a terminal can show: readable, and without control characters."""
+    """JSON for a terminal: readable, and without control characters."""
     import json
 
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
@@ -173,7 +173,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def yaml_lines(value: Any, indent: str = "") -> list[str]:
-    """YAML of what JSON can say: blocks for lists and tables, text quoted as in JSON where it needs quotes."""
+    """YAML of a JSON value: blocks for lists and tables, text quoted as in JSON where it needs quotes."""
     if isinstance(value, Mapping) and value:
         lines = []
         for key, item in value.items():

@@ -1,7 +1,7 @@
-"""How commands fail: their exit codes, and errors that say what to do next.
+"""How commands fail: exit codes, and errors that say what to do next.
 
-0 done; 1 failed: a server refused or cannot be reached; 2 the command or its settings are wrong; 3 there is no such
-thing, or a check found something wrong; 130 interrupted.
+0 success; 1 a server refused or cannot be reached; 2 the command or its settings are wrong; 3 a named thing does not
+exist, or a check found something wrong; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_TEXT = 600
 
 
 class CommandFailed(click.ClickException):
-    """The command could not be carried out."""
+    """The command failed."""
 
     exit_code = FAILED
 
@@ -60,7 +60,7 @@ def exit_code_of(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         return error.exit_code
     if isinstance(error, InvalidMessage) and error.field in ("topic", "group"):
-        return WRONG  # a name that no server takes
+        return WRONG  # a name that no server accepts
     return WRONG if isinstance(error, ConfigError) else FAILED
 
 
@@ -80,7 +80,7 @@ def _next_step(error: MQError) -> str:
         return ""
     if isinstance(error, ConfigError) and error.key == "namesrv" and "no name server" in str(error):
         return "; or on the command line: --nameserver HOST:PORT, or mqspark context add NAME --nameserver HOST:PORT"
-    # A setting that is fixed is refused with the same code.
+    # A setting that cannot be changed is refused with the same code.
     if (
         isinstance(error, BrokerError)
         and error.code == _NO_PERMISSION
@@ -88,7 +88,7 @@ def _next_step(error: MQError) -> str:
     ):
         return "; a cluster with access control needs --credentials FILE or MQSPARK_ACCESS_KEY and MQSPARK_SECRET_KEY"
     if isinstance(error, (ConnectionLost, RequestTimeout)):
-        return "; mqspark doctor says what is in the way"
+        return "; mqspark doctor finds the reason"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What every command on a cluster has in common: its options, its admin client, its output, its questions."""
+"""What all commands on a cluster share: options, admin client, output, confirmation."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ CONNECTION_PARAMETERS = (
     "tls_verify",
     "timeout_s",
 )
-"""Of ``connection_options``."""
+"""The parameters of ``connection_options``."""
 
 output_option = click.option(
-    "-o", "--output", "output", type=click.Choice(FORMATS), help="How to print.  [default: table]"
+    "-o", "--output", "output", type=click.Choice(FORMATS), help="Output format.  [default: table]"
 )
-assume_yes = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+assume_yes = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def _complete_contexts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -61,7 +61,7 @@ def _complete_contexts(ctx: click.Context, parameter: click.Parameter, incomplet
     try:
         names = load_contexts(contexts_path()).contexts
     except ConfigError:
-        return []  # a completion has no place for an error
+        return []  # a completion cannot show an error
     return [name for name in sorted(names) if name.startswith(incomplete)]
 
 
@@ -76,25 +76,29 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "context_name",
                 metavar="NAME",
                 shell_complete=_complete_contexts,
-                help="A cluster of mqspark context.",
+                help="A cluster saved with mqspark context.",
             ),
             click.option(
                 "--credentials",
                 "credentials_file",
                 metavar="FILE",
-                help="Lines accessKey: and secretKey:, as in RocketMQ's tools.yml.",
+                help="A file with accessKey: and secretKey:, like RocketMQ's tools.yml.",
             ),
             click.option(
-                "--cluster", metavar="NAME", help="Its brokers alone, where the name servers know several."
+                "--cluster", metavar="NAME", help="Only this cluster, if the name servers know several."
             ),
             click.option(
-                "--tls/--no-tls", "tls", default=None, help="Speak TLS.  [default: as the context says]"
+                "--tls/--no-tls", "tls", default=None, help="Use TLS.  [default: as in the context]"
             ),
-            click.option("--tls-ca", metavar="FILE", help="Authorities that are trusted, PEM."),
-            click.option("--tls-cert", metavar="FILE", help="The certificate to show, PEM."),
+            click.option("--tls-ca", metavar="FILE", help="Trusted authorities, PEM."),
+            click.option("--tls-cert", metavar="FILE", help="Client certificate, PEM."),
             click.option("--tls-key", metavar="FILE", help="Its key, PEM."),
             click.option(
-                "--tls-any-name", "tls_verify", flag_value=False, default=None, help="Accept any host name."
+                "--tls-any-name",
+                "tls_verify",
+                flag_value=False,
+                default=None,
+                help="Accept certificates for any host name.",
             ),
             click.option(
                 "--timeout",
@@ -102,7 +106,7 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.FloatRange(0.05, 3600),
                 default=5.0,
                 show_default=True,
-                help="Seconds for each request.",
+                help="Timeout of each request in seconds.",
             ),
         )
     ):
@@ -112,7 +116,7 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(slots=True)
 class ClusterShell:
-    """What a command on a cluster gets."""
+    """Everything that a command on a cluster needs."""
 
     admin: AdminClient
     output: Output
@@ -125,12 +129,12 @@ class ClusterShell:
         return await self.admin.topic_list()
 
     async def own_topics(self) -> set[str]:
-        """The topics of each cluster and broker, which have its name: they are the brokers' own."""
+        """The brokers' own topics, which are named after clusters and brokers."""
         info = await self.admin.cluster_info()
         return {*info.cluster_addr_table, *info.broker_addr_table}
 
     async def brokers(self, names: Iterable[str] = ()) -> dict[str, dict[int, str]]:
-        """Broker name → id → address, of this context's cluster or of those named. Raises Missing."""
+        """Broker name → id → address, of all brokers of the cluster, or only of ``names``. Raises Missing."""
         info = await self.admin.cluster_info()
         table = {
             name: dict(sorted(data.broker_addrs.items())) for name, data in info.broker_addr_table.items()
@@ -148,7 +152,7 @@ class ClusterShell:
         return {name: table[name] for name in sorted(asked or table) if name in table}
 
     async def broker_address(self, broker: str) -> str:
-        """The address of a broker by its name (its master), or ``host:port`` as it is. Raises Missing."""
+        """The master's address of a broker name; ``host:port`` is returned unchanged. Raises Missing."""
         if ":" in broker:
             return broker
         addresses = (await self.brokers([broker]))[broker]
@@ -156,14 +160,14 @@ class ClusterShell:
 
 
 def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None, int]:
-    """Name servers, options, cluster and timeout by the options of a command, the environment and the context. Raises
-    ConfigError."""
+    """Name servers, client options, cluster and timeout, from the command's options, the environment and the context.
+    Raises ConfigError."""
     from mqspark.client.remoting.credentials import Credentials
     from mqspark.client.remoting.identity import ClientOptions
     from mqspark_server.commands.contexts import contexts_path, load_contexts
 
     if given.get("nameserver") == "":
-        # The text of a variable that is not set must not lead to another cluster.
+        # An unset shell variable must not lead to another cluster.
         raise ConfigError("the name server is empty; give --nameserver HOST:PORT", key="nameserver")
     context: ClusterContext | None = None
     name = given.get("context_name") or os.environ.get("MQSPARK_CONTEXT")
@@ -204,7 +208,7 @@ def _tls(given: dict[str, Any], context: ClusterContext | None) -> Any:
 
 
 def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
-    """A command on a cluster: ``function`` is awaited with a ClusterShell and its own options."""
+    """Make a command on a cluster: ``function`` is awaited with a ClusterShell and its own options."""
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
@@ -231,7 +235,7 @@ def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
 
 async def _explained(shell: ClusterShell, error: Exception, given: dict[str, Any]) -> CommandFailed | None:
-    """The error with the name that was meant, where a topic or group is missing."""
+    """A better error for a missing topic or group, with similar names."""
     if isinstance(error, NoRoute) or (isinstance(error, BrokerError) and error.code == _TOPIC_NOT_EXIST):
         topic = getattr(error, "topic", None) or given.get("topic")
         if isinstance(topic, str):
@@ -246,9 +250,9 @@ async def _explained(shell: ClusterShell, error: Exception, given: dict[str, Any
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask once before something is lost. Raises click.Abort, or UsageError where nobody can be asked."""
+    """Ask for confirmation of a destructive change. Raises click.Abort, or UsageError without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can be asked here: add --yes to do it.")
+        raise click.UsageError(f"{question} There is no terminal to ask: add --yes to confirm.")
     click.confirm(question, abort=True, err=True)

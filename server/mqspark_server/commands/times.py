@@ -23,7 +23,7 @@ def parse_duration_ms(text: str) -> int:
         return int(float(plain) * 1000)
     parts = _DURATION.findall(plain)
     if not parts or "".join(number + unit for number, unit in parts) != plain:
-        raise click.UsageError(f"{text[:80]!r} is no duration: 500ms, 90s, 15m, 1.5h, 1d12h")
+        raise click.UsageError(f"{text[:80]!r} is not a duration: 500ms, 90s, 15m, 1.5h, 1d12h")
     return int(sum(float(number) * _UNITS_MS[unit] for number, unit in parts))
 
 
@@ -44,6 +44,6 @@ def parse_time_ms(text: str) -> int:
         found = datetime.fromisoformat(iso)
     except ValueError:
         raise click.UsageError(
-            f"{text[:80]!r} is no time: 2026-01-31T12:00, now, -1h, or ms since the epoch"
+            f"{text[:80]!r} is not a time: 2026-01-31T12:00, now, -1h, or ms since the epoch"
         ) from None
     return max(0, int(found.astimezone().timestamp() * 1000))

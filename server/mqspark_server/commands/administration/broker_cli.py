@@ -1,4 +1,4 @@
-"""``mqspark broker``: brokers, one by one."""
+"""``mqspark broker``: single brokers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["broker"]
 
 broker = noun(
     "broker",
-    "Brokers: run one here, or ask and change those of a cluster.",
+    "Brokers: run one here, or query and change those of a cluster.",
     {
         "run": (
             "local.servers_cli:broker_run",
@@ -44,7 +44,7 @@ _SLAVES = (
 @broker.command("list")
 @clustered
 async def broker_list(shell: ClusterShell) -> None:
-    """Every broker, as mqspark cluster list."""
+    """List all brokers, the same as mqspark cluster list."""
     shell.output.rows(BROKER_COLUMNS, await broker_rows(shell), empty="the name server knows no broker")
 
 
@@ -52,7 +52,7 @@ async def broker_list(shell: ClusterShell) -> None:
 @click.argument("broker")
 @clustered
 async def broker_describe(shell: ClusterShell, broker: str) -> None:
-    """All figures that BROKER (a name or host:port) has of itself."""
+    """Show all figures of BROKER (a name or host:port)."""
     address = await shell.broker_address(broker)
     shell.output.record(dict(sorted((await shell.admin.broker_runtime_info(address)).items())))
 
@@ -61,7 +61,7 @@ async def broker_describe(shell: ClusterShell, broker: str) -> None:
 @click.argument("broker")
 @clustered
 async def broker_replicas(shell: ClusterShell, broker: str) -> None:
-    """The slaves of BROKER and how far each is behind."""
+    """List the slaves of BROKER and how far each is behind."""
     status = await shell.admin.ha_status(await shell.broker_address(broker))
     if not status.master:
         client = status.ha_client_runtime_info
@@ -92,7 +92,7 @@ async def broker_replicas(shell: ClusterShell, broker: str) -> None:
 @click.argument("broker")
 @clustered
 async def broker_producers(shell: ClusterShell, broker: str) -> None:
-    """The producers that are connected to BROKER."""
+    """List the producers that are connected to BROKER."""
     found = await shell.admin.producers(await shell.broker_address(broker))
     rows = [
         {
@@ -113,7 +113,7 @@ async def broker_producers(shell: ClusterShell, broker: str) -> None:
 @assume_yes
 @clustered
 async def broker_drain(shell: ClusterShell, broker: str, yes: bool) -> None:
-    """Let no producer send to BROKER; consumers read it empty. Undone by broker undrain."""
+    """Stop sends to BROKER while consumers read the rest. broker undrain reverts it."""
     await _set_writable(shell, broker, yes, writable=False)
 
 
@@ -122,16 +122,16 @@ async def broker_drain(shell: ClusterShell, broker: str, yes: bool) -> None:
 @assume_yes
 @clustered
 async def broker_undrain(shell: ClusterShell, broker: str, yes: bool) -> None:
-    """Let producers send to BROKER again."""
+    """Allow sends to BROKER again."""
     await _set_writable(shell, broker, yes, writable=True)
 
 
 async def _set_writable(shell: ClusterShell, name: str, yes: bool, *, writable: bool) -> None:
     await shell.brokers([name])
-    what = "Let producers send" if writable else "Let no producer send"
+    what = "Allow sends" if writable else "Stop sends"
     confirm(f"{what} to broker {name}?", yes)
     count = await shell.admin.set_writable(name, writable=writable)
-    state = "takes sends again" if writable else "takes no sends"
+    state = "accepts sends again" if writable else "accepts no sends"
     shell.output.done(
         f"{name} {state}: {count} topics", {"broker": name, "writable": writable, "topics": count}
     )
@@ -145,7 +145,7 @@ async def _set_writable(shell: ClusterShell, name: str, yes: bool, *, writable: 
 async def broker_clean(
     shell: ClusterShell, what: Literal["queues", "topics", "log"], brokers: tuple[str, ...], yes: bool
 ) -> None:
-    """Remove what has expired now: queue files, unused topics, or files of the log."""
+    """Remove expired queue files, unused topics or log files now."""
     names = await shell.brokers(brokers)
     confirm(f"Remove expired {what} from {', '.join(names)}?", yes)
     with shell.output.listing() as listing:
@@ -160,7 +160,7 @@ async def broker_clean(
 @click.argument("key")
 @clustered
 async def broker_stat(shell: ClusterShell, broker: str, name: str, key: str) -> None:
-    """One of RocketMQ's counters of BROKER, e.g. TOPIC_PUT_NUMS TOPIC or GROUP_GET_NUMS TOPIC@GROUP."""
+    """Show one of RocketMQ's counters of BROKER, e.g. TOPIC_PUT_NUMS TOPIC or GROUP_GET_NUMS TOPIC@GROUP."""
     try:
         data = await shell.admin.broker_stats(await shell.broker_address(broker), name, key)
     except BrokerError as error:

@@ -1,4 +1,4 @@
-"""``mqspark cluster``: all brokers of the name servers at a glance."""
+"""``mqspark cluster``: an overview of all brokers of the name servers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ BROKER_COLUMNS = (
 @cluster.command("list")
 @clustered
 async def cluster_list(shell: ClusterShell) -> None:
-    """Every broker: cluster, address, version, messages per second, disk."""
+    """List all brokers: cluster, address, version, messages per second, disk."""
     shell.output.rows(BROKER_COLUMNS, await broker_rows(shell), empty="the name server knows no broker")
 
 
 @cluster.command("describe")
 @clustered
 async def cluster_describe(shell: ClusterShell) -> None:
-    """Clusters with the numbers of their brokers, topics and groups."""
+    """Show clusters with the numbers of their brokers, topics and groups."""
     info = await shell.admin.cluster_info()
     topics, groups = await asyncio.gather(shell.known_topics(), shell.admin.groups())
     shell.output.record(
@@ -59,7 +59,7 @@ async def cluster_describe(shell: ClusterShell) -> None:
 
 
 async def broker_rows(shell: ClusterShell) -> list[dict[str, Any]]:
-    """A row a broker; one that does not answer has the reason in ``error``."""
+    """One row per broker. If it does not answer, ``error`` has the reason."""
     info = await shell.admin.cluster_info()
     wanted = await shell.brokers()
     cluster_of = {data.broker_name or name: data.cluster for name, data in info.broker_addr_table.items()}
@@ -96,7 +96,7 @@ def _figures(runtime: dict[str, str]) -> dict[str, Any]:
 
 
 def _first(text: str | None) -> float | None:
-    """The rate over the last ten seconds, of ``10s 60s 600s``."""
+    """The first of the rates over ``10s 60s 600s``."""
     return _number((text or "").split(" ")[0])
 
 
@@ -104,7 +104,7 @@ def _number(text: str | None) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
-        return None  # a broker that is not ready says so in words
+        return None  # a broker that is not ready answers with words
 
 
 def _difference(runtime: dict[str, str], now: str, morning: str) -> int | None:

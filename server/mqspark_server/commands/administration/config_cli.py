@@ -24,12 +24,12 @@ config = noun("config", "Settings of brokers, under RocketMQ's names.")
 _COLUMNS = (Column("server", "SERVER"), Column("key", "KEY"), Column("value", "VALUE"))
 _DIFFERENCES = (*_COLUMNS, Column("default", "DEFAULT"))
 _brokers = click.option(
-    "--broker", "brokers", multiple=True, metavar="NAME", help="Only this one. Repeatable."
+    "--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker. Repeatable."
 )
 
 
 def assignments(texts: Iterable[str]) -> dict[str, str]:
-    """KEY=VALUE texts as a table. Raises click.UsageError."""
+    """Parse KEY=VALUE texts. Raises click.UsageError."""
     found = {}
     for text in texts:
         key, separator, value = text.partition("=")
@@ -40,7 +40,7 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
 
 
 def shown_settings(output: Output, servers: Mapping[str, Mapping[str, str]], keys: Sequence[str]) -> None:
-    """Print the settings of servers, by their names, or the settings ``keys``. Raises Missing."""
+    """Print the settings of servers, by server name; only ``keys`` if there are any. Raises Missing."""
     rows = []
     for server, settings in servers.items():
         for key in keys:
@@ -51,7 +51,7 @@ def shown_settings(output: Output, servers: Mapping[str, Mapping[str, str]], key
 
 
 def check_keys(server: str, known: Mapping[str, str], changes: Iterable[str]) -> None:
-    """Raises click.UsageError for a key that is a misspelt one: RocketMQ's servers accept any key without a word."""
+    """Raises click.UsageError for a misspelt key, because RocketMQ's servers silently accept any key."""
     for key in changes:
         if key not in known and (advice := did_you_mean(key, known)):
             raise click.UsageError(f"{server} has no setting {key!r}{advice}")
@@ -62,7 +62,7 @@ def check_keys(server: str, known: Mapping[str, str], changes: Iterable[str]) ->
 @_brokers
 @clustered
 async def config_get(shell: ClusterShell, keys: tuple[str, ...], brokers: tuple[str, ...]) -> None:
-    """The settings of every master, or those named."""
+    """Show all settings of every master, or only KEYS."""
     servers = {
         name: await shell.admin.broker_config(addresses[min(addresses)])
         for name, addresses in (await shell.brokers(brokers)).items()
@@ -78,7 +78,7 @@ async def config_get(shell: ClusterShell, keys: tuple[str, ...], brokers: tuple[
 async def config_set(
     shell: ClusterShell, settings: tuple[str, ...], brokers: tuple[str, ...], yes: bool
 ) -> None:
-    """Change settings of every master (or of --broker) while it runs. An mqspark broker forgets them when it stops."""
+    """Change settings of every running master, or only of --broker. mqspark saves them if it runs with -c FILE."""
     changes = assignments(settings)
     servers = {name: each[min(each)] for name, each in (await shell.brokers(brokers)).items()}
     for name, address in servers.items():
@@ -94,7 +94,7 @@ async def config_set(
 @_brokers
 @clustered
 async def config_diff(shell: ClusterShell, brokers: tuple[str, ...]) -> None:
-    """Settings that differ from mqspark's defaults for mqspark broker run."""
+    """Show settings that differ from the defaults of mqspark broker run."""
     defaults = _defaults()
     rows = []
     for name, addresses in (await shell.brokers(brokers)).items():
@@ -115,7 +115,7 @@ def _defaults() -> dict[str, str]:
 
 
 def _properties(*parts: Any) -> dict[str, str]:
-    """RocketMQ key → text. Of secrets only whether they are set."""
+    """RocketMQ key → text. For a secret, only whether it is set."""
     from mqspark.config import rocketmq_key, to_properties
 
     found: dict[str, str] = {}
@@ -127,7 +127,7 @@ def _properties(*parts: Any) -> dict[str, str]:
 
 
 def _parts_of(kind: str, layers: Sequence[Layer]) -> tuple[Any, list[Any]]:
-    """The settings of a server, and the tables that they consist of."""
+    """The settings of a server, and the settings objects that they consist of."""
     from mqspark_server.settings import settings
 
     if kind == "namesrv":
@@ -146,12 +146,12 @@ def _parts_of(kind: str, layers: Sequence[Layer]) -> tuple[Any, list[Any]]:
     "--of",
     "kind",
     type=click.Choice(["broker", "namesrv", "controller"]),
-    help="Whose settings they are.  [default: as the file is called, else broker]",
+    help="Kind of server.  [default: by the file's name, else broker]",
 )
-@click.option("--set", "assigned", metavar="KEY=VALUE", multiple=True, help="Wins over the file. Repeatable.")
-@click.option("-o", "--output", type=click.Choice(FORMATS), help="How to print.  [default: table]")
+@click.option("--set", "assigned", metavar="KEY=VALUE", multiple=True, help="Overrides the file. Repeatable.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), help="Output format.  [default: table]")
 def config_check(file: str, kind: str | None, assigned: tuple[str, ...], output: str | None) -> None:
-    """Whether a server would start with a settings file, and what it changes. Asks no server."""
+    """Check whether a server would start with a settings file, and show what it changes. Contacts no server."""
     from mqspark_server.settings.entrypoints import find_extensions
     from mqspark_server.settings.settings import consent_to_anonymous, file_layer, override_layer
 

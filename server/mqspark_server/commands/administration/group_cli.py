@@ -23,7 +23,7 @@ __all__ = ["group"]
 
 group = noun("group", "Consumer groups.")
 _AT_ONCE = 16
-"""Groups that are asked for at the same time."""
+"""Groups that are queried concurrently."""
 _BUILT_IN = frozenset(
     {
         "TOOLS_CONSUMER",
@@ -88,10 +88,10 @@ def _is_built_in(name: str) -> bool:
 
 @group.command("list")
 @click.argument("pattern", required=False)
-@click.option("--all", "every", is_flag=True, help="Those of the brokers themselves, too.")
+@click.option("--all", "every", is_flag=True, help="Include the brokers' own groups.")
 @clustered
 async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
-    """Groups, or those that match PATTERN ('order*'). -o wide asks each for its members and lag."""
+    """List groups, or those that match PATTERN ('order*'). -o wide shows members and lag, too."""
     rows: list[dict[str, Any]] = [
         {
             "group": name,
@@ -169,7 +169,7 @@ async def _must_exist(shell: ClusterShell, name: str) -> SubscriptionGroupConfig
 @_group
 @clustered
 async def group_describe(shell: ClusterShell, group: str) -> None:
-    """Settings, members, subscriptions and lag of GROUP."""
+    """Show settings, members, subscriptions and lag of GROUP."""
     config = await _must_exist(shell, group)
     members = await _members(shell, group)
     subscriptions: dict[str, str] = {}
@@ -204,12 +204,12 @@ async def group_describe(shell: ClusterShell, group: str) -> None:
 @group.command("create")
 @click.argument("group")
 @click.option(
-    "--retries", type=click.IntRange(-1, 10_000), help="Attempts before a message is a dead letter."
+    "--retries", type=click.IntRange(-1, 10_000), help="Attempts before a message becomes a dead letter."
 )
-@click.option("--retry-queues", type=click.IntRange(1, 1024), help="Queues of its retry topic.")
-@click.option("--ordered/--unordered", default=None, help="Whether its members consume in order.")
-@click.option("--enabled/--disabled", default=None, help="Whether its members may consume.")
-@click.option("--broadcast/--no-broadcast", default=None, help="Whether it may be consumed by broadcasting.")
+@click.option("--retry-queues", type=click.IntRange(1, 1024), help="Queues of the retry topic.")
+@click.option("--ordered/--unordered", default=None, help="Whether members consume in order.")
+@click.option("--enabled/--disabled", default=None, help="Whether members may consume.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Whether broadcasting is allowed.")
 @clustered
 async def group_create(
     shell: ClusterShell,
@@ -220,7 +220,7 @@ async def group_create(
     enabled: bool | None,
     broadcast: bool | None,
 ) -> None:
-    """Create GROUP on every master, or change what is given of it."""
+    """Create GROUP on every master, or change the given settings of an existing one."""
     known = await shell.admin.groups()
     config = known.get(group) or SubscriptionGroupConfig()
     for name, value in (
@@ -234,20 +234,20 @@ async def group_create(
             setattr(config, name, value)
     await shell.admin.create_group(group, cluster=shell.cluster, config=config)
     changes = any(each is not None for each in (retries, retry_queues, ordered, enabled, broadcast))
-    verb = "is there" if group not in known else "is changed" if changes else "is there already"
+    verb = "was created" if group not in known else "was changed" if changes else "exists already"
     shell.output.done(f"group {group} {verb}", {"group": group, "created": group not in known})
 
 
 @group.command("lag")
 @click.argument("groups", nargs=-1, shell_complete=complete_groups)
-@click.option("--topic", shell_complete=complete_topics, help="Only in this topic.")
-@click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only there. Repeatable.")
-@click.option("--total", is_flag=True, help="A line a topic instead of a line a queue.")
+@click.option("--topic", shell_complete=complete_topics, help="Only this topic.")
+@click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker. Repeatable.")
+@click.option("--total", is_flag=True, help="One line per topic instead of one per queue.")
 @clustered
 async def group_lag(
     shell: ClusterShell, groups: tuple[str, ...], topic: str | None, brokers: tuple[str, ...], total: bool
 ) -> None:
-    """Messages that GROUPS (default: all) have not committed, by queue."""
+    """Show the messages that GROUPS (default: all) have not committed, by queue."""
     there = await shell.brokers(brokers) if brokers else None
     names = groups or [name for name in await shell.admin.groups() if not _is_built_in(name)]
     rows = []
@@ -279,7 +279,7 @@ async def group_lag(
 @_group
 @clustered
 async def group_members(shell: ClusterShell, group: str) -> None:
-    """The clients of GROUP that are online. -o wide asks each how many queues and cached messages it has."""
+    """List the online clients of GROUP. -o wide shows their queues and cached messages, too."""
     rows = await _members(shell, group)
     if not rows:
         await _must_exist(shell, group)
@@ -300,11 +300,11 @@ async def group_members(shell: ClusterShell, group: str) -> None:
 @_topic
 @click.argument("mode", type=click.Choice(["PULL", "POP"], case_sensitive=False))
 @click.option(
-    "--share", type=click.IntRange(0, 1000), default=0, help="POP: members that share a queue; 0: all."
+    "--share", type=click.IntRange(0, 1000), default=0, help="POP: how many members share a queue; 0: all."
 )
 @clustered
 async def group_mode(shell: ClusterShell, group: str, topic: str, mode: str, share: int) -> None:
-    """Let members of GROUP that leave it to the brokers consume TOPIC by PULL or by POP."""
+    """Set whether members of GROUP with server-side assignment consume TOPIC by PULL or by POP."""
     await shell.admin.topic_route(topic)
     await shell.admin.set_consume_mode(topic, group, mode.upper(), share_queues=share, cluster=shell.cluster)
     shell.output.done(
@@ -314,15 +314,15 @@ async def group_mode(shell: ClusterShell, group: str, topic: str, mode: str, sha
 
 @group.command("delete")
 @click.argument("groups", nargs=-1, required=True, shell_complete=complete_groups)
-@click.option("--keep-offsets", is_flag=True, help="A group of the same name goes on where this one was.")
+@click.option("--keep-offsets", is_flag=True, help="Keep the offsets for a later group of this name.")
 @assume_yes
 @clustered
 async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offsets: bool, yes: bool) -> None:
-    """Delete GROUPS, their committed offsets included."""
+    """Delete GROUPS and their committed offsets."""
     for name in groups:
         await _must_exist(shell, name)
         if _is_built_in(name):
-            raise click.UsageError(f"{name} is a group of the brokers themselves")
+            raise click.UsageError(f"{name} is one of the brokers' own groups")
         if await _members(shell, name):
             raise CommandFailed(
                 f"group {name} has members online (mqspark group members {name}); stop them first"
@@ -331,7 +331,7 @@ async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offset
     with shell.output.listing() as listing:
         for name in groups:
             await shell.admin.delete_group(name, cluster=shell.cluster, clean_offsets=not keep_offsets)
-            listing.add({"group": name, "deleted": True}, f"group {name} is deleted")
+            listing.add({"group": name, "deleted": True}, f"group {name} was deleted")
 
 
 @group.command("clone")
@@ -341,12 +341,13 @@ async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offset
 @assume_yes
 @clustered
 async def group_clone(shell: ClusterShell, source: str, target: str, topic: str, yes: bool) -> None:
-    """Give TARGET the committed offsets of SOURCE in TOPIC."""
+    """Copy the committed offsets of SOURCE in TOPIC to TARGET."""
     await _must_exist(shell, source)
     confirm(f"Replace the offsets of {target} in {topic} by those of {source}?", yes)
     await shell.admin.clone_offsets(source, target, topic)
     shell.output.done(
-        f"{target} is where {source} is in {topic}", {"source": source, "target": target, "topic": topic}
+        f"{target} has the offsets of {source} in {topic}",
+        {"source": source, "target": target, "topic": topic},
     )
 
 
@@ -355,10 +356,10 @@ async def group_clone(shell: ClusterShell, source: str, target: str, topic: str,
 @_topic
 @click.option("--to-time", metavar="TIME", help="2026-01-31T12:00, -1h, ms since the epoch.")
 @click.option(
-    "--to-offset", type=click.IntRange(min=0), help="This offset; needs --queue if there are several."
+    "--to-offset", type=click.IntRange(min=0), help="To this offset; needs --queue if there are several."
 )
-@click.option("--earliest", is_flag=True, help="The first message.")
-@click.option("--latest", is_flag=True, help="The end: skip what is there.")
+@click.option("--earliest", is_flag=True, help="To the first message.")
+@click.option("--latest", is_flag=True, help="To the end: skip all stored messages.")
 @click.option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @assume_yes
@@ -375,7 +376,7 @@ async def group_reset(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Move GROUP in TOPIC forward or back, online members included."""
+    """Move the offsets of GROUP in TOPIC forward or back, including online members."""
     if sum((to_time is not None, to_offset is not None, earliest, latest)) != 1:
         raise click.UsageError("give one of --to-time, --to-offset, --earliest and --latest")
     if is_system_topic(topic):
@@ -383,7 +384,7 @@ async def group_reset(
     at_ms = parse_time_ms(to_time) if to_time is not None else 0 if earliest else -1
     chosen = await chosen_queues(shell, topic, queues)
     if to_offset is not None and len(chosen) > 1 and not queues:
-        raise click.UsageError(f"{topic} has {len(chosen)} queues: say which one by --queue BROKER:ID")
+        raise click.UsageError(f"{topic} has {len(chosen)} queues: choose one with --queue BROKER:ID")
     await _must_exist(shell, group)
     committed = await shell.admin.group_offsets(group, topic)
     targets = {queue: await _target(shell, queue, at_ms, to_offset) for queue in chosen}
@@ -407,7 +408,7 @@ async def group_reset(
     by_time = not queues and to_offset is None
     await _move(shell, group, topic, targets, at_ms=at_ms if by_time else None, online=bool(members))
     if shell.output.is_table:
-        click.echo(f"{group} is moved")
+        click.echo(f"{group} was moved")
 
 
 async def chosen_queues(shell: ClusterShell, topic: str, texts: tuple[str, ...]) -> list[MessageQueue]:
@@ -442,8 +443,8 @@ async def _move(
     at_ms: int | None,
     online: bool,
 ) -> None:
-    """Commit the offsets for a group without members. Members have to be told by their brokers: all queues by time, or
-    single queues where the brokers can."""
+    """Commit the offsets for a group without members. Members are notified by their brokers: all queues by time, or
+    single queues if the brokers support it."""
     if not online:
         for queue, offset in targets.items():
             await shell.admin.update_offset(name, queue, offset)

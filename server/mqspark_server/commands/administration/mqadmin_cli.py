@@ -1,7 +1,7 @@
-"""``mqspark mqadmin VERB``: RocketMQ's own spelling of the commands, for hands and scripts that know it.
+"""``mqspark mqadmin VERB``: the commands as spelled in RocketMQ's mqadmin, for people and scripts that use it.
 
-A verb is translated to the commands of this project and printed as they print. Options that a verb does not have here
-are refused, so that nothing is left out in silence. What destroys something asks, as everywhere here: ``--yes``.
+A verb is translated to commands of this project and has their output. Unsupported options are refused, so that none is
+silently ignored. A destructive verb asks for confirmation, like all commands here, unless ``--yes`` is given.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NOW = ("now", "currentTimeMillis")
 
 class Verb(NamedTuple):
     options: str
-    """``letter/longName``; ``!`` for a flag, ``*`` for one that must be given."""
+    """``letter/longName``; ``!`` marks a flag, ``*`` a required option."""
     commands: Callable[[Given], Sequence[Sequence[str]]]
-    """The commands that it stands for, as words."""
+    """The equivalent commands, as words."""
 
 
 def _one(*words: str) -> list[list[str]]:
@@ -36,7 +36,7 @@ def _option(name: str, value: str | None) -> list[str]:
 
 
 def _key_type(given: str | None) -> str:
-    """The noun of -p of queryMsgByKey."""
+    """The command for -p of queryMsgByKey."""
     if given not in (None, "K", "T"):
         raise click.UsageError("index type error, just support K for keys or T for tags")
     return "tag" if given == "T" else "key"
@@ -311,7 +311,7 @@ VERBS: Mapping[str, Verb] = {
     "sendMessage": Verb("t/topic* p/body* k/key c/tags b/broker i/qid m/msgTraceEnable", _send),
     "checkMsgSendRT": Verb("t/topic* a/amount s/size", _bench),
 }
-"""By RocketMQ's name."""
+"""RocketMQ's name → verb."""
 
 
 class _Verbs(LazyCommands):
@@ -330,7 +330,7 @@ class _Verbs(LazyCommands):
 def _command(name: str, verb: Verb) -> click.Command:
     options: list[click.Parameter] = [
         click.Option(["-n", "--namesrvAddr", "namesrv"], metavar="HOST:PORT", help="Name servers."),
-        click.Option(["-y", "--yes", "yes"], is_flag=True, help="Do it without asking."),
+        click.Option(["-y", "--yes", "yes"], is_flag=True, help="Do not ask for confirmation."),
     ]
     for text in verb.options.split():
         letter, _, long = text.rstrip("!*").partition("/")
@@ -371,5 +371,7 @@ def _asks(words: Sequence[str]) -> bool:
 
 
 mqadmin = _Verbs(
-    "mqadmin", help="RocketMQ's own spelling: mqspark mqadmin topicStatus -t T.", context_settings=HELP
+    "mqadmin",
+    help="Commands as in RocketMQ's mqadmin: mqspark mqadmin topicStatus -t T.",
+    context_settings=HELP,
 )

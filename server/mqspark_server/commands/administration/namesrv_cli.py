@@ -17,7 +17,7 @@ __all__ = ["namesrv"]
 
 namesrv = noun(
     "namesrv",
-    "Name servers: run one here, or ask and change those of a cluster.",
+    "Name servers: run one here, or query and change those of a cluster.",
     {
         "run": (
             "local.servers_cli:namesrv_run",
@@ -36,7 +36,7 @@ _COLUMNS = (
 @namesrv.command("list")
 @clustered
 async def namesrv_list(shell: ClusterShell) -> None:
-    """The name servers, and whether each answers."""
+    """List the name servers, and whether each answers."""
 
     async def row(address: str) -> dict[str, Any]:
         try:
@@ -52,7 +52,7 @@ async def namesrv_list(shell: ClusterShell) -> None:
 @click.argument("keys", nargs=-1)
 @clustered
 async def namesrv_config(shell: ClusterShell, keys: tuple[str, ...]) -> None:
-    """The settings of each name server, or those named."""
+    """Show all settings of each name server, or only KEYS."""
     servers = {address: await shell.admin.namesrv_config(address) for address in shell.admin.namesrv}
     shown_settings(shell.output, servers, keys)
 
@@ -62,7 +62,7 @@ async def namesrv_config(shell: ClusterShell, keys: tuple[str, ...]) -> None:
 @assume_yes
 @clustered
 async def namesrv_set(shell: ClusterShell, settings: tuple[str, ...], yes: bool) -> None:
-    """Change settings of all name servers while they run."""
+    """Change settings of all running name servers."""
     changes = assignments(settings)
     addresses = shell.admin.namesrv
     for address in addresses:

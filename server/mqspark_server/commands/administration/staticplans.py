@@ -1,6 +1,6 @@
-"""Plans for static topics as files, with which a command that failed half-way can be finished.
+"""Plans for static topics as files, from which a command that failed half-way can be completed.
 
-A plan is what RocketMQ's tools write to their files, TopicRemappingDetailWrapper as JSON.
+The format is that of RocketMQ's tools: TopicRemappingDetailWrapper as JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_PLAN_BYTES = 64 << 20
 
 
 class KeptPlan:
-    """The file of a plan that is being carried out: ``file``, or a temporary one in a directory of its own, which only
-    this user can read."""
+    """The file of a plan that is being executed: ``file``, or a temporary file in a directory of its own that only this
+    user can read."""
 
     def __init__(self, plan: TopicRemappingDetailWrapper, file: str | None) -> None:
         self._plan = plan
@@ -34,7 +34,7 @@ class KeptPlan:
         self.write()
 
     def write(self) -> None:
-        """The plan as it is now, on the disk: a new file takes the place of the old one."""
+        """Write the current plan to disk; a new file replaces the old one."""
         new = self.path.with_name(f"{self.path.name}.new")
         with open(new, "wb") as out:
             out.write(encode_body(self._plan))
@@ -43,7 +43,7 @@ class KeptPlan:
         os.replace(new, self.path)
 
     def remove(self) -> None:
-        """The plan is carried out. The user's own file stays."""
+        """The plan is complete: remove its file. The user's own file stays."""
         if self._directory is not None:
             self.path.unlink()
             self._directory.rmdir()
@@ -57,7 +57,7 @@ def read_plan(file: str, topic: str) -> TopicRemappingDetailWrapper:
     except OSError as error:
         raise click.UsageError(f"cannot read {file}: {error.strerror}") from None
     except ProtocolError as error:
-        raise click.UsageError(f"{file} is no plan: {error}") from None
+        raise click.UsageError(f"{file} is not a plan: {error}") from None
     if plan.topic != topic or not plan.broker_config_map:
         raise click.UsageError(f"{file} is a plan for {plan.topic[:80]!r}, not for {topic}")
     return plan

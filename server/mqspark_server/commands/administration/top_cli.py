@@ -1,4 +1,4 @@
-"""``mqspark top``: the present activity of a cluster."""
+"""``mqspark top``: the current activity of a cluster."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ Places = dict[str, tuple[int, int, int]]
 Progress = dict[tuple[str, str], tuple[int, int]]
 
 
-@click.command(short_help="What a cluster is doing now: rates and lag.")
+@click.command(short_help="Show current rates and lag of a cluster.")
 @click.option(
     "-i", "--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds."
 )
-@click.option("-c", "--count", type=click.IntRange(min=1), help="So many tables.  [default: 1 into a pipe]")
+@click.option("-c", "--count", type=click.IntRange(min=1), help="Number of tables.  [default: 1 into a pipe]")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=15, show_default=True, help="Topics and groups."
+    "--limit", type=click.IntRange(1, 1000), default=15, show_default=True, help="Topics and groups shown."
 )
 @clustered
 async def top(shell: ClusterShell, interval: float, count: int | None, limit: int) -> None:
-    """Brokers, the busiest topics and the groups with the largest lag, again and again; q is Ctrl-C.
+    """Show brokers, the busiest topics and the groups with the largest lag, repeatedly, until Ctrl-C.
 
-    Into a pipe, or with -o json, it is one table over one interval.
+    Into a pipe, or with -o json, one table over one interval is printed.
     """
     live = sys.stdout.isatty() and shell.output.is_table
     tables = count if count is not None else None if live else 1
@@ -70,7 +70,7 @@ async def top(shell: ClusterShell, interval: float, count: int | None, limit: in
             shown += 1
     except asyncio.CancelledError:
         if not live:
-            raise  # on a terminal, Ctrl-C is how it ends
+            raise  # on a terminal, Ctrl-C ends the command normally
 
 
 def _show(
@@ -110,7 +110,7 @@ async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:
             try:
                 stats = (await shell.admin.topic_stats(name)).values()
             except MQError:
-                return  # deleted meanwhile, or its broker is away
+                return  # deleted meanwhile, or its broker is down
             places[name] = (
                 sum(each.max_offset for each in stats),
                 sum(each.max_offset - each.min_offset for each in stats),

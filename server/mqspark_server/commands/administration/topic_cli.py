@@ -21,7 +21,7 @@ __all__ = ["perm_text", "topic"]
 
 topic = noun("topic", "Topics.")
 _AT_ONCE = 16
-"""Topics that are asked for at the same time."""
+"""Topics that are queried concurrently."""
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
 _PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
 _LIST = (
@@ -63,13 +63,22 @@ _LEADERS = (
     Column("broker", "LED BY"),
 )
 _plan = click.option(
-    "--plan", metavar="FILE", help="Finish what failed half-way: the file that it named (RocketMQ's mapFile)."
+    "--plan",
+    metavar="FILE",
+    help="Complete a failed command from the file that it named (RocketMQ's mapFile).",
 )
 _attributes = click.option(
-    "-a", "--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="RocketMQ's. Repeatable."
+    "-a",
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A topic attribute. Repeatable.",
 )
-_perm = click.option("--perm", type=click.Choice(list(_PERMS)), help="Who may use it: r, w, rw, none.")
-_brokers = click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only there. Repeatable.")
+_perm = click.option("--perm", type=click.Choice(list(_PERMS)), help="Permissions: r, w, rw or none.")
+_brokers = click.option(
+    "--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker. Repeatable."
+)
 _topic = click.argument("topic", shell_complete=complete_topics)
 
 
@@ -78,7 +87,7 @@ def perm_text(perm: int) -> str:
 
 
 def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
-    """RocketMQ's spelling +KEY=VALUE is taken, too. Raises click.UsageError."""
+    """Parse KEY=VALUE texts, or +KEY=VALUE as in RocketMQ. Raises click.UsageError."""
     from mqspark_server.commands.administration.config_cli import assignments
 
     return assignments(text.removeprefix("+") for text in texts)
@@ -94,10 +103,10 @@ def _kind(name: str) -> str:
 
 @topic.command("list")
 @click.argument("pattern", required=False)
-@click.option("--all", "every", is_flag=True, help="Retry, dead letter and system topics, too.")
+@click.option("--all", "every", is_flag=True, help="Include retry, dead-letter and system topics.")
 @clustered
 async def topic_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
-    """Topics, or those that match PATTERN ('order*'). -o wide asks each for its queues and messages."""
+    """List topics, or those that match PATTERN ('order*'). -o wide shows queues and messages, too."""
     own = await shell.own_topics()
     names = [
         name for name in await shell.known_topics() if pattern is None or fnmatch.fnmatchcase(name, pattern)
@@ -135,7 +144,7 @@ async def _extent(shell: ClusterShell, name: str) -> dict[str, Any]:
 @_topic
 @clustered
 async def topic_describe(shell: ClusterShell, topic: str) -> None:
-    """Settings, queues, offsets and groups of TOPIC."""
+    """Show settings, queues, offsets and groups of TOPIC."""
     route = await shell.admin.topic_route(topic)
     masters = {name: address for name in sorted(route.brokers) if (address := route.master(name)) is not None}
     stats, configs = await asyncio.gather(shell.admin.topic_stats(topic), _configs(shell, topic, masters))
@@ -197,8 +206,8 @@ def _settings(config: Any) -> dict[str, Any]:
 )
 @_perm
 @click.option("--type", "message_type", type=click.Choice(_TYPES), help="The attribute message.type.")
-@click.option("--order", is_flag=True, help="The topic keeps its queues while a broker is away.")
-@click.option("--exist-ok", is_flag=True, help="A topic that is there already is left as it is.")
+@click.option("--order", is_flag=True, help="Keep the topic's queues in routes while a broker is down.")
+@click.option("--exist-ok", is_flag=True, help="Leave an existing topic unchanged.")
 @_attributes
 @_brokers
 @clustered
@@ -213,16 +222,16 @@ async def topic_create(
     attributes: tuple[str, ...],
     brokers: tuple[str, ...],
 ) -> None:
-    """Create TOPIC on every master, or on --broker."""
+    """Create TOPIC on every master, or only on --broker."""
     names = {name: each for name, each in (await shell.brokers(brokers)).items() if 0 in each}
     if topic in await shell.known_topics():
         there = names.keys() & (await shell.admin.topic_route(topic)).brokers.keys()
         if there and not exist_ok:
-            raise CommandFailed(f"topic {topic} is there already; mqspark topic update {topic} changes it")
+            raise CommandFailed(f"topic {topic} exists already; mqspark topic update {topic} changes it")
         names = {name: each for name, each in names.items() if name not in there}
         if not names:
             shell.output.done(
-                f"topic {topic} is there already and stays as it is",
+                f"topic {topic} exists already and is unchanged",
                 {"topic": topic, "queues": None, "brokers": []},
             )
             return
@@ -239,7 +248,7 @@ async def topic_create(
     )
     where = ", ".join(names)
     shell.output.done(
-        f"topic {topic} is there: {queues} queues on {where}",
+        f"topic {topic} was created: {queues} queues on {where}",
         {"topic": topic, "queues": queues, "brokers": list(names)},
     )
 
@@ -269,9 +278,9 @@ async def topic_update(
     brokers: tuple[str, ...],
     yes: bool,
 ) -> None:
-    """Change what is given of TOPIC; the rest stays. Before it reads from fewer queues, write to fewer."""
+    """Change the given settings of TOPIC. To remove queues, first reduce the write queues."""
     if all(each is None for each in (queues, read_queues, write_queues, perm, order)) and not attributes:
-        raise click.UsageError("nothing to change: --queues, --perm, --attribute ...")
+        raise click.UsageError("nothing to change: give --queues, --perm, --attribute ...")
     route = await shell.admin.topic_route(topic)
     names = [name for name in await shell.brokers(brokers) if brokers or name in route.brokers]
     for name in names:
@@ -287,7 +296,7 @@ async def topic_update(
             write = write_queues or queues or config.write_queue_nums
             if read < config.read_queue_nums:
                 confirm(
-                    f"{name}: messages in queues {read} to {config.read_queue_nums - 1} will not be read. Go on?",
+                    f"{name}: messages in queues {read} to {config.read_queue_nums - 1} will not be read. Continue?",
                     yes,
                 )
             await shell.admin.create_topic(
@@ -315,7 +324,7 @@ async def topic_update(
 async def topic_create_static(
     shell: ClusterShell, topic: str, queues: int, plan: str | None, brokers: tuple[str, ...]
 ) -> None:
-    """Make TOPIC a static one of --queues queues, or give it more. They stay the same wherever they move."""
+    """Create the static TOPIC with --queues logic queues, or add queues. Offsets stay the same when queues move."""
     from mqspark.client.statictopics import StaticTopics
     from mqspark_server.commands.administration.staticplans import read_plan
 
@@ -336,7 +345,7 @@ async def topic_create_static(
 @_brokers
 @clustered
 async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers: tuple[str, ...]) -> None:
-    """Move the queues of the static TOPIC to --broker, or evenly to all brokers, while it is in use."""
+    """Move the queues of the static TOPIC to --broker, or evenly to all brokers, without interrupting its use."""
     from mqspark.client.statictopics import StaticTopics
     from mqspark_server.commands.administration.staticplans import read_plan
 
@@ -358,25 +367,25 @@ async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers
 @_topic
 @clustered
 async def topic_repair_static(shell: ClusterShell, topic: str) -> None:
-    """Mend the static TOPIC after two commands moved its queues at the same time. No message is lost."""
+    """Repair the static TOPIC after two commands have moved its queues concurrently. No message is lost."""
     from mqspark.client.statictopics import StaticTopics
 
     configs, steps = await StaticTopics(shell.admin).repair(topic)
-    text = f"mended in {steps} steps" if steps else "nothing to mend: the brokers agree"
+    text = f"repaired in {steps} steps" if steps else "nothing to repair: the brokers agree"
     shell.output.heading(f"topic {topic}: {text}")
     _show_leaders(shell, topic, configs)
 
 
 async def _finish(statics: Any, topic: str) -> None:
-    """Finish what an earlier command left, as far as the brokers agree about it."""
+    """Complete an earlier command, as far as the brokers agree about it."""
     from mqspark.client.staticplan import StaticTopicProblem
 
     try:
         rest = await statics.plan_rest(topic)
     except StaticTopicProblem as error:
         raise CommandFailed(
-            f"{describe(error)}: the brokers disagree about {topic}; `mqspark topic repair-static {topic}` mends what"
-            " two commands at the same moment have left"
+            f"{describe(error)}: the brokers disagree about {topic}, as after two concurrent commands;"
+            f" `mqspark topic repair-static {topic}` repairs it"
         ) from error
     if rest is not None:
         await _carry_out(statics, rest, None)
@@ -390,7 +399,7 @@ async def _carry_out(statics: Any, plan: Any, file: str | None) -> None:
         await statics.carry_out(plan, kept.write)
     except (MQError, OSError) as error:
         raise CommandFailed(
-            f"{describe(error)}; the brokers may disagree about {plan.topic} now: finish it with --plan {kept.path}"
+            f"{describe(error)}; the brokers may disagree about {plan.topic} now: complete it with --plan {kept.path}"
         ) from error
     kept.remove()
 
@@ -419,14 +428,14 @@ async def topic_delete(shell: ClusterShell, topics: tuple[str, ...], yes: bool) 
     with shell.output.listing() as listing:
         for name in topics:
             await shell.admin.delete_topic(name, cluster=shell.cluster)
-            listing.add({"topic": name, "deleted": True}, f"topic {name} is deleted")
+            listing.add({"topic": name, "deleted": True}, f"topic {name} was deleted")
 
 
 @topic.command("stats")
 @click.argument("topic", required=False, shell_complete=complete_topics)
 @clustered
 async def topic_stats(shell: ClusterShell, topic: str | None) -> None:
-    """Rates of TOPIC (default: all) over the last minute, in and out, by broker and group."""
+    """Show rates of TOPIC (default: all) over the last minute, in and out, by broker and group."""
     if topic is not None:
         shell.output.rows(_STATS, await _stats_rows(shell, topic))
         return
@@ -437,7 +446,7 @@ async def topic_stats(shell: ClusterShell, topic: str | None) -> None:
             try:
                 return await _stats_rows(shell, name)
             except MQError:
-                return []  # deleted meanwhile, or its broker is away
+                return []  # deleted meanwhile, or its broker is down
 
     own = await shell.own_topics()
     names = [name for name in await shell.known_topics() if _kind(name) == "normal" and name not in own]
@@ -483,7 +492,7 @@ def _rates(direction: str, data: Any) -> dict[str, Any]:
 @click.argument("group")
 @clustered
 async def topic_producers(shell: ClusterShell, topic: str, group: str) -> None:
-    """The producers of GROUP at the brokers of TOPIC that are online."""
+    """List the online producers of GROUP at the brokers of TOPIC."""
     try:
         found = await shell.admin.topic_producers(topic, group)
     except BrokerError:

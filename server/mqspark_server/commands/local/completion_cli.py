@@ -1,4 +1,4 @@
-"""``mqspark completion SHELL``: the script that completes commands, topics and groups."""
+"""``mqspark completion SHELL``: the script for completion of commands, topics and groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["completion"]
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     bash: eval "$(mqspark completion bash)"        in ~/.bashrc

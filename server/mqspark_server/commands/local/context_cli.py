@@ -21,7 +21,7 @@ from mqspark_server.commands.shell import assume_yes, confirm, output_option
 
 __all__ = ["context"]
 
-context = noun("context", "Named clusters in a file of yours; one of them is the current one.")
+context = noun("context", "Named clusters in a configuration file; one of them is current.")
 _COLUMNS = (
     Column("current", "", text=lambda value: "*" if value else " "),
     Column("name", "NAME"),
@@ -46,15 +46,17 @@ def context_list(output: str | None) -> None:
 
 @context.command("add")
 @click.argument("name")
-@click.option("-n", "--nameserver", required=True, metavar="HOST:PORT", help="Separated by semicolons.")
-@click.option("--cluster", help="The cluster that commands mean, where there are several.")
+@click.option(
+    "-n", "--nameserver", required=True, metavar="HOST:PORT", help="Several are separated by semicolons."
+)
+@click.option("--cluster", help="The cluster to use if the name servers know several.")
 @click.option("--credentials", metavar="FILE", help="A file with the access key and the secret key.")
 @click.option("--tls/--no-tls", default=None, help="Speak TLS.")
 @click.option("--tls-ca", metavar="FILE")
 @click.option("--tls-cert", metavar="FILE")
 @click.option("--tls-key", metavar="FILE")
 @click.option("--tls-any-name", is_flag=True, help="Accept certificates for any host name.")
-@click.option("--use", is_flag=True, help="Make it the current one; the first context is it anyway.")
+@click.option("--use", is_flag=True, help="Make it current. The first context always is.")
 def context_add(
     name: str,
     nameserver: str,
@@ -67,7 +69,7 @@ def context_add(
     tls_any_name: bool,
     use: bool,
 ) -> None:
-    """Add a context, or replace the one with its name."""
+    """Add a context, or replace the one of the same name."""
     path = contexts_path()
     known = load_contexts(path)
     added = ClusterContext(
@@ -85,13 +87,13 @@ def context_add(
     if use or known.current is None:
         known.current = name
     save_contexts(path, known)
-    click.echo(f"context {name} is in {path}" + (", and current" if known.current == name else ""))
+    click.echo(f"saved context {name} in {path}" + (", now current" if known.current == name else ""))
 
 
 @context.command("use")
 @click.argument("name")
 def context_use(name: str) -> None:
-    """Make a context the current one."""
+    """Make a context current."""
     path = contexts_path()
     known = load_contexts(path)
     known.get(name)
@@ -104,7 +106,7 @@ def context_use(name: str) -> None:
 @click.argument("name", required=False)
 @output_option
 def context_show(name: str | None, output: str | None) -> None:
-    """One context, by default the current one."""
+    """Show a context, by default the current one."""
     known = load_contexts(contexts_path())
     wanted = name or known.current
     if wanted is None:
@@ -124,7 +126,7 @@ def context_remove(name: str, yes: bool) -> None:
     del known.contexts[name]
     current = None if known.current == name else known.current
     save_contexts(path, Contexts(current=current, contexts=known.contexts))
-    click.echo(f"context {name} is removed")
+    click.echo(f"context {name} was removed")
 
 
 def _absolute(path: str | None) -> str | None:

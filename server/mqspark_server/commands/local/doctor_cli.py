@@ -14,16 +14,16 @@ from mqspark_server.commands.shell import connection_of, connection_options, out
 
 __all__ = ["doctor"]
 
-_LAZY = {"spark": ("local.job_cli:doctor_spark", 'Say what keeps format("pymq") from working here.')}
+_LAZY = {"spark": ("local.job_cli:doctor_spark", 'Check whether format("pymq") works here.')}
 
 
 @click.group(cls=LazyCommands, lazy=_LAZY, invoke_without_command=True, context_settings=HELP)
 @connection_options
 @output_option
 def doctor(output: str | None, **given: Any) -> None:
-    """Check this machine, the name servers and every broker, and say what to do. Exit code 3 when something is wrong.
+    """Check this machine, the name servers and every broker, and give advice. Exit code 3 when something is wrong.
 
-    Addresses that brokers registered with, clocks, disks, versions, ports; mqspark doctor spark checks Spark.
+    Checks registered addresses, clocks, disks, versions and ports. mqspark doctor spark checks Spark.
     """
     ctx = click.get_current_context()
     if ctx.invoked_subcommand is not None:

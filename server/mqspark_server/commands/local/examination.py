@@ -1,6 +1,6 @@
 """Checks whether a client on this machine can use a cluster. ``mqspark doctor`` prints the findings.
 
-Needs none of the server's packages, so that a client's installation can be examined, too.
+Needs none of the server's packages, so that a client installation can be checked, too.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _VERSIONS = {
     "numpy": ((1, 26), None),
     "msgspec": ((0, 19), None),
 }
-"""Oldest and newest that are supported."""
+"""Oldest and newest supported versions."""
 _SKEW_S = 5
-"""Brokers report their up time in whole seconds."""
+"""Tolerated clock skew: brokers report their up time only in whole seconds."""
 _CLEAN_RATIO, _REFUSE_RATIO = 0.75, 0.90
-"""diskMaxUsedSpaceRatio, and where brokers refuse writes."""
+"""diskMaxUsedSpaceRatio, and the ratio at which brokers refuse messages."""
 _CONTAINERS = tuple(map(ipaddress.ip_network, ("172.16.0.0/12", "10.88.0.0/16")))
-"""What Docker and Podman give containers by default."""
+"""Default networks of Docker and Podman containers."""
 _JAVA_TIMEOUT_S = 10
 
 
@@ -49,11 +49,11 @@ class Diagnosis(NamedTuple):
     check: str
     level: str
     text: str
-    """One check: what it found, and what to do if that is a problem."""
+    """The finding, and what to do if it is a problem."""
 
 
 async def diagnose(namesrv: str, options: ClientOptions, timeout_ms: int) -> list[Diagnosis]:
-    """Every check, in order. Raises ConfigError for name servers that are none."""
+    """The findings of all checks, in order. Raises ConfigError for malformed name server addresses."""
     found = [*_environment(), *await asyncio.to_thread(_java), *_ports()]
     tables: dict[str, frozenset[str]] = {}
     brokers: dict[tuple[str, int], str] = {}
@@ -68,7 +68,7 @@ async def diagnose(namesrv: str, options: ClientOptions, timeout_ms: int) -> lis
                 + "; ".join(
                     f"{address}: {', '.join(sorted(names)) or 'none'}" for address, names in tables.items()
                 )
-                + " - every broker registers at all of them (namesrvAddr)",
+                + " - every broker must register at all of them (namesrvAddr)",
             )
         )
     for (name, number), address in sorted(brokers.items()):
@@ -142,7 +142,7 @@ def _java() -> list[Diagnosis]:
 
 
 def _ports() -> list[Diagnosis]:
-    """Which default ports a server here could not have."""
+    """Whether default ports are taken on this machine."""
     taken = []
     for port, whose in _PORTS.items():
         with socket.socket() as probe:
@@ -192,9 +192,7 @@ async def _name_server(
 
 def _advice(address: str) -> str:
     if os.path.exists("/.dockerenv") and _is_loopback(address):
-        return (
-            "; this is a container, whose loopback is its own: use host.docker.internal or a shared network"
-        )
+        return "; this is a container with its own loopback: use host.docker.internal or a shared network"
     return ""
 
 
@@ -222,16 +220,16 @@ async def _broker(
     ]
     if runtime.get("brokerActive", "true") != "true":
         found.append(
-            Diagnosis(check, FAULT, "takes no messages: its log says why (disk full, or too few replicas)")
+            Diagnosis(check, FAULT, "accepts no messages; see its log (disk full, or too few replicas)")
         )
     return [*found, *_clock(check, runtime, before_s, after_s), *_disk(check, runtime)]
 
 
 def _unreachable(address: str, namesrv: str) -> str:
-    """Possible reasons why the address with which a broker registered is wrong."""
+    """Why the registered address of a broker may be unreachable."""
     text = f"it has registered as {address}, which cannot be used from here"
     if _is_loopback(address) and not all(map(_is_loopback, namesrv.replace(",", ";").split(";"))):
-        return f"{text}; a loopback address is its own machine's: set brokerIP1 to one that clients reach"
+        return f"{text}; a loopback address only works on its machine: set brokerIP1 to an address that clients reach"
     try:
         host = ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
     except ValueError:
@@ -241,7 +239,7 @@ def _unreachable(address: str, namesrv: str) -> str:
             f"{text}; it looks like an address inside a container network: set brokerIP1 to the host's address and"
             " publish the broker's port under the same number"
         )
-    return f"{text}; is it running, is a firewall between, is brokerIP1 the address that clients reach?"
+    return f"{text}; is the broker running, is there a firewall, is brokerIP1 an address that clients reach?"
 
 
 def _clock(check: str, runtime: dict[str, Any], before_s: float, after_s: float) -> list[Diagnosis]:

@@ -1,6 +1,6 @@
-"""``mqspark job``: Spark jobs, now or by a schedule; and ``mqspark doctor spark``.
+"""``mqspark job``: Spark jobs, at once or by a schedule; and ``mqspark doctor spark``.
 
-Spark is imported only by these commands: without the extra ``mqspark[spark]`` they report that, and the other
+Only these commands import Spark. Without the extra ``mqspark[spark]`` they fail with that reason, and all other
 commands work.
 """
 
@@ -27,14 +27,22 @@ if TYPE_CHECKING:
 __all__ = ["doctor_spark", "job", "job_serve"]
 
 _file = click.option(
-    "-c", "--config", "config", metavar="FILE", required=True, type=Path, help="The jobs: conf/jobs.toml."
+    "-c",
+    "--config",
+    "config",
+    metavar="FILE",
+    required=True,
+    type=Path,
+    help="File of jobs, e.g. conf/jobs.toml.",
 )
-_output = click.option("-o", "--output", "output", type=click.Choice(FORMATS), help="Default: table.")
+_output = click.option(
+    "-o", "--output", "output", type=click.Choice(FORMATS), help="Output format.  [default: table]"
+)
 
 
 @click.group(cls=LazyCommands, context_settings=HELP)
 def job() -> None:
-    """Spark jobs that keep a store: rebuild-index, archive, compact, redeliver."""
+    """Spark jobs that maintain a store: rebuild-index, archive, compact, redeliver."""
 
 
 @job.command(
@@ -46,7 +54,7 @@ def job() -> None:
     },
     add_help_option=False,
 )
-@click.option("-c", "--config", "config", metavar="FILE", type=Path, help="NAME is a job of this file.")
+@click.option("-c", "--config", "config", metavar="FILE", type=Path, help="Run the job NAME of this file.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def job_run(config: Path | None, arguments: Sequence[str]) -> None:
     """Run the job NAME; `mqspark job run NAME --help` shows its options."""
@@ -65,7 +73,7 @@ def job_run(config: Path | None, arguments: Sequence[str]) -> None:
     log_to_stderr(file.server.log_level, file.server.log_format)
     record = asyncio.run(run_now(file, chosen))
     if record is None:
-        raise CommandFailed(f"job {chosen.name} runs already")
+        raise CommandFailed(f"job {chosen.name} is already running")
     if not record.is_good:
         raise CommandFailed(f"job {chosen.name}: {record.outcome}: {record.error}")
 
@@ -88,7 +96,7 @@ def job_serve(config: Path) -> None:
 @_file
 @_output
 def job_list(config: Path, output: str | None) -> None:
-    """The jobs of a file: schedules, next and last runs."""
+    """List the jobs of a file: schedules, next and last runs."""
     from mqspark_server.scheduler.jobrecords import JobDirectory
     from mqspark_server.scheduler.schedule import next_start
 
@@ -140,7 +148,7 @@ def job_list(config: Path, output: str | None) -> None:
 @click.option("--job", "name", metavar="NAME", help="Only this one.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="Runs.")
 def job_history(config: Path, output: str | None, name: str | None, limit: int) -> None:
-    """Finished runs, the newest first."""
+    """List finished runs, newest first."""
     import msgspec
 
     from mqspark_server.scheduler.jobrecords import JobDirectory
@@ -174,9 +182,9 @@ def job_history(config: Path, output: str | None, name: str | None, limit: int) 
 
 
 @click.command("spark")
-@click.option("--nameserver", metavar="HOST:PORT", help="Also ask this name server.")
+@click.option("--nameserver", metavar="HOST:PORT", help="Also check this name server.")
 def doctor_spark(nameserver: str | None) -> None:
-    """Say what keeps format("pymq") from working here. Exit code 1 when something does."""
+    """Check whether format("pymq") works here. Exit code 1 when it does not."""
     _need_spark()
     from pyspark_pymq.doctor import report
 

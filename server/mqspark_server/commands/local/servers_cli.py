@@ -1,8 +1,8 @@
 """``mqspark namesrv run``, ``broker run``, ``controller run``, ``console`` and ``mqspark dev``: the servers.
 
 A server prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
-or SIGINT; ``dev`` adds on standard error what to try next. Exit codes: 0 after a clean stop, 1 when it cannot
-start or stop cleanly, 2 for settings that do not fit.
+or SIGINT. ``dev`` also prints what to try next, on standard error. Exit codes: 0 after a clean stop, 1 when it
+cannot start or stop cleanly, 2 for invalid settings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["broker_run", "console", "controller_run", "dev", "log_to_stderr", "n
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
 _KEPT_BYTES = 64 << 20
-"""Freed memory that the heap may keep at its end."""
+"""Freed memory that the heap keeps instead of returning it to the system."""
 
 
 class _App(Protocol):
@@ -48,7 +48,7 @@ _set = click.option(
     "assignments",
     metavar="KEY=VALUE",
     multiple=True,
-    help="One setting; wins over the file. Repeatable.",
+    help="One setting; overrides the file. Repeatable.",
 )
 
 
@@ -132,7 +132,7 @@ def broker_run(config: str | None, assignments: Sequence[str]) -> None:
 
 
 @click.command()
-@click.option("--store", metavar="DIR", help="Store directory; a temporary one without it.")
+@click.option("--store", metavar="DIR", help="Store directory.  [default: a temporary one]")
 @click.option("--namesrv-port", default=9876, show_default=True, help="0: any free port.")
 @click.option("--broker-port", default=10911, show_default=True, help="0: any free port.")
 @click.option("--http-port", default=None, type=int, help="0: any free port.  [default: broker port + 3]")
@@ -141,12 +141,12 @@ def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     default=1,
     show_default=True,
     type=click.IntRange(1, 9),
-    help="More than one: each is a process of its own, on every tenth port.",
+    help="Number of brokers. With several, each is a process, on every tenth port.",
 )
 @click.option(
     "--replication",
     type=click.Choice(["controller"]),
-    help="The brokers are replicas of one, and a controller elects their master.",
+    help="Make the brokers replicas, with a controller that elects the master.",
 )
 @_config
 @_set
@@ -160,9 +160,9 @@ def dev(
     config: str | None,
     assignments: Sequence[str],
 ) -> None:
-    """A name server and a broker in one process, on loopback, with topics made as they are used.
+    """Run a name server and a broker in one process, on loopback. Topics are created on first use.
 
-    With --brokers, a small cluster: a process that is killed starts again after ten seconds.
+    With --brokers, run a small cluster of processes. A killed process is restarted after ten seconds.
     """
     from mqspark_server.settings.settings import file_layer, override_layer
 
@@ -216,14 +216,14 @@ def dev(
 @click.option(
     "--port", default=8686, show_default=True, type=click.IntRange(0, 65535), help="0: any free port."
 )
-@click.option("--job-server", metavar="URL", help="Show the jobs of mqspark job serve there, too.")
+@click.option("--job-server", metavar="URL", help="Also show the jobs of this mqspark job serve.")
 def console(port: int, job_server: str | None, **given: Any) -> None:
-    """Show a cluster in a browser, until SIGTERM or SIGINT."""
+    """Serve pages about a cluster for a browser, until SIGTERM or SIGINT."""
     from mqspark_server.console.gateway import ConsoleApp
     from mqspark_server.net.httpget import WebServer
 
     if given["cluster"] is not None:
-        raise click.UsageError("the console shows all clusters of its name servers: leave --cluster away")
+        raise click.UsageError("the console shows all clusters of its name servers: omit --cluster")
     namesrv, options, _, _ = connection_of(given)
     jobs_at = WebServer.parse(job_server, "--job-server") if job_server is not None else None
     app = ConsoleApp(namesrv, options, port, jobs_at)
@@ -232,9 +232,9 @@ def console(port: int, job_server: str | None, **given: Any) -> None:
         app,
         lambda: f"READY console={app.url}",
         lambda: (
-            f"log in there with your keys, or, to ask with those of this process, with {app.token}"
+            f"log in with your keys, or with {app.token} to use the keys of this process"
             if app.has_keys
-            else f"to change something there: log in with your keys, or without users with {app.token}"
+            else f"to make changes, log in with your keys, or, on a cluster without users, with {app.token}"
         ),
     )
 
@@ -242,11 +242,13 @@ def console(port: int, job_server: str | None, **given: Any) -> None:
 def _token_of(broker: BrokerApp) -> str:
     if broker.http_url is None or broker.settings.auth.authentication_enabled:
         return ""
-    return f"\nconsole: {broker.http_url}/console; to change something there or over HTTP: {broker.loopback_token}"
+    return (
+        f"\nconsole: {broker.http_url}/console; token for changes there or over HTTP: {broker.loopback_token}"
+    )
 
 
 def _to_try(namesrv: str) -> str:
-    """Two lines that work as they are: the first in a shell, the second in ``pyspark``."""
+    """Two lines to try: the first in a shell, the second in ``pyspark``."""
     return (
         f"try: python -c \"from mqspark import *; p = Producer('{namesrv}', group='hello'); p.start();"
         " print(p.send(Message.of('Hello', 'hi'))); p.stop()\"\n"
@@ -260,13 +262,13 @@ def log_to_stderr(level: str, form: str = "text", warning: str | None = None) ->
     text = OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else text)
     logging.basicConfig(level=level, handlers=[handler])
-    sparing("asyncio")  # it reports each failed accept, for example
+    sparing("asyncio")  # asyncio logs each failed accept, for example
     if warning is not None:
         logging.getLogger("mqspark.app").warning("%s", warning)
 
 
 def serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:
-    # Raise the limit of open files: each connection and each mapped queue file has a descriptor.
+    # Raise the limit of open files: each connection and each mapped queue file needs a descriptor.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _keep_freed_memory()
@@ -275,8 +277,8 @@ def serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | No
 
 
 def _keep_freed_memory() -> None:
-    """Keep glibc's malloc from returning every large buffer to the system: mapping fresh pages for the next one
-    costs more than the work on it (a batch of 4,000 small messages is stored in half the time)."""
+    """Keep glibc's malloc from returning every large buffer to the system. Mapping fresh pages for the next buffer
+    costs more than the work on it: with this, a batch of 4,000 small messages is stored in half the time."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP_BYTES)

@@ -7,7 +7,7 @@
     mqspark store dump queue DIR TOPIC QUEUE [--offset N] [-n COUNT] [-o json]
     mqspark store dump index DIR [--offset N] [--topic T --key K] [-n COUNT] [-o json]
 
-``fsck``, ``stats`` and ``dump`` only read, and work on a directory that is in use; ``--repair`` and ``rebuild``
+``fsck``, ``stats`` and ``dump`` only read, and work on a directory that is in use. ``--repair`` and ``rebuild``
 take its lock. Exit codes: 0 nothing wrong, 1 failed, 2 usage, 3 something is wrong or was lost.
 """
 
@@ -36,11 +36,15 @@ __all__ = ["store"]
 
 _MAX_LINE = 2_000
 _MAX_VALUE = 100_000
-"""Characters of what is shown of the store, whose text is escaped: a terminal obeys what it is shown."""
+"""Limit of characters per value. Text of the store is escaped, because a terminal would execute control codes."""
 
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 _config = click.option(
-    "-c", "--config", "config", metavar="FILE", help="The broker's settings, if not RocketMQ's own."
+    "-c",
+    "--config",
+    "config",
+    metavar="FILE",
+    help="The broker's settings, if they differ from RocketMQ's defaults.",
 )
 _set = click.option(
     "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="One setting. Repeatable."
@@ -48,13 +52,13 @@ _set = click.option(
 _output = click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-_offset = click.option("--offset", type=click.IntRange(min=0), default=0, help="Where to begin.")
-_limit = click.option("-n", "--limit", type=click.IntRange(min=1), help="How many at most.")
+_offset = click.option("--offset", type=click.IntRange(min=0), default=0, help="First offset.")
+_limit = click.option("-n", "--limit", type=click.IntRange(min=1), help="Maximum number.")
 
 
 @click.group(cls=LazyCommands, context_settings=HELP)
 def store() -> None:
-    """Look into a store directory, check it, build its queues and index anew."""
+    """Store directories: check, repair, rebuild, dump, statistics."""
 
 
 def _settings(directory: str, config: str | None, assignments: Sequence[str]) -> StoreConfig:
@@ -69,13 +73,13 @@ def _settings(directory: str, config: str | None, assignments: Sequence[str]) ->
 @store.command()
 @_directory
 @click.option(
-    "--repair", is_flag=True, help="Cut a torn tail, build queues and index anew. No broker may run."
+    "--repair", is_flag=True, help="Cut a torn tail, rebuild queues and index. No broker may be running."
 )
 @_output
 @_config
 @_set
 def fsck(directory: str, repair: bool, output: str, config: str | None, assignments: Sequence[str]) -> None:
-    """Compare every record, queue entry and index entry with one another."""
+    """Compare all records, queue entries and index entries with each other."""
     from mqspark.broker.tables.ranges import found_in_tables
     from mqspark.clock import SystemClock
     from mqspark.message import TIMER_TOPIC
@@ -143,7 +147,7 @@ def _fsck_lines(report: FsckReport) -> Iterator[str]:
         f" {report.index_files} index files, {report.index_entries} keys"
     )
     if report.repaired:
-        yield "repaired: queues and index are built anew"
+        yield "repaired: queues and index were rebuilt"
     if report.errors or report.lost:
         yield f"{report.errors} errors, {report.lost} losses"
     else:
@@ -156,7 +160,7 @@ def _fsck_lines(report: FsckReport) -> Iterator[str]:
 @_config
 @_set
 def stats(directory: str, output: str, config: str | None, assignments: Sequence[str]) -> None:
-    """Segments, topics, messages, bytes, times, and how far queues and index are behind."""
+    """Show segments, topics, messages, bytes, times, and how far queues and index are behind."""
     from mqspark.store.tools.offline import OfflineStore
     from mqspark.store.tools.storestats import store_stats
 
@@ -188,7 +192,7 @@ def stats(directory: str, output: str, config: str | None, assignments: Sequence
 @_config
 @_set
 def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> None:
-    """Build ConsumeQueues and index anew from the CommitLog. No broker may run on the directory."""
+    """Rebuild ConsumeQueues and index from the CommitLog. No broker may be running on the directory."""
     from mqspark.clock import SystemClock
     from mqspark.store.tools.fsck import cut_log
     from mqspark.store.tools.remake import remake
@@ -202,7 +206,7 @@ def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> N
     for low, high in made.damaged:
         click.echo(f"no valid record from offset {low} to {high}")
     if made.torn_bytes:
-        click.echo(f"cut from offset {made.end_offset}: {made.torn_bytes} bytes that are no record")
+        click.echo(f"cut at offset {made.end_offset}: {made.torn_bytes} bytes that are not a record")
     lost = cut_log(made)
     if lost is not None:
         click.echo(printable(f"offset {lost.offset}: {lost.text} - {lost.repair}", _MAX_LINE))
@@ -215,9 +219,9 @@ def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> N
 @_config
 @_set
 def to_rocketmq(directory: str, config: str | None, assignments: Sequence[str]) -> None:
-    """Write RocketMQ's compaction/ from compacted topics, before its broker takes over. No broker may run on it.
+    """Write RocketMQ's compaction/ from compacted topics for a RocketMQ broker that takes over. Stop all brokers first.
 
-    The file sizes have to be those of that broker: -c with its broker.conf, or --set compactionMappedFileSize=...
+    The file sizes must be those of that broker: give its broker.conf with -c, or --set compactionMappedFileSize=...
     """
     from mqspark.store.compaction.compacted import compaction_topics
     from mqspark.store.tools.compactionfiles import write_compaction
@@ -236,10 +240,10 @@ def dump() -> None:
 @dump.command("records")
 @_directory
 @_offset
+@click.option("--topic", help="Only this topic. With --queue, --offset is a queue offset.")
 @click.option(
-    "--topic", help="Only of this topic; with --queue in the order of the queue, --offset is one of it."
+    "--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue of the topic, in its order."
 )
-@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only of this queue of the topic.")
 @_limit
 @_output
 @_config
@@ -254,7 +258,7 @@ def dump_records(
     config: str | None,
     assignments: Sequence[str],
 ) -> None:
-    """Records of the log from a physical offset on, or those of one queue."""
+    """Print records of the log from a physical offset on, or those of one queue."""
     from mqspark.store.tools import dump as library
     from mqspark.store.tools.offline import OfflineStore
 
@@ -292,7 +296,7 @@ def dump_queue(
     config: str | None,
     assignments: Sequence[str],
 ) -> None:
-    """Entries of one ConsumeQueue from a queue offset on."""
+    """Print entries of one ConsumeQueue from a queue offset on."""
     from mqspark.store.tools import dump as library
     from mqspark.store.tools.offline import OfflineStore
 
@@ -303,7 +307,7 @@ def dump_queue(
 @dump.command("index")
 @_directory
 @_offset
-@click.option("--topic", help="With --key: only entries of this key (and of others with its hash).")
+@click.option("--topic", help="With --key: only entries of this key, and of others with the same hash.")
 @click.option("--key")
 @_limit
 @_output
@@ -319,7 +323,7 @@ def dump_index(
     config: str | None,
     assignments: Sequence[str],
 ) -> None:
-    """Entries of the index of records from a physical offset on."""
+    """Print index entries of records from a physical offset on."""
     from mqspark.store.tools import dump as library
     from mqspark.store.tools.offline import OfflineStore
 

@@ -1,7 +1,7 @@
 """``mqspark user``: users and their rules, at the servers of a running cluster or in the files of a stopped one.
 
-The first user of a server is added with the server stopped (``--store``, ``--directory``). A password is read from the
-terminal or from standard input, never from an argument, which other users of the host could see.
+The first user of a server is added while the server is stopped (``--store``, ``--directory``). A password is read from
+the terminal or from standard input, never from an argument, which other users of the host could see.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["user"]
 
-user = noun("user", "Users and their rules: at the servers of a cluster, or of one that is not running.")
+user = noun("user", "Users and their rules, of a running cluster or in the files of a stopped server.")
 _OFFLINE_LIST = (Column("user", "USER"), Column("type", "TYPE"), Column("status", "STATUS"))
 _LIST = (
     *_OFFLINE_LIST,
@@ -58,13 +58,13 @@ def _rule_text(rule: dict[str, Any]) -> str:
 def _or_offline(
     offline: Callable[..., None],
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """A command at the cluster, or ``offline`` with --store or --directory, which gets the Authority instead of the
-    Accounts."""
+    """Make a command that works on the cluster with Accounts, or, with --store or --directory, calls ``offline`` with
+    an Authority."""
 
     def decorated(online: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         asked = _at_cluster(online)
 
-        @functools.wraps(asked)  # also the options that it has so far
+        @functools.wraps(asked)  # keeps the options declared so far
         def run(store: str | None, directory: str | None, **given: Any) -> None:
             if store is None and directory is None:
                 asked(**given)
@@ -75,14 +75,14 @@ def _or_offline(
             with _offline(store, directory) as authority:
                 offline(authority, output, **given)
 
-        run = click.option("--directory", metavar="DIR", help="Of a stopped server: its authConfigPath.")(run)
-        return click.option("--store", metavar="DIR", help="Of a stopped broker: its store directory.")(run)
+        run = click.option("--directory", metavar="DIR", help="The authConfigPath of a stopped server.")(run)
+        return click.option("--store", metavar="DIR", help="The store directory of a stopped broker.")(run)
 
     return decorated
 
 
 def _at_cluster(online: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A command that gets the Accounts, the Output and its own options."""
+    """Make a command that gets Accounts, Output and its own options."""
 
     @functools.wraps(online)
     async def work(shell: ClusterShell, **given: Any) -> None:
@@ -116,14 +116,16 @@ def _add_offline(authority: Authority, output: Output, name: str, is_super: bool
     "--super/--normal",
     "is_super",
     default=None,
-    help="With every right, or without any until a rule gives some.  [default: normal; in the files of a stopped "
-    "server super]",
+    help="A super user has all rights, a normal one only those of its rules.  [default: normal; in the files of a "
+    "stopped server super]",
 )
 @_or_offline(_add_offline)
 async def add(accounts: Accounts, output: Output, name: str, is_super: bool | None) -> None:
-    """Add a user; the password is asked for, or is the first line of standard input."""
+    """Add a user. The password is prompted for, or is the first line of standard input."""
     if name in [row["user"] for row in await accounts.rows()]:
-        raise click.UsageError(f"user {name} is there already; mqspark user password {name} changes it")
+        raise click.UsageError(
+            f"user {name} exists already; mqspark user password {name} changes its password"
+        )
     kind = "Super" if is_super else "Normal"
     await accounts.put(name, password=_password(), kind=kind)
     output.done(f"added {kind} user {name}", {"user": name, "type": kind, "servers": accounts.servers})
@@ -138,7 +140,7 @@ def _set_password_offline(authority: Authority, output: Output, name: str) -> No
 @_name
 @_or_offline(_set_password_offline)
 async def password(accounts: Accounts, output: Output, name: str) -> None:
-    """Set a user's password, which is asked for, or is the first line of standard input."""
+    """Set a user's password. It is prompted for, or is the first line of standard input."""
     await _must_have(accounts, name)
     await accounts.put(name, password=_password())
     output.done(f"user {name} has the new password", {"user": name, "servers": accounts.servers})
@@ -171,7 +173,7 @@ def _list_offline(authority: Authority, output: Output) -> None:
 @user.command("list")
 @_or_offline(_list_offline)
 async def show(accounts: Accounts, output: Output) -> None:
-    """Users with their rules, without passwords."""
+    """List users and their rules, without passwords."""
     output.rows(_LIST, await accounts.rows(), empty="no user")
 
 
@@ -185,7 +187,7 @@ async def _set_status(accounts: Accounts, output: Output, name: str, status: str
 @_name
 @_at_cluster
 async def enable(accounts: Accounts, output: Output, name: str) -> None:
-    """Let a user in again."""
+    """Enable a user."""
     await _set_status(accounts, output, name, "enable")
 
 
@@ -193,7 +195,7 @@ async def enable(accounts: Accounts, output: Output, name: str) -> None:
 @_name
 @_at_cluster
 async def disable(accounts: Accounts, output: Output, name: str) -> None:
-    """Let a user in no more; its rules stay."""
+    """Disable a user; its rules stay."""
     await _set_status(accounts, output, name, "disable")
 
 
@@ -211,7 +213,7 @@ async def allow(
     actions: tuple[str, ...],
     sources: tuple[str, ...],
 ) -> None:
-    """Let a user do ACTIONs to RESOURCE: Topic:Orders, Group:bill*, Cluster:*. Replaces its rule about RESOURCE."""
+    """Allow a user ACTIONs on RESOURCE: Topic:Orders, Group:bill*, Cluster:*. Replaces its rule for RESOURCE."""
     await _rule(accounts, output, name, resource, actions, sources, allows=True)
 
 
@@ -229,7 +231,7 @@ async def deny(
     actions: tuple[str, ...],
     sources: tuple[str, ...],
 ) -> None:
-    """Refuse a user ACTIONs to RESOURCE, whatever else allows them. Replaces its rule about RESOURCE."""
+    """Deny a user ACTIONs on RESOURCE. Replaces its rule for RESOURCE. The most specific rule decides."""
     await _rule(accounts, output, name, resource, actions, sources, allows=False)
 
 
@@ -246,7 +248,7 @@ async def _rule(
     kind, separator, rest = resource.partition(":")
     if not separator or not rest or kind not in ("Cluster", "Namespace", "Topic", "Group"):
         raise click.UsageError(
-            f"{resource[:80]!r} is no resource: Topic:NAME, Group:NAME or Cluster:NAME; NAME may end with *"
+            f"{resource[:80]!r} is not a resource: Topic:NAME, Group:NAME or Cluster:NAME; NAME may end with *"
         )
     await _must_have(accounts, name)
     await accounts.put_rule(name, resource, actions, sources, allows=allows)
@@ -265,7 +267,7 @@ async def _rule(
 @_resource
 @_at_cluster
 async def forget(accounts: Accounts, output: Output, name: str, resource: str) -> None:
-    """Remove a user's rule about RESOURCE."""
+    """Remove a user's rule for RESOURCE."""
     rows = {row["user"]: row["rules"] for row in await accounts.rows()}
     await _must_have(accounts, name)
     known = [rule["resource"] for rule in rows[name]]
@@ -280,13 +282,13 @@ def _password() -> str:
         return str(click.prompt("password", hide_input=True, confirmation_prompt=True))
     given = sys.stdin.readline().rstrip("\r\n")
     if not given:
-        raise click.UsageError("no password: it is the first line of standard input")
+        raise click.UsageError("no password: give it as the first line of standard input")
     return given
 
 
 @contextmanager
 def _offline(store: str | None, directory: str | None) -> Iterator[Authority]:
-    """Saves what was changed."""
+    """The authority of a stopped server. Saves changes at the end."""
     from mqspark.auth.config import AuthConfig
     from mqspark.clock import SystemClock
     from mqspark_server.authfiles import auth_directory, open_authority

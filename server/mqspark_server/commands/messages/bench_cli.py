@@ -1,4 +1,4 @@
-"""``mqspark bench``: how fast a cluster accepts and returns messages, measured from here."""
+"""``mqspark bench``: measures from here how fast a cluster stores and returns messages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ bench = noun("bench", "Measure a cluster from here: rates and percentiles.")
 GROUP = "mqspark_bench"
 _MAX_SAMPLES = 1_000_000
 _topic = click.argument("topic", shell_complete=complete_topics)
-_duration = click.option("-d", "--duration", default="10s", show_default=True, help="At most so long.")
-_count = click.option("-c", "--count", type=click.IntRange(min=1), help="At most so many messages.")
+_duration = click.option("-d", "--duration", default="10s", show_default=True, help="Maximum duration.")
+_count = click.option("-c", "--count", type=click.IntRange(min=1), help="Maximum number of messages.")
 
 
 class _Run:
-    """Counts messages, and prints a line a second to a terminal."""
+    """Counts messages, and prints one line per second to a terminal."""
 
     def __init__(self, duration: str, count: int | None) -> None:
         self._end = time.monotonic() + parse_duration_ms(duration) / 1000
@@ -46,7 +46,7 @@ class _Run:
         self._shown = self.began
 
     def take(self, count: int) -> int:
-        """How many of ``count`` messages may still be begun."""
+        """How many of ``count`` messages may still be started."""
         if time.monotonic() >= self._end:
             return 0
         allowed = count if self._limit is None else min(count, self._limit - self.begun)
@@ -94,13 +94,13 @@ class _Run:
 @bench.command("send")
 @_topic
 @click.option(
-    "-s", "--size", type=click.IntRange(1, 4 << 20), default=128, show_default=True, help="Bytes of a body."
+    "-s", "--size", type=click.IntRange(1, 4 << 20), default=128, show_default=True, help="Bytes per body."
 )
 @click.option(
-    "--batch", type=click.IntRange(1, 1000), default=1, show_default=True, help="Messages of one request."
+    "--batch", type=click.IntRange(1, 1000), default=1, show_default=True, help="Messages per request."
 )
 @click.option(
-    "--in-flight", type=click.IntRange(1, 4096), default=64, show_default=True, help="Requests at a time."
+    "--in-flight", type=click.IntRange(1, 4096), default=64, show_default=True, help="Concurrent requests."
 )
 @_duration
 @_count
@@ -108,7 +108,7 @@ class _Run:
 async def bench_send(
     shell: ClusterShell, topic: str, size: int, batch: int, in_flight: int, duration: str, count: int | None
 ) -> None:
-    """Send messages to TOPIC as fast as it takes them."""
+    """Send messages to TOPIC as fast as possible."""
     from mqspark.client.producer.producer import Producer
 
     await shell.admin.topic_route(topic)
@@ -149,7 +149,7 @@ async def bench_send(
 @bench.command("consume")
 @_topic
 @click.option(
-    "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help="As mqspark consume."
+    "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help="As for mqspark consume."
 )
 @_duration
 @_count
@@ -157,7 +157,7 @@ async def bench_send(
 async def bench_consume(
     shell: ClusterShell, topic: str, begin: str, duration: str, count: int | None
 ) -> None:
-    """Read what is in TOPIC as fast as it comes, all queues at a time, without a group."""
+    """Read the messages of TOPIC as fast as possible, all queues concurrently, without a group."""
     wanted = await spans(shell, await chosen_queues(shell, topic, ()), begin)
     run = _Run(duration, count)
 

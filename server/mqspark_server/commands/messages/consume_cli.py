@@ -1,4 +1,4 @@
-"""``mqspark consume``: the messages of a topic, as text, JSON or by a format string."""
+"""``mqspark consume``: prints the messages of a topic, as text, JSON or by a format string."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mqspark_server.commands.shell import ClusterShell, clustered
 __all__ = ["consume", "filter_options", "filter_of"]
 
 _MAX_ROWS = 10_000
-"""Messages that a table holds in memory."""
+"""Limit of messages in a table, which is held in memory."""
 
 
 def filter_options(function: Callable[..., object]) -> Callable[..., object]:
     """--tag and --sql."""
-    tag = click.option("--tag", metavar="EXPR", help="Only these tags: 'a || b'.")
+    tag = click.option("--tag", metavar="EXPR", help="Only messages with these tags: 'a || b'.")
     sql = click.option(
-        "--sql", metavar="EXPR", help="Only these properties: \"amount > 5 AND region = 'eu'\"."
+        "--sql", metavar="EXPR", help="Only messages with such properties: \"amount > 5 AND region = 'eu'\"."
     )
     return tag(sql(function))
 
@@ -43,16 +43,18 @@ def filter_of(tag: str | None, sql: str | None) -> Filter:
     "--from",
     "begin",
     metavar="WHERE",
-    help="earliest, latest, an offset, -N (the last N of each queue), a time, -1h.  [default: earliest; with --follow"
+    help="earliest, latest, an offset, -N (last N of each queue), a time, or -1h.  [default: earliest; with --follow"
     " latest]",
 )
-@click.option("--until", metavar="WHERE", help="An offset or a time.  [default: what is there now]")
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on with what arrives, until interrupted.")
-@click.option("-c", "--count", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--until", metavar="WHERE", help="An offset or a time.  [default: the current end]")
+@click.option(
+    "-f", "--follow", "following", is_flag=True, help="Continue with new messages until interrupted."
+)
+@click.option("-c", "--count", type=click.IntRange(min=1), help="Maximum number of messages.")
 @filter_options
 @click.option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue. Repeatable.")
 @click.option(
-    "-F", "--format", "format_text", metavar="TEXT", help=r"As kcat: %t %p %o %k %s\n. See the manual."
+    "-F", "--format", "format_text", metavar="TEXT", help=r"Like kcat's: %t %p %o %k %s\n. See the manual."
 )
 @clustered
 async def consume(
@@ -69,7 +71,7 @@ async def consume(
 ) -> None:
     """Print the messages of TOPIC, each body on a line, in the order of their store times.
 
-    It joins no group and commits nothing. Without --follow it ends with the last message that is there.
+    Joins no group and commits nothing. Without --follow it stops at the current end of the topic.
 
     \b
     mqspark consume Orders -f --tag paid
@@ -77,7 +79,7 @@ async def consume(
     mqspark consume Orders --from -10 --format '%T %k %s\\n'
     """
     if following and until is not None:
-        raise click.UsageError("--until ends what --follow does not end: give one of them")
+        raise click.UsageError("--until and --follow exclude each other")
     if format_text is not None and shell.output.asked is not None:
         raise click.UsageError("give --format or -o")
     chosen = filter_of(tag, sql)
@@ -98,7 +100,7 @@ async def consume(
                 yield message
 
     stream = both()
-    # Ctrl-C is how --follow ends.
+    # Ctrl-C ends --follow normally.
     with contextlib.suppress(asyncio.CancelledError) if following else contextlib.nullcontext():
         if shell.output.asked is None or not shell.output.is_table or following:
             number = 0
@@ -123,6 +125,7 @@ async def consume(
                     break
         if count is None and len(rows) == _MAX_ROWS:
             click.echo(
-                f"these are the first {_MAX_ROWS:,}: --count says how many, -o jsonl prints all", err=True
+                f"only the first {_MAX_ROWS:,} are shown: limit them with --count, or print all with -o jsonl",
+                err=True,
             )
         shell.output.rows(MESSAGE_COLUMNS, rows, empty="no message")

@@ -1,4 +1,4 @@
-"""``mqspark dlq``: dead letters, which no member of their group could process."""
+"""``mqspark dlq``: dead letters, the messages that a group could not process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mqspark_server.shown.deadletters import origin_of, resent_copy
 
 __all__ = ["dlq"]
 
-dlq = noun("dlq", "Dead letters: what groups could not process.")
+dlq = noun("dlq", "Dead letters: messages that groups could not process.")
 GROUP = "mqspark_dlq_resend"
 _LIST = (
     Column("group", "GROUP"),
@@ -49,7 +49,7 @@ _until = click.option("--until", metavar="WHERE", help="An offset or a time.")
 @click.argument("pattern", required=False)
 @clustered
 async def dlq_ls(shell: ClusterShell, pattern: str | None) -> None:
-    """Groups with dead letters, or those that match PATTERN."""
+    """List groups with dead letters, or those that match PATTERN."""
     names = [
         name.removeprefix(DLQ_PREFIX) for name in await shell.known_topics() if name.startswith(DLQ_PREFIX)
     ]
@@ -79,7 +79,7 @@ async def _dead(
     count: int,
 ) -> list[MessageExt]:
     try:
-        # Consumers do not read the topic, so its route has no queue to subscribe to where it is write-only.
+        # The topic may be write-only, because consumers do not read it; then its route has no queue to read.
         queues = sorted(await shell.admin.topic_stats(dlq_topic(group)))
     except NoRoute:
         raise Missing("dead letter of group", group, await _groups(shell), "mqspark dlq ls") from None
@@ -121,7 +121,7 @@ async def dlq_show(
     until: str | None,
     count: int,
 ) -> None:
-    """The dead letters of GROUP."""
+    """Show the dead letters of GROUP."""
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
     rows = [{**message_row(each), "origin_topic": origin_of(each)} for each in found]
     shell.output.rows((Column("origin_topic", "FROM TOPIC"), *MESSAGE_COLUMNS), rows, empty="no dead letter")
@@ -142,7 +142,7 @@ async def dlq_show(
     type=click.Choice(["group", "topic"]),
     default="group",
     show_default=True,
-    help="group: through its retry topic, so that no other group gets them; topic: to where they came from.",
+    help="group: to the retry topic, so that no other group gets them; topic: to the original topics.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
 @assume_yes
@@ -161,9 +161,9 @@ async def dlq_resend(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Send dead letters of GROUP again. They stay in the dead letter topic until they expire.
+    """Send dead letters of GROUP again. The originals stay in the dead-letter topic until they expire.
 
-    A group in POP mode reads another retry topic: resend --to topic.
+    A group in POP mode reads a different retry topic: use --to topic.
     """
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
     plan = [(each, resent_copy(each, group, to)) for each in found]
@@ -181,7 +181,7 @@ async def dlq_resend(
     if dry_run or not plan:
         return
     if any(again is None for _, again in plan):
-        raise CommandFailed("some do not say from which topic they came; --topic leaves them out")
+        raise CommandFailed("some dead letters do not name their original topic; --topic excludes them")
     confirm(f"Send {counted(len(plan), 'message')} again?", yes)
     sent = await _send(shell, [again for _, again in plan if again is not None])
     if shell.output.is_table:
@@ -199,6 +199,6 @@ async def _send(shell: ClusterShell, messages: list[Message]) -> int:
     failures = [each for each in outcomes if isinstance(each, BaseException)]
     if failures:
         raise CommandFailed(
-            f"{len(outcomes) - len(failures)} are sent, {len(failures)} failed: {failures[0]}"
+            f"{len(outcomes) - len(failures)} were sent, {len(failures)} failed: {failures[0]}"
         )
     return len(outcomes)

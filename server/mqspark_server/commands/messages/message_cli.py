@@ -1,4 +1,4 @@
-"""``mqspark message``: find single messages, and what happened to them."""
+"""``mqspark message``: finds single messages, and traces them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _limit = click.option(
 
 
 def _print(shell: ClusterShell, found: list[MessageExt]) -> None:
-    """One message in full, several as a table."""
+    """Print a single message in full, several as a table."""
     rows = [message_row(each) for each in found]
     if len(rows) == 1 and shell.output.is_table:
         shell.output.record(rows[0])
@@ -54,7 +54,7 @@ def _print(shell: ClusterShell, found: list[MessageExt]) -> None:
 @_limit
 @clustered
 async def message_key(shell: ClusterShell, topic: str, key: str, count: int) -> None:
-    """The messages of TOPIC with KEY, by the brokers' index."""
+    """Show the messages of TOPIC with KEY, by the brokers' index."""
     found = await shell.admin.messages_by_key(topic, key, max_messages=count)
     if not found:
         raise Missing("message with key", key, advice=f"in topic {topic}")
@@ -67,7 +67,7 @@ async def message_key(shell: ClusterShell, topic: str, key: str, count: int) -> 
 @_limit
 @clustered
 async def message_tag(shell: ClusterShell, topic: str, tag: str, count: int) -> None:
-    """The newest messages of TOPIC with TAG, by the brokers' index."""
+    """Show the newest messages of TOPIC with TAG, by the brokers' index."""
     found = await shell.admin.messages_by_tag(topic, tag, max_messages=count)
     if not found:
         raise Missing("message with tag", tag, advice=f"in topic {topic}")
@@ -76,10 +76,10 @@ async def message_tag(shell: ClusterShell, topic: str, tag: str, count: int) -> 
 
 @message.command("id")
 @click.argument("message_id")
-@click.option("--topic", shell_complete=complete_topics, help="Its topic: then a unique id is found, too.")
+@click.option("--topic", shell_complete=complete_topics, help="The topic, required for a unique id.")
 @clustered
 async def message_id(shell: ClusterShell, message_id: str, topic: str | None) -> None:
-    """The message with this id: a producer's unique id (needs --topic) or a broker's offset id."""
+    """Show the message with an id: a producer's unique id (needs --topic) or a broker's offset id."""
     found = []
     if topic is not None:
         found = await shell.admin.messages_by_key(topic, message_id, unique=True)
@@ -94,7 +94,7 @@ async def message_id(shell: ClusterShell, message_id: str, topic: str | None) ->
 
 
 async def _by_offset_id(shell: ClusterShell, text: str) -> list[MessageExt]:
-    """The message, if the id names a broker of this cluster: no id makes this command connect to anybody else."""
+    """The message, if the id names a broker of this cluster. An id must not make the command connect elsewhere."""
     from mqspark.message import decode_offset_id
 
     try:
@@ -110,7 +110,7 @@ async def _by_offset_id(shell: ClusterShell, text: str) -> list[MessageExt]:
         found.broker_name = found.broker_name or names[address]
         return [found]
     except (BrokerError, InvalidMessage):
-        return []  # no record begins there
+        return []  # no record begins at that position
 
 
 @message.command("offset")
@@ -120,7 +120,7 @@ async def _by_offset_id(shell: ClusterShell, text: str) -> list[MessageExt]:
 @_limit
 @clustered
 async def message_offset(shell: ClusterShell, topic: str, queue: str, offset: int, count: int) -> None:
-    """The message of a queue at OFFSET; with --count those that follow, too."""
+    """Show the message of a queue at OFFSET, and with --count the following ones, too."""
     given = click.get_current_context().get_parameter_source("count")
     wanted = count if given is not click.core.ParameterSource.DEFAULT else 1
     (chosen,) = await chosen_queues(shell, topic, (queue,))
@@ -137,14 +137,14 @@ async def message_offset(shell: ClusterShell, topic: str, queue: str, offset: in
 @click.option(
     "--from", "begin", required=True, metavar="TIME", help="2026-01-31T12:00, -1h, ms since the epoch."
 )
-@click.option("--until", metavar="TIME", help="The same.  [default: now]")
+@click.option("--until", metavar="TIME", help="In the same forms.  [default: now]")
 @click.option("--tag", metavar="EXPR", help="Only these tags.")
 @_limit
 @clustered
 async def message_time(
     shell: ClusterShell, topic: str, begin: str, until: str | None, tag: str | None, count: int
 ) -> None:
-    """The messages of TOPIC that were stored between two times."""
+    """Show the messages of TOPIC that were stored between two times."""
     if until is not None and parse_time_ms(begin) > parse_time_ms(until):
         raise click.UsageError(f"--from {begin[:40]} is after --until {until[:40]}")
     queues = await chosen_queues(shell, topic, ())
@@ -158,10 +158,10 @@ async def message_time(
 
 @message.command("trace")
 @click.argument("message_id")
-@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Where the clients record.")
+@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="The topic of trace data.")
 @clustered
 async def message_trace(shell: ClusterShell, message_id: str, trace_topic: str) -> None:
-    """Who sent and who consumed a message, if its clients trace (trace=True, enableMsgTrace)."""
+    """Show who sent and who consumed a message, if its clients trace (trace=True, enableMsgTrace)."""
     if not is_system_topic(trace_topic) and trace_topic not in await shell.known_topics():
         raise Missing("topic", trace_topic, await shell.known_topics())
     try:

@@ -1,4 +1,4 @@
-"""``mqspark produce``: lines, files or JSON lines as messages."""
+"""``mqspark produce``: sends lines, files or JSON lines as messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["produce"]
 GROUP = "mqspark_cli"
 _BLOCK_BYTES = 1 << 16
 _MAX_BODY_BYTES = 64 << 20
-"""A longer line or file is no message; brokers take 4 MiB."""
+"""Limit of a line or file; brokers accept 4 MiB."""
 
 
 @click.command(short_help="Send lines, files or JSON lines.")
@@ -39,20 +39,22 @@ _MAX_BODY_BYTES = 64 << 20
     "--jsonl", is_flag=True, help="Every line is a JSON object: body, keys, tags, properties, delay."
 )
 @click.option("--whole", is_flag=True, help="Every file is one message.")
-@click.option("-D", "--delimiter", default="\\n", show_default=True, help="What ends a message.")
-@click.option("-K", "--key-delimiter", help="What stands before it in a line is the message's key.")
+@click.option("-D", "--delimiter", default="\\n", show_default=True, help="The end of a message.")
+@click.option("-K", "--key-delimiter", help="The text before it in a line is the message's key.")
 @click.option("-k", "--key", "keys", multiple=True, help="A key of every message. Repeatable.")
 @click.option("-t", "--tag", help="The tag of every message.")
 @click.option("-P", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
-@click.option("--delay", metavar="DURATION", help="Deliver so long after: 30s, 15m.")
-@click.option("--delay-level", type=click.IntRange(1, 100), help="Deliver after this level of the brokers.")
+@click.option("--delay", metavar="DURATION", help="Deliver after this time: 30s, 15m.")
+@click.option(
+    "--delay-level", type=click.IntRange(1, 100), help="Deliver after this delay level of the broker."
+)
 @click.option("--deliver-at", metavar="TIME", help="Deliver at this time.")
 @click.option("--priority", type=click.IntRange(min=0), help="The priority of every message.")
 @click.option("--queue", metavar="BROKER:ID", help="To this queue.")
-@click.option("--ordered", is_flag=True, help="One after the other, so that a queue has them in this order.")
+@click.option("--ordered", is_flag=True, help="Send one after the other, so that each queue keeps the order.")
 @click.option("--rate", type=click.FloatRange(min=0.001), help="Messages per second.")
 @click.option(
-    "-c", "--count", type=click.IntRange(min=1), help="At most so many; with --body: so many times."
+    "-c", "--count", type=click.IntRange(min=1), help="Maximum number of messages; with --body: repetitions."
 )
 @click.option("--trace", is_flag=True, help="Record each send for mqspark message trace.")
 @clustered
@@ -172,7 +174,7 @@ class _Sending:
                 raise refused
             if isinstance(refused, click.UsageError):
                 raise refused
-            raise CommandFailed(f"message {read + 1} is refused: {describe(refused)}")
+            raise CommandFailed(f"message {read + 1} was refused: {describe(refused)}")
         if self._failures:
             first = self._failures[0]
             if not self._sent and isinstance(first, MQError):
@@ -205,11 +207,11 @@ class _Sending:
 
 
 def _ending(text: str) -> bytes:
-    """The delimiter with its escapes. Raises click.UsageError."""
+    """The delimiter, with escapes decoded. Raises click.UsageError."""
     try:
         found = text.encode("latin-1", "backslashreplace").decode("unicode_escape").encode()
     except UnicodeDecodeError:
-        raise click.UsageError(f"--delimiter {text[:20]!r} cannot be read") from None
+        raise click.UsageError(f"--delimiter {text[:20]!r} has an invalid escape") from None
     if not found:
         raise click.UsageError("--delimiter is empty; --whole sends a file as one message")
     return found
@@ -221,7 +223,7 @@ async def _repeated(body: bytes, count: int) -> AsyncIterator[bytes]:
 
 
 async def _contents(files: tuple[str, ...], ending: bytes, whole: bool) -> AsyncIterator[bytes]:
-    """The messages of the files, read in another thread: a slow pipe must not hold up the answers of brokers."""
+    """The messages of the files, read in another thread, so that a slow pipe does not delay the answers of brokers."""
     for name in files or ("-",):
         file: BinaryIO = sys.stdin.buffer if name == "-" else await asyncio.to_thread(open, name, "rb")
         try:
@@ -244,7 +246,7 @@ async def _parts(file: BinaryIO, ending: bytes | None) -> AsyncIterator[bytes]:
                     yield part
         if len(rest) > _MAX_BODY_BYTES:
             raise click.UsageError(
-                f"a message of more than {_MAX_BODY_BYTES} bytes; --delimiter says what ends one"
+                f"a message has more than {_MAX_BODY_BYTES} bytes; --delimiter sets the end of a message"
             )
     if rest:
         yield rest

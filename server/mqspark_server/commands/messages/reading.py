@@ -1,4 +1,4 @@
-"""Reading many queues as one sequence, without a group: bounded and in the order of store times, or following."""
+"""Reads many queues as one sequence, without a group: a bounded range in the order of store times, or new messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Filter", "Span", "follow", "read_spans", "spans"]
 
 _AT_ONCE = 32
-"""Messages of one read: RocketMQ's brokers return no more."""
+"""Messages per read: RocketMQ's brokers return no more."""
 _WAIT_MS = 10_000
 _PAUSE_S = 1.0
 
@@ -35,7 +35,7 @@ EVERYTHING = Filter()
 
 
 class Span(NamedTuple):
-    """The offsets of a queue from ``first`` up to, without it, ``end``."""
+    """The offsets [first, end) of a queue."""
 
     first: int
     end: int
@@ -44,8 +44,8 @@ class Span(NamedTuple):
 async def spans(
     shell: ClusterShell, queues: Sequence[MessageQueue], begin: str, until: str | None = None
 ) -> dict[MessageQueue, Span]:
-    """Where to read each queue. ``begin``: earliest, latest, an offset, ``-N`` for the last N messages, or a time;
-    ``until``: an offset or a time, by default what is there now. Raises click.UsageError, NoRoute."""
+    """The range to read of each queue. ``begin``: earliest, latest, an offset, ``-N`` for the last N messages, or a
+    time. ``until``: an offset or a time, by default the current end. Raises click.UsageError, NoRoute."""
     found = await asyncio.gather(*(_span(shell, queue, begin, until) for queue in queues))
     return dict(zip(queues, found, strict=True))
 
@@ -81,7 +81,7 @@ async def _offset(shell: ClusterShell, queue: MessageQueue, text: str) -> int:
 async def read_spans(
     shell: ClusterShell, wanted: Mapping[MessageQueue, Span], chosen: Filter = EVERYTHING
 ) -> AsyncIterator[MessageExt]:
-    """The messages of all spans, those of a queue in its order, between queues by store time."""
+    """The messages of all spans: in offset order within a queue, by store time between queues."""
     places = {queue: span.first for queue, span in wanted.items() if span.first < span.end}
     waiting: dict[MessageQueue, list[MessageExt]] = {queue: [] for queue in places}
 
@@ -125,7 +125,7 @@ async def _read(
 async def follow(
     shell: ClusterShell, places: dict[MessageQueue, int], chosen: Filter = EVERYTHING
 ) -> AsyncIterator[MessageExt]:
-    """Messages as they arrive in the queues, from these offsets on, endlessly. An unreachable broker is asked again."""
+    """Messages as they arrive in the queues, from these offsets on, endlessly. An unreachable broker is retried."""
 
     async def read(queue: MessageQueue) -> tuple[MessageQueue, list[MessageExt]]:
         try:
@@ -136,7 +136,7 @@ async def follow(
             return queue, []
         places[queue] = found.next_offset
         if not found.messages and found.next_offset >= found.max_offset:
-            await asyncio.sleep(0.05)  # a broker that does not wait
+            await asyncio.sleep(0.05)  # the broker may not support long polling
         return queue, found.messages
 
     pending = {asyncio.ensure_future(read(queue)) for queue in places}

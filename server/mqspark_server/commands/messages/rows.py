@@ -1,4 +1,4 @@
-"""One message as commands print and read it: a row for JSON, format strings as kcat's, text for a terminal.
+"""A message as commands print and read it: a row for JSON, format strings like kcat's, text for a terminal.
 
 ``mqspark produce --jsonl`` reads what ``mqspark consume -o jsonl`` prints.
 """
@@ -97,17 +97,19 @@ def message_row(message: MessageExt) -> dict[str, Any]:
 
 
 def parse_row(line: bytes, topic: str, number: int) -> Message:
-    """A line of JSON: ``body`` or ``body_base64``, and ``keys``, ``tags``, ``properties``, ``delay`` (``10s``),
-    ``delay_level``, ``deliver_at``, ``priority``; what only a stored message has is ignored.
-    Raises click.UsageError."""
+    """Parse a line of JSON: ``body`` or ``body_base64``, and ``keys``, ``tags``, ``properties``, ``delay`` (``10s``),
+    ``delay_level``, ``deliver_at``, ``priority``. Keys that only a stored message has are ignored. Raises
+    click.UsageError."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"line {number} is not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise click.UsageError(f"line {number} is no JSON object")
+        raise click.UsageError(f"line {number} is not a JSON object")
     if unknown := sorted(set(row) - {*_SENT, *_STORED}):
-        raise click.UsageError(f"line {number}: no key {unknown[0][:80]!r}; there are {', '.join(_SENT)}")
+        raise click.UsageError(
+            f"line {number}: unknown key {unknown[0][:80]!r}; the keys are {', '.join(_SENT)}"
+        )
     try:
         body = _body_of(row)
         properties = {str(key): str(value) for key, value in (row.get("properties") or {}).items()}
@@ -130,7 +132,7 @@ def parse_row(line: bytes, topic: str, number: int) -> Message:
 
 
 def _body_of(row: Mapping[str, Any]) -> bytes:
-    """Text as it is; any other JSON value as JSON. Raises ValueError."""
+    """The body: a text unchanged, any other JSON value as JSON. Raises ValueError."""
     if "body_base64" in row:
         return base64.b64decode(row["body_base64"], validate=True)
     value = row.get("body")
@@ -162,7 +164,7 @@ _FIELDS: Mapping[str, Callable[[MessageExt], bytes]] = {
 
 
 def parse_format(text: str) -> Callable[[MessageExt], bytes]:
-    """A format string: %s body, %S its size, %k keys, %g tag, %t topic, %b broker, %p queue, %o offset, %T store time
+    """Parse a format: %s body, %S its size, %k keys, %g tag, %t topic, %b broker, %p queue, %o offset, %T store time
     in ms, %i id, %I offset id, %h properties, %J a JSON object, %%; \\n \\r \\t \\0 \\\\ \\xFF. Raises
     click.UsageError.
     """
@@ -172,7 +174,7 @@ def parse_format(text: str) -> Callable[[MessageExt], bytes]:
         mark, after = text[place], text[place + 1 : place + 2]
         if mark == "%":
             if after not in _FIELDS:
-                raise click.UsageError(f"format: %{after} is none of %{' %'.join(_FIELDS)}")
+                raise click.UsageError(f"format: %{after} is not one of %{' %'.join(_FIELDS)}")
             parts.append(_FIELDS[after])
             place += 2
         elif mark == "\\" and after == "x":
@@ -191,7 +193,7 @@ def parse_format(text: str) -> Callable[[MessageExt], bytes]:
 
 
 def write_bytes(content: bytes) -> None:
-    """To standard output: unchanged into a pipe or file, escaped on a terminal, which would execute control codes."""
+    """Write to standard output: unchanged into a pipe or file, escaped on a terminal because of control codes."""
     if sys.stdout.isatty():
         text = content.decode(errors="backslashreplace")
         shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
