@@ -34,6 +34,7 @@ from mqspark.store.queue.batchqueue import BATCH_ENTRY, batch_topics
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.recovery.deletions import load_deletions
 from mqspark.store.recovery.rebuild import QueueShape, ScanManifest, fetch_keys
+from mqspark.store.recovery.rocksdb import refuse_rebuild
 from mqspark_jobs.job import ProgressLine, Summary, run_tasks
 from mqspark_jobs.rebuild_plan import (
     BuiltQueue,
@@ -80,6 +81,7 @@ def run(options: RebuildOptions, spark: SparkSession, progress: ProgressLine) ->
         except StoreLocked:
             return _Rebuild(options, paths, work, spark, progress, is_live=True).run()
         try:
+            refuse_rebuild(paths, files)
             return _Rebuild(options, paths, work, spark, progress, is_live=False).run()
         finally:
             files.unlock(paths.lock, store_lock)

@@ -58,6 +58,7 @@ from mqspark.store.recovery.deletions import Deletions
 from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.recoveryreport import RecoveryReport
+from mqspark.store.recovery.rocksdb import refuse_rocksdb
 from mqspark.store.recovery.scrub import Scrub
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
@@ -355,6 +356,7 @@ class MessageStore:
         files.make_directory(paths.root, durable=True)
         self._lock_fd = files.lock(paths.lock)
         try:
+            refuse_rocksdb(paths, files)
             clean = files.read(paths.abort) is None
             synced = self._note.load()
             checkpoint = self.checkpoints.load()

@@ -60,6 +60,16 @@ def fetch_client(version: str) -> Jars:
     return Jars(jar_folder, _program(f"basics-{version}-{digest(pom, source)}", source, jar_folder))
 
 
+def fetch_server(version: str) -> Jars:
+    """The broker of another version. Raises as ``fetch`` does."""
+    pom = HERE / "pom-server.xml"
+    jar_folder = cached(
+        f"server-{version}-{digest(pom)}",
+        lambda folder: copy_dependencies(pom, folder, f"-Dserver.version={version}"),
+    )
+    return Jars(jar_folder, fetch_client(version).program)
+
+
 def dependencies(pom: Path) -> Path:
     """The folder with the jars that a pom names. Raises as ``fetch`` does."""
     require_tools("java")

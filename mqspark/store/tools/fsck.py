@@ -152,6 +152,8 @@ def cut_log(made: Remade) -> Finding | None:
 def _check_files(store: OfflineStore, report: FsckReport) -> None:
     log = store.log
     report.segments, report.min_offset = len(log.segments), log.min_offset
+    for part in store.in_rocksdb:
+        report.add(Finding("error", part.kind, part.text, repair=part.advice))
     for path in store.misplaced:
         text = f"{path} does not belong to a log of {store.log.segment_bytes}-byte segments"
         report.add(Finding("error", "log.misplaced-file", text, repair="move it elsewhere"))

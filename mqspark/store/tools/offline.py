@@ -33,6 +33,7 @@ from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.deletions import load_deletions
 from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recovery import Recovery
+from mqspark.store.recovery.rocksdb import found_in_rocksdb
 
 __all__ = ["LogScan", "OfflineStore", "ReadOnlyFiles", "release", "require_store"]
 
@@ -142,6 +143,8 @@ class OfflineStore:
         )
         require_store(paths)
         self.in_use = files.is_locked(paths.lock)
+        self.in_rocksdb = list(found_in_rocksdb(paths, files))
+        """What is in RocksDB alone: no broker starts with it."""
         self.clean = files.read(paths.abort) is None
         self.checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
         self.strange: list[Path] = []

@@ -31,6 +31,7 @@ from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.queueends import QueueEnds, Range
 from mqspark.store.recovery.recovery import Recovery
+from mqspark.store.recovery.rocksdb import refuse_rebuild
 from mqspark.store.tools.indexbuild import WORTH_A_PROCESS_BYTES, BuiltIndex, IndexBuild, IndexTask
 from mqspark.store.tools.offline import OfflineStore, release, require_store
 
@@ -77,6 +78,7 @@ def remake(config: StoreConfig, clock: Clock, progress: Progress = lambda step, 
     lock = files.lock(paths.lock)
     work = paths.root / "mqspark.rebuild"
     try:
+        refuse_rebuild(paths, files)
         shutil.rmtree(work, ignore_errors=True)
         files.make_directory(work)
         if OfflineStore(config).unreadable_deletions is not None:

@@ -36,7 +36,7 @@ __all__ = [
 
 FAILED, WRONG, MISSING, INTERRUPTED = 1, 2, 3, 130
 _NO_PERMISSION = 16
-_MAX_TEXT = 600
+_MAX_TEXT = 2000
 
 
 class CommandFailed(click.ClickException):

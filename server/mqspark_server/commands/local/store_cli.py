@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
     from mqspark.store.tools.dump import Row
     from mqspark.store.tools.fsck import FsckReport
+    from mqspark.store.tools.offline import OfflineStore
 
 __all__ = ["store"]
 
@@ -68,6 +69,16 @@ def _settings(directory: str, config: str | None, assignments: Sequence[str]) ->
     settings = broker_settings(production(), *layers, override_layer(assignments)).store
     settings.store_path_root_dir = directory
     return settings
+
+
+def _opened(directory: str, config: str | None, assignments: Sequence[str]) -> OfflineStore:
+    """The store, and what of it is not seen here, on standard error."""
+    from mqspark.store.tools.offline import OfflineStore
+
+    found = OfflineStore(_settings(directory, config, assignments))
+    for part in found.in_rocksdb:
+        click.echo(printable(f"not shown: {part.text}", _MAX_LINE), err=True)
+    return found
 
 
 @store.command()
@@ -161,10 +172,9 @@ def _fsck_lines(report: FsckReport) -> Iterator[str]:
 @_set
 def stats(directory: str, output: str, config: str | None, assignments: Sequence[str]) -> None:
     """Show segments, topics, messages, bytes, times, and how far queues and index are behind."""
-    from mqspark.store.tools.offline import OfflineStore
     from mqspark.store.tools.storestats import store_stats
 
-    found = store_stats(OfflineStore(_settings(directory, config, assignments)))
+    found = store_stats(_opened(directory, config, assignments))
     if output == "json":
         click.echo(json.dumps(found.as_dict(), indent=2))
         return
@@ -260,9 +270,8 @@ def dump_records(
 ) -> None:
     """Print records of the log from a physical offset on, or those of one queue."""
     from mqspark.store.tools import dump as library
-    from mqspark.store.tools.offline import OfflineStore
 
-    found = OfflineStore(_settings(directory, config, assignments))
+    found = _opened(directory, config, assignments)
     if queue_id is not None:
         if topic is None:
             raise click.UsageError("--queue needs --topic")
@@ -298,9 +307,8 @@ def dump_queue(
 ) -> None:
     """Print entries of one ConsumeQueue from a queue offset on."""
     from mqspark.store.tools import dump as library
-    from mqspark.store.tools.offline import OfflineStore
 
-    found = OfflineStore(_settings(directory, config, assignments))
+    found = _opened(directory, config, assignments)
     _print(library.dump_queue(found, topic, queue_id, offset), limit, output)
 
 
@@ -325,11 +333,10 @@ def dump_index(
 ) -> None:
     """Print index entries of records from a physical offset on."""
     from mqspark.store.tools import dump as library
-    from mqspark.store.tools.offline import OfflineStore
 
     if (topic is None) != (key is None):
         raise click.UsageError("--topic and --key belong together")
-    found = OfflineStore(_settings(directory, config, assignments))
+    found = _opened(directory, config, assignments)
     _print(library.dump_index(found, offset, topic=topic, key=key), limit, output)
 
 
