@@ -397,7 +397,7 @@ def session_settings(options: argparse.Namespace) -> dict[str, str]:
         asked[key] = value
     if "spark.jars" in asked or "spark.jars.packages" in asked:
         stores.pop("spark.jars.packages", None)  # --delta-jars names all jars
-    return _joined(_joined(found, stores), asked)
+    return _merged_lists(_merged_lists(found, stores), asked)
 
 
 _URLS = ("to", "table", "state")
@@ -441,7 +441,7 @@ def _hadoop_version() -> str:
     return name.removeprefix("hadoop-client-api-")
 
 
-def _joined(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+def _merged_lists(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
     lists = {key: f"{one[key]},{other[key]}" for key in _LISTS if key in one and key in other}
     return one | other | lists
 

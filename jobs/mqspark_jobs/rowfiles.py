@@ -194,7 +194,7 @@ class RowFiles:
             )
         waiting: list[pa.RecordBatch] = []
         waiting_bytes = 0
-        for piece in _near(positions):
+        for piece in _adjacent_groups(positions):
             row = 0
             for batch in decoder.batches(records, piece):
                 batch = _with_heads(batch, records, piece[row : row + batch.num_rows])
@@ -276,7 +276,7 @@ def _with_heads(batch: pa.RecordBatch, records: Records, positions: Ints) -> pa.
     return batch.append_column("bornHost", pa.Array.from_buffers(pa.binary(), len(positions), buffers))
 
 
-def _near(positions: Ints) -> Iterator[Ints]:
+def _adjacent_groups(positions: Ints) -> Iterator[Ints]:
     """Groups of adjacent records, because Arrow reserves memory for the whole range that a gather spans."""
     first = 0
     while first < len(positions):

@@ -85,12 +85,12 @@ class Swap:
         queues, ext = paths.consume_queue.name, paths.consume_queue_ext.name
         # Queue entries refer to ext units: old entries and new units, or the reverse, must never be visible
         # together.
-        self._move_away(queues)
+        self._rename_old_files(queues)
         for name in (ext, paths.batch_consume_queue.name, queues, "index"):
             if name == "index" and (self._new / name).is_dir():
                 for path in (paths.index_mark, paths.index_mark.with_name("mqspark.index.bak")):
                     path.unlink(missing_ok=True)
-            self._move_away(name)
+            self._rename_old_files(name)
             if (self._new / name).is_dir():
                 os.rename(self._new / name, self._paths.root / name)
         mark = self._new / self._paths.index_mark.name
@@ -100,7 +100,7 @@ class Swap:
         (self._new / "ready").unlink(missing_ok=True)
         _sync_directory(self._new)
 
-    def _move_away(self, name: str) -> None:
+    def _rename_old_files(self, name: str) -> None:
         """Rename the old files away, if the new ones are ready."""
         here, old = self._paths.root / name, self._work / "old" / name
         if (self._new / name).is_dir() and here.is_dir():

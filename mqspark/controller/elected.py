@@ -62,7 +62,7 @@ class ElectedController:
         self._next_expiry_ms = 0
         refused: dict[int, Handler] = dict.fromkeys(_OF_A_LEADER, self._refuse)
         heard: dict[int, Handler] = {
-            RequestCode.BROKER_HEARTBEAT: self._hear,
+            RequestCode.BROKER_HEARTBEAT: self._record_heartbeat,
             RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
         }
         self._guard = guard
@@ -159,7 +159,7 @@ class ElectedController:
         """The address of the leader; empty if it is unknown, or if this controller's own lease has expired."""
         return "" if self._leader_address == self._address else self._leader_address
 
-    def _hear(self, session: Session, command: Command) -> bytes:
+    def _record_heartbeat(self, session: Session, command: Command) -> bytes:
         """Record a heartbeat, in case this controller becomes leader next. Only the leader's answer means that the
         cluster has received the heartbeat."""
         header = command.header(BrokerHeartbeatRequestHeader)

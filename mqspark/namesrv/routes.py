@@ -413,7 +413,7 @@ class RouteTable:
                 self._notify(brokers, offline=broker.address)
             if brokers.acting_master and MASTER_ID not in brokers.addresses:
                 if len(brokers.topics) < _TOPICS_A_SLICE:
-                    finished(self._narrow(broker.name))
+                    finished(self._make_read_only(broker.name))
                 else:
                     self._without_master[broker.name] = None
             return
@@ -534,10 +534,10 @@ class RouteTable:
         while self._without_master:
             name = next(iter(self._without_master))
             del self._without_master[name]
-            yield from self._narrow(name)
+            yield from self._make_read_only(name)
         yield from self._remove()
 
-    def _narrow(self, broker_name: str) -> Work[None]:
+    def _make_read_only(self, broker_name: str) -> Work[None]:
         """Make the topics of a broker without a master read-only, unless the master comes back meanwhile."""
 
         def is_back() -> bool:

@@ -147,10 +147,10 @@ class EpochFrames:
                 self._left -= len(part)
                 at += len(part)
                 continue
-            taken = view[at : at + self._wanted() - len(self._head)]
+            taken = view[at : at + self._head_length() - len(self._head)]
             self._head += taken
             at += len(taken)
-            if len(self._head) < self._wanted():
+            if len(self._head) < self._head_length():
                 continue
             head, self._head = self._head, b""
             if _STATE.unpack_from(head)[0] == HANDSHAKE:
@@ -161,7 +161,7 @@ class EpochFrames:
                     found.append(self._now)
         return found
 
-    def _wanted(self) -> int:
+    def _head_length(self) -> int:
         """Length of the head that is being received, as far as it is known. Raises ProtocolError."""
         if len(self._head) < _STATE.size:
             return _STATE.size

@@ -179,14 +179,14 @@ class TappedSession(Session):
     def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
         super().send(buffer, *more)
         if self._awaited and self.open:
-            self._look((buffer, *more))
+            self._report_answers((buffer, *more))
 
     def send_sized(
         self, buffer: bytes | memoryview, more: Sequence[bytes | memoryview], more_bytes: int
     ) -> None:
         super().send_sized(buffer, more, more_bytes)
         if self._awaited and self.open:
-            self._look((buffer, *more))
+            self._report_answers((buffer, *more))
 
     def forget(self) -> None:
         """The client has disconnected."""
@@ -200,7 +200,7 @@ class TappedSession(Session):
                 self._ledger.free(each.size_bytes)
         return waiting
 
-    def _look(self, buffers: Iterable[bytes | memoryview]) -> None:
+    def _report_answers(self, buffers: Iterable[bytes | memoryview]) -> None:
         try:
             for answer in _answers(buffers):
                 for each in self._take(answer.command.opaque):

@@ -56,7 +56,7 @@ class _Proof:
         del self._received[:size]
         return taken
 
-    def _rest(self) -> bytes:
+    def _after_proof(self) -> bytes:
         """The bytes received after the proof."""
         self.is_complete = True
         rest = bytes(self._received)
@@ -89,7 +89,7 @@ class MasterProof(_Proof):
         if not hmac.compare_digest(expected, proof) or signer is None:
             raise ProtocolError("its proof is wrong, or its user is unknown, disabled or not super")
         self.signer = signer
-        return reply + _mac(signer, b"master", self._transcript + proof), self._rest()
+        return reply + _mac(signer, b"master", self._transcript + proof), self._after_proof()
 
     def _challenge(self) -> bytes:
         self._begins()
@@ -139,4 +139,4 @@ class SlaveProof(_Proof):
             return proof, b""
         if not hmac.compare_digest(_mac(self._signer, b"master", self._transcript), answer):
             raise ProtocolError("it does not know the secret key of this broker")
-        return proof, self._rest()
+        return proof, self._after_proof()

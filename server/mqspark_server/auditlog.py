@@ -3,8 +3,8 @@
     {"at":"2026-01-31T12:00:00.000Z","user":"alice","peer":"10.0.0.7:51234","request":"SEND_MESSAGE_V2","code":310,
      "resources":["Topic:Orders"],"decision":"denied","reason":"..."}
 
-The file is rotated by size. Lines are limited in number a second; the next line says how many were left out. Refusals
-and changes come before uses of messages, of which each connection's first is written.
+The file is rotated by size. The number of lines per second is limited; the next line says how many were suppressed.
+Refusals and changes take precedence over uses of messages, of which only the first of each connection is written.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["AuditLog"]
 
 LINES_PER_S = 200
 USES_PER_S = 50
-"""Limit of the lines of a second that are neither refusals nor changes."""
+"""Limit of lines per second that are neither refusals nor changes."""
 
 _log = sparing(__name__)
 _NAMES = {int(code): code.name for code in RequestCode}
 
 
 class AuditLog:
-    """Raises OSError when the file cannot be opened. A line that cannot be written later is counted and logged."""
+    """Raises OSError when the file cannot be opened. A line that cannot be written is counted and logged."""
 
     def __init__(self, path: Path, clock: Clock, *, max_bytes: int, files: int) -> None:
         self._clock = clock
@@ -42,11 +42,13 @@ class AuditLog:
         self._second = 0
         self._lines = self._uses = 0
         self.suppressed = 0
-        """Lines left out in all."""
+        """Total number of suppressed lines."""
         self._unreported = 0
 
     def write(self, audited: Audited) -> None:
-        if self._is_closed:  # a connection may end after the log; a handler would open its file again
+        if (
+            self._is_closed
+        ):  # a connection may end after the log was closed, and the handler would reopen the file
             return
         now_ms = self._clock.now_ms()
         if now_ms // 1000 != self._second:
@@ -82,7 +84,7 @@ class AuditLog:
 
 
 class _Private(logging.handlers.RotatingFileHandler):
-    """Files that only their owner can read; a failing one does not fail the request."""
+    """Files readable only by their owner. A failing file does not fail the request."""
 
     def _open(self):  # type: ignore[no-untyped-def]
         fd = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)

@@ -1,11 +1,11 @@
 """Users of a server on its disk: the file of users, the key under which secrets are sealed, and the audit log.
 
     DIR/users.auth       users and policies (mqspark.auth.users)
-    DIR/users.auth.key   256 bits in hex, readable by the owner alone; MQSPARK_AUTH_KEY takes its place
+    DIR/users.auth.key   256 bits in hex, readable only by the owner; MQSPARK_AUTH_KEY replaces it
     DIR/audit.log        decisions (auditlog)
     DIR/users.auth.lock  locked while a server or a tool uses the users
 
-The key is made with the first user. Whoever has both files has the secrets; a backup needs only the first one.
+The key is created with the first user. Both files together reveal the secrets, so a backup should have only the first.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def open_authority(
     *,
     needs_a_user: bool = True,
 ) -> tuple[Authority, Callable[[], None]]:
-    """The authority, and what ends it. Blocks on the disk. Raises ConfigError, StoreCorrupt or OSError. A key is made
-    if there is neither key nor file."""
+    """The authority, and a function that ends it. Blocks on the disk. Raises ConfigError, StoreCorrupt or OSError. A
+    key is created if there is neither a key nor a file of users."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = ConfigFile(directory / USERS_FILE)
     with ExitStack() as ends:

@@ -64,10 +64,10 @@ MAX_PORT = 65535
 HTTP_PORT_DISTANCE = 3
 """httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
 LOOPBACK_TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
-"""Sets the token that changes over HTTP need on a broker without users."""
+"""Environment variable with the token for changes over HTTP on a broker without users."""
 
 SAMPLES_AFTER_S = 5.0
-"""Delay of the console's charts after a start, which has other things to do."""
+"""Delay of the console's charts after a start, so that they do not slow it down."""
 _NEVER_MS = 60_000
 """The tick interval of a stopped process."""
 
@@ -97,13 +97,13 @@ class BrokerApp(ProcessApp):
         self.term: Term | None = None
         """In controller mode: this broker's part."""
         self.register_s, self.unregister_s = FIRST_TIMEOUT_S, UNREGISTER_TIMEOUT_S
-        """How long a start and a stop wait for name servers."""
+        """How long a start and a stop wait for name servers, in seconds."""
         self.loopback_token = os.environ.get(LOOPBACK_TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         self.more_handlers: dict[int, Handler] = {}
         self.extensions: Extensions | None = None
-        """Those that the settings name, from the start on."""
+        """The extensions that the settings name; None before the start."""
         self._sampler: Sampler | None = None
-        """The samples for the console's charts, once this broker has served for some seconds."""
+        """The sampler for the console's charts; None until this broker has served for some seconds."""
         self._spans: BrokerSpans | None = None
         """With openTelemetryEnable."""
 
@@ -215,7 +215,7 @@ class BrokerApp(ProcessApp):
         return self._sampler
 
     async def _begin_samples(self, worker: Worker) -> None:
-        """Start sampling for the console's charts before anybody looks at them."""
+        """Start sampling for the console's charts, before the first page is opened."""
         await asyncio.sleep(SAMPLES_AFTER_S)
         sampler = await worker.run(self._load_sampler)
         auth = self.settings.auth
@@ -236,7 +236,7 @@ class BrokerApp(ProcessApp):
             await self._sampler.stop()
 
     def _cluster_to_show(self) -> ClusterAt:
-        """The cluster of the console: the name servers of this broker, asked with the visitor's keys."""
+        """The cluster of the console: the name servers of this broker, queried with the visitor's keys."""
         from mqspark.client.remoting.credentials import Credentials
         from mqspark.client.remoting.identity import ClientOptions
         from mqspark_server.console.clusteraccess import BROKER_LINKS, ClusterAt
@@ -257,7 +257,7 @@ class BrokerApp(ProcessApp):
         )
 
     def _report_to_show(self) -> dict[str, Any]:
-        # Samples are taken without it: to load what serves HTTP here would hold up the messages for a second.
+        # Sampling does not use it: loading the HTTP server here would delay messages for a second.
         from mqspark_server.web.api import store_report
 
         return store_report(self)
@@ -288,11 +288,11 @@ class BrokerApp(ProcessApp):
         self._ends.on_kill(abandon)
         report = await flush_worker.run(store.open)
         self._note_recovery(report)
-        await flush_worker.run(partial(self._mend, store, report))
+        await flush_worker.run(partial(self._handle_holes, store, report))
         return store
 
-    def _mend(self, store: MessageStore, report: RecoveryReport) -> None:
-        """Handle a log with holes at a start, in the thread that flushes. Here everything valid is kept."""
+    def _handle_holes(self, store: MessageStore, report: RecoveryReport) -> None:
+        """Handle a log with holes at a start, in the flush thread. Here everything valid is kept."""
 
     def _note_recovery(self, report: RecoveryReport) -> None:
         self.recovery = dataclasses.asdict(report)
@@ -458,7 +458,7 @@ class BrokerApp(ProcessApp):
         if parts.master_copy is not None:
             ends.always(parts.master_copy.stop)
         if http is not None:
-            ends.always(http.stop)  # here already: a page must not read a store that is being closed
+            ends.always(http.stop)  # before the store: a page must not read a store that is being closed
         ends.on_stop(drain)
         ends.on_stop(lambda: registrar.stop(self.unregister_s))
         ends.on_kill(registrar.abandon)

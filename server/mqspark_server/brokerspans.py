@@ -1,9 +1,8 @@
 """Spans of OpenTelemetry for the messages that a broker stores (openTelemetryEnable).
 
-A message that comes with a trace, in its property ``traceparent``, gets a span ``store TOPIC``: from its request to its
-acknowledgement, which waits for the disk and the slaves as the settings say. Batches and messages without a trace get
-none. Only the API is used: the SDK that the process was started with processes the spans
-(opentelemetry-instrument).
+A message with a trace in its property ``traceparent`` gets a span ``store TOPIC``. It lasts from the request to the
+acknowledgement, which waits for the disk and the slaves according to the settings. Batches and messages without a trace
+get none. Only the API is used; the SDK of the process (opentelemetry-instrument) processes the spans.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerSpans"]
 
 MAX_OPEN = 10_000
-"""Spans that wait for an acknowledgement; further ones end with their request."""
+"""Limit of spans that wait for an acknowledgement. Further ones end with their request."""
 _FIELDS = {
     int(RequestCode.SEND_MESSAGE): ("topic", "properties"),
     int(RequestCode.SEND_MESSAGE_V2): ("b", "i"),
@@ -36,7 +35,7 @@ _FIELDS = {
 
 
 class BrokerSpans:
-    """Of one broker. Raises ConfigError without the package opentelemetry-api."""
+    """The spans of one broker. Raises ConfigError without the package opentelemetry-api."""
 
     def __init__(self, core: BrokerCore) -> None:
         try:
@@ -50,7 +49,7 @@ class BrokerSpans:
         self._trace, self._propagate = trace, propagate
         self._tracer = trace.get_tracer("mqspark.broker")
         self._open: deque[tuple[int, Span]] = deque()
-        """The log position up to which everything has to be acknowledged, and the span."""
+        """(log position that has to be acknowledged, span)."""
 
     def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         return {
@@ -58,7 +57,7 @@ class BrokerSpans:
         }
 
     def progress(self) -> None:
-        """More may be acknowledged."""
+        """End the spans whose messages are acknowledged now."""
         opened = self._open
         if opened:
             acked = min(self._core.store.acked_offset, self._core.replicas.confirmed)

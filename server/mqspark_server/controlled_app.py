@@ -1,8 +1,8 @@
-"""A broker as a process in controller mode: a broker whose part a controller decides (ReplicasManager).
+"""A broker as a process in controller mode: a broker whose role a controller decides (ReplicasManager).
 
-It starts as a slave without a master. Whenever the controller gives it another part, its inner parts end and start
-again on the same files and ports: a change of the role is a clean restart inside the process. A master that is
-replaced, or that no controller has answered for too long, stops acknowledging at once.
+It starts as a slave without a master. Whenever the controller gives it another role, its parts end and start again on
+the same files and ports: a change of role is a clean restart inside the process. A master stops acknowledging at once
+when it is replaced, or when no controller has answered it for too long.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ log = logging.getLogger("mqspark.app")
 _troubles = sparing("mqspark.controlled", lines=10)
 
 ROLE_WAIT_S = 5.0
-"""How long a start waits for a master to be known; then it goes on without, and answers that it is a slave."""
+"""How long a start waits for a master to be known. Then it continues without one, and answers as a slave."""
 
 NAMESRV_WAIT_S = 0.3
-"""How long a change of the part waits for name servers: one that is silent must not hold up a failover."""
+"""How long a change of role waits for name servers: a silent one must not delay a failover."""
 
 REQUEST_TIMEOUT_S = 3.0
 LEADER_WAIT_S = 0.5
-"""How long a leader that another controller names has to answer: it may be silent, and replaced soon."""
+"""Timeout for a leader named by another controller: it may be down, and soon be replaced."""
 RETRY_S = 0.5
 STEP_S = 0.1
-"""Interval of the checks of what is due."""
+"""Interval of the checks for due work."""
 
 _FAILURES = (OSError, ValueError, MQError)
 R = TypeVar("R")
@@ -95,7 +95,7 @@ class ControlledApp(BrokerApp):
         self._tasks: list[asyncio.Task[None]] = []
         self._is_ending = False
         self._placed = asyncio.Event()
-        """Set when a master was known for the first time, and this broker has its part."""
+        """Set once a master is known and this broker has its role."""
 
     # --- life ---
 
@@ -116,7 +116,7 @@ class ControlledApp(BrokerApp):
                 await self._placed.wait()
 
     def _choose_ports(self) -> None:
-        """A controller has to know the address before there are sockets."""
+        """Register the address with a controller before there are sockets."""
         broker = self.settings.broker
         if broker.listen_port:
             return
@@ -132,17 +132,17 @@ class ControlledApp(BrokerApp):
         code = f"{self.settings.broker.address};{self.clock.now_ms()}"
         while True:
             try:
-                return await self._talk(self._manager.take_id(code))
+                return await self._ask_leader(self._manager.take_id(code))
             except NotNow as error:
                 _troubles.warning("no broker id yet: %s", error)
             except StoreError:
-                raise  # about the files here, which no waiting mends
+                raise  # the error is about local files: waiting does not help
             except _FAILURES as error:
                 _troubles.warning("no broker id yet: %s", error)
             await asyncio.sleep(RETRY_S)
 
     async def _start_parts(self) -> None:
-        """Start everything inside for the part that ``term`` says."""
+        """Start all parts for the role in ``term``."""
         term = self.term
         if term is None:
             raise RuntimeError("the broker id is not known")
@@ -154,7 +154,7 @@ class ControlledApp(BrokerApp):
         )
         self.store_config = dataclasses.replace(self.settings.store)
         await super()._start()
-        # The next parts take the same ports.
+        # The next parts use the same ports.
         server = self.settings.server
         if self.http_url is not None:
             server = dataclasses.replace(server, http_port=int(self.http_url.rpartition(":")[2]))
@@ -165,12 +165,12 @@ class ControlledApp(BrokerApp):
         )
         self.settings = dataclasses.replace(self.settings, server=server, broker=broker)
 
-    def _mend(self, store: MessageStore, report: RecoveryReport) -> None:
+    def _handle_holes(self, store: MessageStore, report: RecoveryReport) -> None:
         if self.settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH:  # else it may be acknowledged
             store.copy.cut_at_hole(report)
 
     async def _change_part(self, change: Term) -> None:
-        """End the parts inside, and start them again."""
+        """End all parts, and start them again."""
         if self.lifecycle.phase < Phase.STOPPING:
             self.lifecycle.advance(Phase.STOPPING)
         try:
@@ -187,7 +187,7 @@ class ControlledApp(BrokerApp):
                 await self._start_parts()
                 return
             except (OSError, MQError) as error:
-                log.error("this broker cannot take its part: %s; trying again", error)
+                log.error("this broker cannot take its role: %s; trying again", error)
                 with contextlib.suppress(MQError):
                     await self._ends.stop()
             await asyncio.sleep(RETRY_S)
@@ -204,7 +204,7 @@ class ControlledApp(BrokerApp):
     async def _end_tasks(self) -> None:
         self._is_ending = True
         if self._tasks:
-            async with self._changing:  # half a change would leave parts that nobody ends
+            async with self._changing:  # an interrupted change would leave parts running
                 for task in self._tasks:
                     task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -223,7 +223,7 @@ class ControlledApp(BrokerApp):
                 address, lambda: None, tls=tls, signer=self.settings.auth.inner_signer
             )
             known = self._connections.get(address)
-            if known is not None and known.alive:  # two have asked for it at once
+            if known is not None and known.alive:  # a concurrent call has connected meanwhile
                 connection.close()
                 return known
             self._connections[address] = connection
@@ -234,8 +234,8 @@ class ControlledApp(BrokerApp):
         return await connection.request(request.code, request.header, request.body, timeout_s=timeout_s)
 
     async def _find_leader(self) -> str:
-        """All controllers are asked at once: one that is silent must not take the time of a lease. The leader knows
-        best; otherwise it is who is named. Raises NotNow."""
+        """Ask all controllers concurrently, so that a silent one does not use up the time of a lease. The leader's own
+        answer counts most; otherwise the leader that others name. Raises NotNow."""
         failure, named, found = "no controller knows a leader", "", ""
         request = ControllerRequest(RequestCode.CONTROLLER_GET_METADATA_INFO, None)
         loop = asyncio.get_running_loop()
@@ -267,8 +267,8 @@ class ControlledApp(BrokerApp):
             return found or named
         raise NotNow(f"no leader of the controllers {';'.join(self._addresses)}: {failure}")
 
-    async def _talk(self, talk: Talk[R]) -> R:
-        """Carry requests to the leader. Raises what the talk raises, and NotNow without a leader."""
+    async def _ask_leader(self, talk: Talk[R]) -> R:
+        """Send the requests of ``talk`` to the leader. Raises the errors of ``talk``, and NotNow without a leader."""
         try:
             request = next(talk)
             while True:
@@ -287,7 +287,8 @@ class ControlledApp(BrokerApp):
             return result
 
     async def _keep_heartbeats(self) -> None:
-        """To all controllers, because each may become the leader, and to the leader under the name that it gives."""
+        """Send heartbeats to all controllers, because each may become the leader, and to the address that the leader
+        gives."""
         async with asyncio.TaskGroup() as group:
             for address in self._addresses:
                 group.create_task(self._keep_heartbeat(partial(str, address)))
@@ -300,10 +301,10 @@ class ControlledApp(BrokerApp):
         while True:
             address = receiver()
             if address:
-                await self._beat(address)
+                await self._send_heartbeat(address)
             await asyncio.sleep(config.broker_heartbeat_interval / 1000)
 
-    async def _beat(self, address: str) -> None:
+    async def _send_heartbeat(self, address: str) -> None:
         timeout_s = self.settings.broker.send_heartbeat_timeout_millis / 1000
         sent_ms = self.clock.monotonic_ms()
         try:
@@ -316,7 +317,7 @@ class ControlledApp(BrokerApp):
         except _FAILURES as error:
             if address == self._leader:
                 self._leader = ""
-            _troubles.warning("controller %s has no heartbeat: %s", address, error)
+            _troubles.warning("the heartbeat to controller %s failed: %s", address, error)
 
     def _log(self) -> LogState:
         core = self.parts.core if self.parts is not None else None
@@ -338,7 +339,7 @@ class ControlledApp(BrokerApp):
         while not self._is_ending:
             try:
                 if not registered:
-                    await self._talk(self._manager.register(self.address))
+                    await self._ask_leader(self._manager.register(self.address))
                     registered = True
                 now_s = loop.time()
                 if not self._leader or now_s - led_s >= config.sync_controller_metadata_period / 1000:
@@ -355,8 +356,8 @@ class ControlledApp(BrokerApp):
                 ):
                     polled_s = now_s
                     self._manager.is_told = False
-                    if not await self._talk(self._manager.poll(self.term)) and not config.async_learner:
-                        await self._talk(self._manager.elect())
+                    if not await self._ask_leader(self._manager.poll(self.term)) and not config.async_learner:
+                        await self._ask_leader(self._manager.elect())
                 await self._follow_decision()
                 if now_s - checked_s >= config.check_sync_state_set_period / 1000 or self._set_is_wrong():
                     checked_s = now_s
@@ -381,7 +382,7 @@ class ControlledApp(BrokerApp):
         metadata = self.parts.core.metadata if self.parts is not None else None
         change.topics_known_at = None if metadata is None else metadata.topics_known_at
         if term.is_master and change.is_master and self.parts is not None:
-            self._begin_again(term, change)
+            self._continue_in_epoch(term, change)
             return
         if term.is_master:
             term.is_over = True
@@ -400,8 +401,8 @@ class ControlledApp(BrokerApp):
         self._replicated()
         self._placed.set()
 
-    def _begin_again(self, term: Term, change: Term) -> None:
-        """This broker is elected a second time: only the epoch is new."""
+    def _continue_in_epoch(self, term: Term, change: Term) -> None:
+        """This broker was elected again: only the epoch is new."""
         parts = self.parts
         if parts is None or parts.core.epochs is None:
             return
@@ -424,9 +425,9 @@ class ControlledApp(BrokerApp):
         if wanted is None and not (term.holds and term.is_unsure):
             return
         try:
-            await self._talk(
+            await self._ask_leader(
                 self._manager.settle(term) if wanted is None else self._manager.alter(term, wanted)
             )
             log.info("the SyncStateSet is %s", sorted(term.sync_set))
         finally:
-            self._replicated()  # also after a refusal: members that were asked for may count no longer
+            self._replicated()  # also after a refusal: requested members may no longer count

@@ -1,4 +1,4 @@
-"""A controller as a process, or as a part of a name server's: its core, its port, and the thread that saves its
+"""A controller as a process, or as part of a name server's process: its core, its port, and the thread that saves its
 state."""
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ DEFAULT_DIRECTORY = "mqsparkController"
 
 
 class ControllerApp(ProcessApp):
-    """``address`` is the one that brokers are told."""
+    """``address`` is given to brokers."""
 
     def __init__(
         self, settings: ControllerSettings, *, clock: Clock | None = None, guard: Guard | None = None
     ) -> None:
-        """``guard``: of the process that it is a part of, if that has users."""
+        """``guard``: that of the enclosing process, if it has users."""
         super().__init__(clock or SystemClock(), settings.unused)
         self.settings = settings
         self._guard = guard
         self.core: Controller | ElectedController | None = None
         path = settings.controller.controller_store_path
         self.store_path = Path(path) if path else Path.home() / DEFAULT_DIRECTORY
-        """Of an embedded state."""
+        """The directory of an embedded state."""
 
     @property
     def store(self) -> str:
-        """Where the state is, for people."""
+        """Where the state is, as text for people."""
         config = self.settings.controller
         return f"{';'.join(config.endpoints)}{config.etcd_prefix}" if config.in_etcd else str(self.store_path)
 

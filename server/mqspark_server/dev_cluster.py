@@ -1,7 +1,7 @@
 """A development cluster: a name server, brokers and perhaps a controller in this process and on this event loop
 (``mqspark dev``, ``mqspark.testing``).
 
-Must not know what a process is made of.
+Must not know the parts of a process.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:  # imported with a controller
 __all__ = ["DevCluster"]
 
 CONTROLLER = "controller"
-"""The one kind of replication."""
+"""The only kind of replication."""
 IN_SYNC_S = 60.0
-"""How long a start waits for all replicas to be in the SyncStateSet; some tenths of a second are usual."""
+"""How long a start waits for all replicas to be in the SyncStateSet; usually some tenths of a second."""
 _POLL_S = 0.02
 _NOWHERE = "127.0.0.1:1"
-"""Stands for the controller's address while settings are only checked."""
+"""Placeholder for the controller's address while settings are only checked."""
 
 
 class DevCluster:
@@ -65,8 +65,8 @@ class DevCluster:
         clock: Clock | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Raises ConfigError. ``layers`` override the development profile. ``slaves``: of each broker; their numbers
-        follow those of the masters."""
+        """Raises ConfigError. ``layers`` override the development profile. ``slaves``: number per broker; their broker
+        numbers follow those of the masters."""
         if store == "":
             raise ConfigError("the store directory must not be empty", key="store")
         if replication is not None:
@@ -87,7 +87,7 @@ class DevCluster:
             for number in range(brokers)
         ]
         self._roles: dict[int, Layer] = {}
-        """What makes a broker a slave, by its number."""
+        """Broker number → the settings that make it a slave."""
         for number in range(brokers):
             for slave in range(1, slaves + 1):
                 role = Layer("slave", {"brokerRole": "SLAVE", "brokerId": slave})
@@ -178,7 +178,7 @@ class DevCluster:
         await self.controller.start()
 
     async def _until_in_sync(self) -> None:
-        """Wait until each replica may be elected: a kill before that could leave nobody."""
+        """Wait until every replica may be elected. A kill before that could leave no candidate."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + IN_SYNC_S
         while len(self.sync_state_set) < self._replicas:
@@ -191,7 +191,7 @@ class DevCluster:
 
     @property
     def master(self) -> int | None:
-        """With replication: the number of the broker that is the master and takes messages."""
+        """With replication: the number of the broker that is the master and accepts messages."""
         for number, app in enumerate(self.brokers):
             if app.lifecycle.ready and app.term is not None and app.term.holds:
                 return number
@@ -199,8 +199,8 @@ class DevCluster:
 
     @property
     def sync_state_set(self) -> frozenset[int]:
-        """With replication: the numbers of the brokers that the controller may make the master, as the master knows
-        them. Empty without a master."""
+        """With replication: the numbers of the brokers that the controller may elect, as known to the master. Empty
+        without a master."""
         master = self.master
         term = None if master is None else self.brokers[master].term
         members = frozenset[int]() if term is None else term.sync_set
@@ -248,9 +248,11 @@ class DevCluster:
         failure: StoreReadOnly | None = None
         master = self.master
         ending = list(reversed(self.brokers))
-        if master is not None:  # last: the others copy its progress once more
+        if master is not None:  # the master stops last: the others copy its progress once more
             ending.append(ending.pop(len(ending) - 1 - master))
-        if self.controller is not None:  # first: nobody is to be elected in a cluster that ends
+        if (
+            self.controller is not None
+        ):  # the controller stops first: a cluster that ends must not elect a master
             await self.controller.stop()
         for app in ending:
             try:
@@ -290,7 +292,7 @@ def _check_replication(replication: str, brokers: int, slaves: int, clock: Clock
         )
     if clock is not None:
         raise ConfigError(
-            f"replication={CONTROLLER!r} goes by the real time: a master is certain of its part only as long as"
-            " controllers answer it; leave out the clock",
+            f"replication={CONTROLLER!r} needs the real clock: a master's lease depends on the answers of controllers;"
+            " omit the clock",
             key="clock",
         )

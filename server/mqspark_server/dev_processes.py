@@ -1,9 +1,9 @@
-"""A development cluster of several brokers, each part a process of its own (``mqspark dev --brokers N``).
+"""A development cluster of several brokers in which each part is a process (``mqspark dev --brokers N``).
 
-A part that dies is started again after a pause, so that a user can kill the master and watch the others go on.
+A part that dies is restarted after a pause, so that a user can kill the master and watch the others take over.
 
-Must not know what goes on inside a part: it starts ``mqspark namesrv run``, ``controller run`` and ``broker run``,
-reads their READY lines, and asks the controller who is master.
+Must not know the inside of a part: it starts ``mqspark namesrv run``, ``controller run`` and ``broker run``, reads
+their READY lines, and asks the controller for the master.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["ProcessCluster"]
 log = logging.getLogger("mqspark.dev")
 
 RESTART_S = 10.0
-"""A killed part stays away for so long: longer than an election takes."""
+"""How long a killed part stays down: longer than an election takes."""
 START_S = 60.0
 STOP_S = 20.0
 _POLL_S = 0.25
@@ -44,7 +44,7 @@ _ASK_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _REPLICAS = "dev"
 _BROKER_STEP = 10
-"""Distance of the brokers' ports: each has up to four beside its own."""
+"""Distance between the brokers' ports: each broker uses up to four more ports."""
 _CONTROLLER_STEP = 2
 
 
@@ -57,13 +57,13 @@ class _Child:
     name: str
     command: tuple[str, str]
     settings: dict[str, Any]
-    """They win over everything else."""
+    """Settings that override all others."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     config: str | None = None
     assignments: Sequence[str] = ()
     process: asyncio.subprocess.Process | None = None
     fields: dict[str, str] = field(default_factory=dict)
-    """Of its READY line."""
+    """The fields of its READY line."""
 
     @property
     def arguments(self) -> list[str]:
@@ -99,7 +99,7 @@ class ProcessCluster:
         assignments: Sequence[str],
         overrides: Layer,
     ) -> None:
-        """``file`` is what ``config`` holds, ``overrides`` what ``assignments`` say. Raises ConfigError."""
+        """``file`` is the content of ``config``, ``overrides`` that of ``assignments``. Raises ConfigError."""
         if store == "":
             raise ConfigError("the store directory must not be empty", key="store")
         layers = [*([file] if file is not None else []), overrides]
@@ -181,7 +181,7 @@ class ProcessCluster:
                 await self._until_in_sync()
                 self._watch(self._report_master())
             for part in self._parts:
-                self._watch(self._keep(part))
+                self._watch(self._restart_when_ended(part))
         except BaseException:
             with contextlib.suppress(PartFailed):
                 await self.stop()
@@ -211,12 +211,12 @@ class ProcessCluster:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C reaches this process alone, which stops them in order
+            start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which stops the parts in order
             preexec_fn=_end_with_parent,
         )
         if part.process.stderr is None or part.process.stdout is None:
             raise RuntimeError("a child was started without its pipes")
-        self._watch(_relay(part.name, part.process.stderr))
+        self._watch(_relay_log_lines(part.name, part.process.stderr))
         try:
             async with asyncio.timeout(START_S):
                 line = (await part.process.stdout.readline()).decode()
@@ -234,7 +234,7 @@ class ProcessCluster:
     def _is_stopping(self) -> bool:
         return self._stopping
 
-    async def _keep(self, part: _Child) -> None:
+    async def _restart_when_ended(self, part: _Child) -> None:
         """Start the part again whenever it has ended."""
         while part.process is not None:
             code = await part.process.wait()
@@ -245,7 +245,7 @@ class ProcessCluster:
                 "%s (pid %d) ended by %s; it starts again in %.0f s", part.name, part.pid, how, RESTART_S
             )
             await asyncio.sleep(RESTART_S)
-            if self._is_stopping():  # whoever stops has seen that this part has ended, and looks no more
+            if self._is_stopping():  # the stop has seen that this part has ended, and will not stop it again
                 return
             try:
                 await self._launch(part)
@@ -257,7 +257,7 @@ class ProcessCluster:
     # --- the master ---
 
     async def _replicas(self) -> ReplicasInfo | None:
-        """What the controller says; None if it does not answer."""
+        """The replicas as the controller reports them; None if it does not answer."""
         try:
             connection = await Outbound.connect(self._controller.fields["controller"], lambda: None, _ASK_S)
             try:
@@ -319,12 +319,12 @@ class ProcessCluster:
             f"{part.name}: pid {part.pid}, http {part.fields.get('http', '-')}" for part in self._brokers
         ]
         if self._replicated:
-            lines.append(f"{self.describe_master()}: kill -9 it, and see another one take over")
-        lines.append(f"to change something in a console (/console) or over HTTP: {self._loopback_token}")
+            lines.append(f"{self.describe_master()}: kill -9 it, and watch another one take over")
+            lines.append(f"token for changes in a console (/console) or over HTTP: {self._loopback_token}")
         return "\n".join(lines)
 
     async def stop(self) -> None:
-        """The controller first: nobody is to be elected in a cluster that ends. Raises PartFailed if a part did not
+        """The controller stops first: a cluster that ends must not elect a master. Raises PartFailed if a part did not
         end cleanly."""
         self._stopping = True
         master = [part for part in self._brokers if part.fields.get("broker") == self._master]
@@ -350,7 +350,7 @@ def _assignments(settings: Mapping[str, Any]) -> list[str]:
 
 def _ports(number: int, broker_port: int, http_port: int | None) -> dict[str, int]:
     step = _BROKER_STEP * number
-    # Without ports of our choice, listenPort + 1 may be somebody else's when the broker starts again.
+    # With ports chosen by the system, listenPort + 1 may be taken by another process when the broker restarts.
     ports = {"listenPort": broker_port + step} if broker_port else {"listenPort": 0, "haListenPort": 0}
     return ports if http_port is None else {**ports, "httpPort": http_port + step if http_port else 0}
 
@@ -370,12 +370,12 @@ async def _end(process: asyncio.subprocess.Process | None) -> int:
     return process.returncode or 0
 
 
-async def _relay(name: str, lines: asyncio.StreamReader) -> None:
-    """Its log lines on our standard error, with its name before each."""
+async def _relay_log_lines(name: str, lines: asyncio.StreamReader) -> None:
+    """Copy a part's log lines to standard error, each prefixed with the part's name."""
     while True:
         try:
             line = await lines.readline()
-        except ValueError:  # longer than the reader's limit: its rest follows
+        except ValueError:  # the line is longer than the reader's limit: its rest follows
             continue
         if not line:
             return
@@ -384,7 +384,7 @@ async def _relay(name: str, lines: asyncio.StreamReader) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have the child told to stop when this process is killed. Linux only."""
+    """Make the kernel signal the child when this process is killed. Linux only."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

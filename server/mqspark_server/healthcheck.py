@@ -1,7 +1,7 @@
-"""``python -m mqspark_server.healthcheck [URL | HOST:PORT]``: exit code 0 if the server there is well. For containers.
+"""``python -m mqspark_server.healthcheck [URL | HOST:PORT]``: exit code 0 if that server is healthy. For containers.
 
-Without an argument MQSPARK_HEALTH says where. A URL has to answer 200; a host and port, which is that of a server
-without HTTP, has to take a connection.
+Without an argument, MQSPARK_HEALTH gives the address. A URL has to answer 200. A host and port, for a server without
+HTTP, has to accept a connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_TEXT = 2_000
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 when it is well, 1 when it is not; the reason goes to standard error."""
+    """Returns 0 when the server is healthy, otherwise 1; the reason goes to standard error."""
     place = arguments[0] if arguments else os.environ.get(VARIABLE, DEFAULT)
     try:
         problem = _ask(place) if "://" in place else _connect(place)
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 def _ask(url: str) -> str | None:
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname is None:
-        return f"{url} is no http:// URL"
+        return f"{url} is not an http:// URL"
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", parts.path or "/")

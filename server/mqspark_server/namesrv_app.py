@@ -105,7 +105,7 @@ class NameServerApp(ProcessApp):
         def after_turn() -> None:
             housekeeper.after_turn()
             notices = core.routes.take_notices()
-            if self.lifecycle.ready:  # brokers that leave a name server that stops are still there
+            if self.lifecycle.ready:  # connections closed by a stop do not mean that brokers are gone
                 for address, header in notices:
                     notifier.send(address, header)
 

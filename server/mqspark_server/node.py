@@ -1,4 +1,4 @@
-"""A broker's process as HTTP sees it: the parts that pages and metrics read. Must not know how they are made."""
+"""A broker's process as HTTP sees it: the parts that pages and metrics read. Must not know how they are created."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class BrokerParts:
     compaction: CompactRunner
     following: Following | None
     master_copy: MasterCopy | None
-    """Both None on a master."""
+    """None on a master, as is ``following``."""
     group: BrokerGroup | None
     escaping: Escaping | None
-    """Both with enableSlaveActingMaster."""
+    """None without enableSlaveActingMaster, as is ``group``."""
     archived: ArchivedMessages | None = None
     """None without archiveUrl."""
 
@@ -66,7 +66,7 @@ class BrokerNode(Protocol):
     recovery: dict[str, Any] | None
     parts: BrokerParts | None
     loopback_token: str
-    """Lets its holder change over HTTP what a broker without users has."""
+    """The token for changes over HTTP on a broker without users."""
 
     @property
     def store_path(self) -> Path: ...

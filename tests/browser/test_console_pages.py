@@ -284,7 +284,7 @@ def test_the_keyboard_is_enough(page_of: Callable[..., Any], broker: Broker) -> 
     tab_to(page, "Make")
     page.keyboard.press("Enter")
     page.wait_for_url("**/topics/ByKeyboard")
-    assert page.inner_text("[role=status]") == "Topic ByKeyboard is there."
+    assert page.inner_text("[role=status]") == "Topic ByKeyboard was created."
 
 
 def tab_to(page: Any, text: str) -> None:
@@ -306,7 +306,7 @@ def test_a_group_is_moved_after_a_look(page_of: Callable[..., Any], broker: Brok
     check(page, "the preview of a reset", 360)
     page.click(".confirm button")
     page.wait_for_url("**/groups/readers")
-    assert "readers is moved in" in page.inner_text("[role=status]")
+    assert "readers was moved in" in page.inner_text("[role=status]")
 
 
 @BROWSER

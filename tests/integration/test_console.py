@@ -341,14 +341,14 @@ def test_logging_in_and_out(broker: Broker) -> None:
 
 def test_topics_are_made_changed_and_deleted(visitor: httpx.Client, broker: Broker) -> None:
     text = change(visitor, "/topics", {"name": "Made", "read_queues": "3", "type": "FIFO"})
-    assert "Topic Made is there." in text
+    assert "Topic Made was created." in text
     assert "<dt>Queues</dt><dd>3</dd>" in text
     text = visitor.get("/topics/Made/config").text
     assert "message.type=FIFO" in text
     fields = {"read_queues": "5", "write_queues": "4", "perm": "read only"}
     text = change(visitor, "/topics/Made/config", fields)
     assert re.search(r'<td class="num">5</td><td class="num">4</td><td>read only</td>', text)
-    assert "Topic Made is deleted." in change(visitor, "/topics/Made/delete", {})
+    assert "Topic Made was deleted." in change(visitor, "/topics/Made/delete", {})
     page(broker, "/topics/Made", 404)
     token = csrf(visitor.get("/topics").text)
     for fields in (
@@ -384,7 +384,7 @@ def test_groups_are_made_moved_changed_and_deleted(visitor: httpx.Client, broker
     change(visitor, "/topics", {"name": "Walked", "read_queues": "1"})
     for number in range(4):
         change(visitor, "/topics/Walked/send", {"body": str(number)})
-    assert "Group walkers is there." in change(visitor, "/groups", {"name": "walkers", "retries": "3"})
+    assert "Group walkers was created." in change(visitor, "/groups", {"name": "walkers", "retries": "3"})
     token = csrf(visitor.get("/topics").text)
     asked = visitor.post("/groups/walkers/reset", data={"csrf": token, "topic": "Walked", "to": "latest"})
     assert '<td class="num">none</td><td class="num">4</td>' in asked.text
@@ -421,7 +421,7 @@ def test_groups_are_made_moved_changed_and_deleted(visitor: httpx.Client, broker
     )
     assert again.status_code == 409
     assert ">POP</span>" in change(visitor, "/groups/walkers/mode", {"topic": "Walked", "mode": "POP"})
-    assert "Group walkers is deleted." in change(visitor, "/groups/walkers/delete", {})
+    assert "Group walkers was deleted." in change(visitor, "/groups/walkers/delete", {})
     page(broker, "/groups/walkers", 404)
 
 
@@ -593,7 +593,7 @@ def test_users_ask_in_their_own_name(guarded: Broker) -> None:
         assert ROOT[0] in root.get("").text
         fields = {"name": "clerk", "password": CLERK}
         text = change(root, "/users", fields, "/users")
-        assert "User clerk is there." in text
+        assert "User clerk was created." in text
         assert "canary" not in text
         rule: dict[str, str | list[str]] = {
             "resource": "Topic:Orders",
@@ -618,7 +618,7 @@ def test_users_ask_in_their_own_name(guarded: Broker) -> None:
         assert clerk.get("/topics/Orders/messages?by=key&value=x").status_code == 403
         kind: dict[str, str | list[str]] = {"resource": "Topic:Orders", "kind": "Custom"}
         assert "No rule: may do nothing" in change(root, "/users/clerk/rules/delete", kind, "/users")
-        assert "User clerk is deleted." in change(root, "/users/clerk/delete", {}, "/users")
+        assert "User clerk was deleted." in change(root, "/users/clerk/delete", {}, "/users")
 
 
 def test_a_broker_has_a_past_before_its_first_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -684,7 +684,7 @@ def test_the_command_shows_a_cluster(broker: Broker, tmp_path: Path) -> None:
             assert log_in(client, secret=WRONG).status_code == 401
             assert log_in(client, user="someone", secret=TOKEN).status_code == 401
             assert log_in(client, secret=TOKEN).status_code == 303
-            assert "Topic FromGateway is there." in change(client, "/topics", {"name": "FromGateway"})
+            assert "Topic FromGateway was created." in change(client, "/topics", {"name": "FromGateway"})
     finally:
         stop(process)
 

@@ -43,7 +43,7 @@ Place = tuple[int, int]
         ({"replication": "raft"}, "replication='raft' is not 'controller'"),
         ({"replication": "controller", "slaves": 1}, "leave out slaves=1"),
         ({"replication": "controller", "brokers": 1}, "two brokers or more"),
-        ({"replication": "controller", "clock": FakeClock()}, "leave out the clock"),
+        ({"replication": "controller", "clock": FakeClock()}, "omit the clock"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str) -> None:

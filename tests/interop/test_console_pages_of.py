@@ -56,7 +56,7 @@ def change(console: httpx.Client, path: str, **fields: str) -> str:
 def test_every_page_and_changes(cluster: Cluster, console: httpx.Client, name: Name) -> None:
     topic, group = name("ConsoleTopic"), name("console-group")
     assert "1 of 1" in page(console, "")
-    assert f"Topic {topic} is there." in change(console, "/topics", name=topic, read_queues="2")
+    assert f"Topic {topic} was created." in change(console, "/topics", name=topic, read_queues="2")
     text = change(console, f"/topics/{topic}/send", body='{"a": 1}', tag="t", keys="key-1")
     assert "{&#34;a&#34;: 1}" in text
     with Producer(cluster.namesrv, group="console-producers") as producer:
@@ -72,7 +72,7 @@ def test_every_page_and_changes(cluster: Cluster, console: httpx.Client, name: N
         console, f"/topics/{topic}/config", read_queues="2", write_queues="2", perm="read only"
     )
 
-    assert f"Group {group} is there." in change(console, "/groups", name=group, retries="4")
+    assert f"Group {group} was created." in change(console, "/groups", name=group, retries="4")
     consumer = PushConsumer(cluster.namesrv, group=group, consume_from=FIRST, listener=lambda message: None)
     consumer.subscribe(topic)
     with consumer:
@@ -82,7 +82,7 @@ def test_every_page_and_changes(cluster: Cluster, console: httpx.Client, name: N
         )
         assert "Stacks of its threads" in page(console, member)
         eventually(lambda: "<dt>Lag, messages</dt><dd>0</dd>" in page(console, f"/groups/{group}"))
-    assert f"{group} is moved in" in change(console, f"/groups/{group}/reset", topic=topic, to="earliest")
+    assert f"{group} was moved in" in change(console, f"/groups/{group}/reset", topic=topic, to="earliest")
     eventually(lambda: "<dt>Lag, messages</dt><dd>4</dd>" in page(console, f"/groups/{group}"))
     assert ">POP</span>" in change(console, f"/groups/{group}/mode", topic=topic, mode="POP")
 
@@ -101,5 +101,5 @@ def test_every_page_and_changes(cluster: Cluster, console: httpx.Client, name: N
     text = change(console, f"/brokers/{broker}/config", key="longPollingEnable", value="true")
     assert f"longPollingEnable of {broker} is true." in text
 
-    assert f"Group {group} is deleted." in change(console, f"/groups/{group}/delete")
-    assert f"Topic {topic} is deleted." in change(console, f"/topics/{topic}/delete")
+    assert f"Group {group} was deleted." in change(console, f"/groups/{group}/delete")
+    assert f"Topic {topic} was deleted." in change(console, f"/topics/{topic}/delete")

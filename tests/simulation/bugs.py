@@ -234,7 +234,7 @@ def _too_far(found: Any) -> Any:
 plant(
     "a master keeps holes that no slave copies",
     ControlledApp,
-    "_mend",
+    "_handle_holes",
     lambda right: lambda self, store, report: None,
 )
 plant(

@@ -70,7 +70,7 @@ class Partitions:
                 assert task is not None
                 self._tasks.add(task)
                 try:
-                    await self._carry(node, target, port, reader, writer)
+                    await self._serve_link(node, target, port, reader, writer)
                 finally:
                     self._tasks.discard(task)
                     writer.close()
@@ -97,7 +97,7 @@ class Partitions:
         while any(link in self._cut for link in links):
             await self._mended.wait()
 
-    async def _carry(
+    async def _serve_link(
         self,
         node: str,
         target: str,
@@ -115,12 +115,12 @@ class Partitions:
             return
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(there, reader, far_writer))
-                group.create_task(self._pump(back, far_reader, writer))
+                group.create_task(self._copy_bytes(there, reader, far_writer))
+                group.create_task(self._copy_bytes(back, far_reader, writer))
         finally:
             far_writer.close()
 
-    async def _pump(
+    async def _copy_bytes(
         self, link: tuple[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         with contextlib.suppress(OSError):

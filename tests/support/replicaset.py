@@ -149,7 +149,7 @@ class ReplicaSet:
     def until_all_say(self, code: int, name: str) -> None:
         """All brokers answer this request for a table with something of that name: slaves copy tables every 3 s."""
         for _, broker in self._brokers.values():
-            eventually(partial(_says, broker, code, name.encode()), f"{name} at {broker.broker}")
+            eventually(partial(_answer_contains, broker, code, name.encode()), f"{name} at {broker.broker}")
 
     def logs(self) -> list[bytes]:
         """The log of each broker, as far as it says that it goes."""
@@ -163,7 +163,7 @@ def state_of(controller: str) -> dict[str, Any]:
     return found
 
 
-def _says(broker: Cluster, code: int, name: bytes) -> bool:
+def _answer_contains(broker: Cluster, code: int, name: bytes) -> bool:
     return name in ask(broker.broker, code).body
 
 

@@ -224,7 +224,7 @@ def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
                 try:
                     await function(shell, **given)
                 except (NoRoute, BrokerError) as error:
-                    refusal = await _explained(shell, error, given)
+                    refusal = await _with_similar_names(shell, error, given)
                     if refusal is None:
                         raise
                     raise refusal from error
@@ -234,7 +234,9 @@ def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     return output_option(connection_options(run))
 
 
-async def _explained(shell: ClusterShell, error: Exception, given: dict[str, Any]) -> CommandFailed | None:
+async def _with_similar_names(
+    shell: ClusterShell, error: Exception, given: dict[str, Any]
+) -> CommandFailed | None:
     """A better error for a missing topic or group, with similar names."""
     if isinstance(error, NoRoute) or (isinstance(error, BrokerError) and error.code == _TOPIC_NOT_EXIST):
         topic = getattr(error, "topic", None) or given.get("topic")

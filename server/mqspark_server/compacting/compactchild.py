@@ -36,13 +36,13 @@ def main() -> None:
         nonlocal said_s
         if time.monotonic() - said_s >= _ALIVE_S:
             said_s = time.monotonic()
-            _say(b"")
+            _write_line(b"")
 
     files = OsFiles.like(Path(task.root) / "consumequeue")
-    _say(msgspec.json.encode(Compactor(task, files, alive).run()))
+    _write_line(msgspec.json.encode(Compactor(task, files, alive).run()))
 
 
-def _say(line: bytes) -> None:
+def _write_line(line: bytes) -> None:
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 

@@ -120,11 +120,11 @@ class CompactRunner:
             return
         line = msgspec.json.encode(task) + b"\n"
         self._thread = threading.Thread(
-            target=self._talk, args=(process, line), name="mqspark-compaction", daemon=True
+            target=self._exchange, args=(process, line), name="mqspark-compaction", daemon=True
         )
         self._thread.start()
 
-    def _talk(self, process: Popen[bytes], task: bytes) -> None:
+    def _exchange(self, process: Popen[bytes], task: bytes) -> None:
         """In a thread: the task, the signs of life and the report of the process, then its end."""
         report = b""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the broker has stopped
@@ -134,17 +134,17 @@ class CompactRunner:
                     process.stdin.flush()
                 for line in process.stdout:
                     report = line
-                    self._loop.call_soon_threadsafe(self._heard)
+                    self._loop.call_soon_threadsafe(self._note_sign_of_life)
                 process.stdout.close()
                 with contextlib.suppress(OSError):
                     process.stdin.close()
             code = process.wait()
-            self._loop.call_soon_threadsafe(self._ended, process, code, report)
+            self._loop.call_soon_threadsafe(self._process_ended, process, code, report)
 
-    def _heard(self) -> None:
+    def _note_sign_of_life(self) -> None:
         self._heard_s = time.monotonic()
 
-    def _ended(self, process: Popen[bytes], code: int, line: bytes) -> None:
+    def _process_ended(self, process: Popen[bytes], code: int, line: bytes) -> None:
         if process is not self._process:
             return
         self._process = None
@@ -164,7 +164,7 @@ class CompactRunner:
         if report.failed:
             problem = f"{report.failed} queues were left: {'; '.join(report.problems)}"
         duty.finished(self._end, report.compacted_to, report.queues, report.bytes_written, problem)
-        self._say(report)
+        self._log_report(report)
         if report.damaged:
             self._examine(report.damaged)
 
@@ -179,7 +179,7 @@ class CompactRunner:
         if late:
             self._store.compacted.leave_out(late)
 
-    def _say(self, report: CompactReport) -> None:
+    def _log_report(self, report: CompactReport) -> None:
         log.info(
             "compacted %d queues in %d passes: %d records read, %d kept, %d bytes written, %d damaged ones stepped"
             " over; the log is compacted to %d of %d%s",

@@ -81,14 +81,16 @@ class MasterCopy:
         """Queues whose older values the master does not have either."""
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._keep(), name="mqspark-compaction-copy")
+        self._task = asyncio.get_running_loop().create_task(
+            self._look_repeatedly(), name="mqspark-compaction-copy"
+        )
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _keep(self) -> None:
+    async def _look_repeatedly(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -161,13 +163,13 @@ class MasterCopy:
                     last = await asyncio.to_thread(_append, writer, answer.body, queue, last)
                 offset = following
             await asyncio.to_thread(writer.finish)
-            await self._take_over(queue, writer)
+            await self._publish_copy(queue, writer)
         except BaseException:
             with contextlib.suppress(OSError):  # the topic may be gone, and its directory
                 await asyncio.to_thread(writer.abandon)
             raise
 
-    async def _take_over(self, queue: _Lacking, writer: GenerationWriter) -> None:
+    async def _publish_copy(self, queue: _Lacking, writer: GenerationWriter) -> None:
         """Make the copy the generation of its queue, while nobody compacts and retention deletes nothing compacted."""
         store, duty = self._store, self._store.compact_duty
         while duty.is_running:  # noqa: ASYNC110 - runs end in several places, seconds later

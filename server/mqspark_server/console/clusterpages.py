@@ -228,7 +228,7 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
             accounts = await everywhere(asked)
             is_new = name not in [each["user"] for each in await accounts.rows()]
             await accounts.put(name, password=info.password, kind=info.user_type, status=info.user_status)
-            return Done(f"User {name} is {'there' if is_new else 'changed'}.", f"{ROOT}/users")
+            return Done(f"User {name} was {'created' if is_new else 'changed'}.", f"{ROOT}/users")
 
         return await site.change(request, "Users", ask, do)
 
@@ -240,7 +240,7 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
 
         async def do(asked: Asking, form: Form) -> Done:
             await (await everywhere(asked)).remove(name)
-            return Done(f"User {name} is deleted.", f"{ROOT}/users")
+            return Done(f"User {name} was deleted.", f"{ROOT}/users")
 
         return await site.change(request, "Users", ask, do)
 

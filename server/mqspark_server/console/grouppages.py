@@ -69,7 +69,7 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
                 consume_message_orderly=form.is_on("ordered"),
             )
             await asked.admin.create_group(name, config=config)
-            return Done(f"Group {name} is there.", of(name))
+            return Done(f"Group {name} was created.", of(name))
 
         return await site.change(request, _SECTION, ask, do)
 
@@ -126,7 +126,7 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
                 moved = 1
             else:
                 moved = len(await asked.admin.reset_offsets(name, topic, _target_ms(form)))
-            return Done(f"{name} is moved in {moved} queues of {topic}.", of(name))
+            return Done(f"{name} was moved in {moved} queues of {topic}.", of(name))
 
         return await site.change(request, _SECTION, ask, do)
 
@@ -169,7 +169,7 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
             await asked.admin.create_group(
                 name, config=msgspec.structs.replace(_changed(old, form), attributes={})
             )
-            return Done(f"Group {name} is changed.", f"{of(name)}/config")
+            return Done(f"Group {name} was changed.", f"{of(name)}/config")
 
         return await site.change(request, _SECTION, ask, do)
 
@@ -215,7 +215,7 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
         async def do(asked: Asking, form: Form) -> Done:
             check_group(name)
             await asked.admin.delete_group(name)
-            return Done(f"Group {name} is deleted.", path)
+            return Done(f"Group {name} was deleted.", path)
 
         return await site.change(request, _SECTION, ask, do)
 

@@ -95,7 +95,7 @@ class Site:
                 async with self.connected(visitor) as asked:
                     values = await work(asked)
         except Exception as error:
-            return await self._troubled(request, error, section)
+            return await self._error_page(request, error, section)
         return await self.page(request, template, section, visitor, values)
 
     async def page(
@@ -111,7 +111,7 @@ class Site:
         values = {
             "section": section,
             "visitor": visitor,
-            "here": _here(request),
+            "here": _path_and_query(request),
             "place": self._cluster().namesrv or "none",
             "links": self._cluster().links,
             "note": "" if is_part else visitor.take_note(),
@@ -124,9 +124,9 @@ class Site:
         """Raises Trouble."""
         return _Connected(self._cluster(), visitor)
 
-    async def _troubled(self, request: Request, error: Exception, section: str) -> Response:
+    async def _error_page(self, request: Request, error: Exception, section: str) -> Response:
         """Raises errors of the console itself."""
-        status, title, detail = _trouble(error)
+        status, title, detail = _describe_error(error)
         nobody = Visitor(None, has_users=False)
         try:
             visitor = await self.visitors.of(request)
@@ -137,10 +137,10 @@ class Site:
 
     async def absent(self, request: Request) -> Response:
         trouble = Trouble(404, "There is no such page", "The console has none at this address.")
-        return await self._troubled(request, trouble, "")
+        return await self._error_page(request, trouble, "")
 
     def _to_login(self, request: Request) -> Response:
-        where = _here(request) if request.method == "GET" else ROOT
+        where = _path_and_query(request) if request.method == "GET" else ROOT
         return RedirectResponse(f"{ROOT}/login?to={quote(where, safe='')}", 303, HEADERS)
 
     # --- changes ---
@@ -166,7 +166,7 @@ class Site:
                         return await self.page(request, "confirm.html", section, visitor, values)
                     done = await do(asked, form)
         except Exception as error:
-            return await self._troubled(request, error, section)
+            return await self._error_page(request, error, section)
         visitor.note(done.message)
         return RedirectResponse(done.path, 303, HEADERS)
 
@@ -189,12 +189,12 @@ def _inside(where: str) -> str:
     return where if where.startswith(f"{ROOT}/") else ROOT
 
 
-def _here(request: Request) -> str:
+def _path_and_query(request: Request) -> str:
     query = request.url.query
     return f"{request.url.path}?{query}" if query else request.url.path
 
 
-def _trouble(error: Exception) -> tuple[int, str, str]:
+def _describe_error(error: Exception) -> tuple[int, str, str]:
     """Status, title and detail of a page. Raises the error again if it is a fault of the console itself."""
     match error:
         case Trouble():

@@ -193,7 +193,7 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
             check_topic(name)
             route = await asked.admin.topic_route(name)
             await asked.admin.create_topic(name, brokers=[*route.brokers], **_settings(form))
-            return Done(f"Topic {name} is changed.", f"{path}/{quote(name, safe='')}/config")
+            return Done(f"Topic {name} was changed.", f"{path}/{quote(name, safe='')}/config")
 
         return await site.change(request, _SECTION, ask, do)
 
@@ -214,7 +214,7 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
         async def do(asked: Asking, form: Form) -> Done:
             check_topic(name)
             await asked.admin.delete_topic(name)
-            return Done(f"Topic {name} is deleted.", path)
+            return Done(f"Topic {name} was deleted.", path)
 
         return await site.change(request, _SECTION, ask, do)
 
@@ -237,7 +237,7 @@ async def _do_make(asked: Asking, form: Form) -> Done:
     name = form.one("name").strip()
     check_topic(name)
     await asked.admin.create_topic(name, **_settings(form))
-    return Done(f"Topic {name} is there.", f"{ROOT}/topics/{quote(name, safe='')}")
+    return Done(f"Topic {name} was created.", f"{ROOT}/topics/{quote(name, safe='')}")
 
 
 def _settings(form: Form) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class Election:
 
     async def start(self) -> None:
         """Returns when a leader is known. Raises EtcdUnavailable and StoreCorrupt."""
-        await self._step()
+        await self._renew_or_campaign()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="mqspark-election")
 
     async def stop(self) -> None:
@@ -138,54 +138,54 @@ class Election:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._lose("")
+        self._lose_lead("")
         with contextlib.suppress(EtcdUnavailable):
-            await self._worker.run(self._give_back)
+            await self._worker.run(self._revoke_ended_lease)
         self._worker.close()
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(CAMPAIGN_S if self._fence is None else min(CAMPAIGN_S * 2, self._lease_s / 4))
             try:
-                await self._step()
+                await self._renew_or_campaign()
             except EtcdUnavailable as error:
                 _troubles.warning("%s", error)
             except StoreCorrupt as error:
                 log.critical("%s", error)
-                self._lose("")
+                self._lose_lead("")
             except (
                 Exception
             ) as error:  # a bug, or an answer of no etcd: a controller that gave up would never lead
                 _troubles.error("the election failed unexpectedly and goes on", exc_info=error)
 
-    async def _step(self) -> None:
+    async def _renew_or_campaign(self) -> None:
         if self._fence is not None:
-            await self._keep(self._fence)
+            await self._renew_lease(self._fence)
         else:
             await self._campaign()
 
-    async def _keep(self, fence: Fence) -> None:
+    async def _renew_lease(self, fence: Fence) -> None:
         asked_ms = self._clock.monotonic_ms()
         leader = await self._worker.run(partial(self._renewed, fence))
         if leader is not None and leader.create_revision == fence.revision:
             if self._candidate.leads:
-                self._candidate.renew(self._until(asked_ms))
+                self._candidate.renew(self._lease_end_ms(asked_ms))
             else:  # its lease had expired before etcd answered: start again, with the state in etcd
-                self._lose("")
+                self._lose_lead("")
         else:
-            self._lose(self._address_of(leader))
+            self._lose_lead(self._address_of(leader))
 
     def _renewed(self, fence: Fence) -> Found | None:
         """In the worker."""
         return self._etcd.get(self._key) if self._etcd.keep_alive(fence.lease) else None
 
-    def _lose(self, leader_address: str) -> None:
+    def _lose_lead(self, leader_address: str) -> None:
         self._fence = None
         self._ended_lease, self._lease = self._lease or self._ended_lease, 0
         self._candidate.follow(leader_address)
         self._progressed()
 
-    def _give_back(self) -> None:
+    def _revoke_ended_lease(self) -> None:
         """In the worker. A lease is not used for a second time: its fence would be the same."""
         if self._ended_lease:
             self._etcd.revoke(self._ended_lease)
@@ -198,15 +198,15 @@ class Election:
             self._candidate.follow(self._address_of(other))
             return
         found = await self._worker.run(partial(self._etcd.get, f"{self._prefix}/state"))
-        if self._clock.monotonic_ms() >= self._until(asked_ms):
+        if self._clock.monotonic_ms() >= self._lease_end_ms(asked_ms):
             return  # too slow: the key goes with its lease
-        self._candidate.lead(EtcdState(self._etcd, self._prefix, fence, found), self._until(asked_ms))
+        self._candidate.lead(EtcdState(self._etcd, self._prefix, fence, found), self._lease_end_ms(asked_ms))
         self._fence = fence
         self._progressed()
 
     def _apply(self) -> tuple[Fence | None, Found | None]:
         """In the worker: make the key unless there is one."""
-        self._give_back()
+        self._revoke_ended_lease()
         if not self._lease or not self._etcd.keep_alive(self._lease):
             self._lease = 0
             other = self._etcd.get(self._key)
@@ -225,7 +225,7 @@ class Election:
             return Fence(self._lease, other.create_revision), None
         return None, other
 
-    def _until(self, asked_ms: int) -> int:
+    def _lease_end_ms(self, asked_ms: int) -> int:
         return asked_ms + self._lease_s * 1000 - MARGIN_MS
 
     @staticmethod

@@ -128,7 +128,7 @@ class Certificates:
     def __init__(self, settings: ServerTls) -> None:
         self.settings = settings
         self._context = settings.context()
-        self._seen = self._look()
+        self._seen = self._file_versions()
         self._look_at = monotonic() + RELOAD_CHECK_S
 
     def context(self) -> ssl.SSLContext:
@@ -139,7 +139,7 @@ class Certificates:
         return self._context
 
     def _reload(self) -> None:
-        seen = self._look()
+        seen = self._file_versions()
         if seen == self._seen:
             return
         try:
@@ -150,7 +150,7 @@ class Certificates:
         self._seen = seen
         log.info("TLS uses the changed files %s", ", ".join(self.settings.paths))
 
-    def _look(self) -> list[tuple[int, ...]]:
+    def _file_versions(self) -> list[tuple[int, ...]]:
         found: list[tuple[int, ...]] = []
         for path in self.settings.paths:
             try:

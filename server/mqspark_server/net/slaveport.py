@@ -68,7 +68,7 @@ class ReplicationServer:
 
     async def listen(self, sock: socket.socket) -> None:
         self._server = await self.loop.create_server(lambda: _SlaveConnection(self), sock=sock)
-        self._scan = self.loop.call_later(SCAN_S, self._look_around)
+        self._scan = self.loop.call_later(SCAN_S, self._check_connections)
 
     @property
     def waiting_bytes(self) -> int:
@@ -80,8 +80,8 @@ class ReplicationServer:
         for connection in self._connections:
             connection.give()
 
-    def _look_around(self) -> None:
-        self._scan = self.loop.call_later(SCAN_S, self._look_around)
+    def _check_connections(self) -> None:
+        self._scan = self.loop.call_later(SCAN_S, self._check_connections)
         for connection in list(self._connections):
             connection.replica.measure()
             if connection.is_revoked:
@@ -301,9 +301,9 @@ class _SlaveConnection(asyncio.Protocol):
         self._given_bytes += size
         if size >= CHUNK_BYTES:  # there may be more
             self._more_due = True
-            self._server.loop.call_soon(self._give_more)
+            self._server.loop.call_soon(self._continue_giving)
 
-    def _give_more(self) -> None:
+    def _continue_giving(self) -> None:
         self._more_due = False
         self.give()
 

@@ -1,4 +1,4 @@
-"""What a broker, a name server or a controller asks and tells other servers.
+"""Requests and notices from a broker, a name server or a controller to other servers.
 
 Imported from outside: ``brokergroup``, ``escaping``, ``following``, ``notifier``, ``peerlink``, ``registrar``,
 ``routefinder``. Must not know how a server is put together.

@@ -1,5 +1,5 @@
-"""The brokers of one name, as a broker with enableSlaveActingMaster sees them: it tells all name servers every second
-that it lives, asks them who else does, and, as a master that comes back, asks those for what they did meanwhile.
+"""The brokers of one name, for a broker with enableSlaveActingMaster: every second it sends a heartbeat to all name
+servers and asks them which brokers are alive. A master that comes back asks those for their progress.
 
 Must not know who acts as the master, nor what progress is.
 """
@@ -34,9 +34,9 @@ log = sparing("mqspark.brokergroup", lines=10)
 TIMEOUT_S = 3.0
 RETRY_S = 1.0
 HANDSHAKE_S = 10.0
-"""The longest wait for a slave to follow after its master announced itself. It first finishes what it has begun."""
+"""The longest wait for a slave to follow after its master announced itself. The slave first finishes its work."""
 PATIENCE_S = 40.0
-"""How long a master that comes back tries to learn what its slaves did. Then it goes online without that."""
+"""How long a master that comes back tries to copy the progress of its slaves. Then it goes online without it."""
 MAX_MEMBERS = 100
 LOOK_S = 0.05
 
@@ -51,20 +51,20 @@ class BrokerGroup:
         self._connections: dict[str, Outbound] = {}
         self._due = [asyncio.Event() for _ in registrar.addresses]
         self._tasks: list[asyncio.Task[None]] = []
-        acting.ask = self._ask_soon
+        acting.ask = self._ask_name_servers_soon
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._keep(server, due), name=f"mqspark-broker-group-{server}")
+            loop.create_task(self._keep_in_touch(server, due), name=f"mqspark-broker-group-{server}")
             for server, due in zip(self._registrar.addresses, self._due, strict=True)
         ]
 
-    def _ask_soon(self) -> None:
+    def _ask_name_servers_soon(self) -> None:
         for due in self._due:
             due.set()
 
-    async def _keep(self, server: str, due: asyncio.Event) -> None:
+    async def _keep_in_touch(self, server: str, due: asyncio.Event) -> None:
         config = self._core.config
         loop = asyncio.get_running_loop()
         beat_s = 0.0
@@ -81,8 +81,8 @@ class BrokerGroup:
                     (await self._connected(server)).tell(RequestCode.BROKER_HEARTBEAT, header, b"")
                 self._acting.members.heard(server, await self._members(server))
             except _FAILURES as error:
-                log.warning("name server %s does not say which brokers are there: %s", server, error)
-            except Exception:  # a bug: without heartbeats the others would take this broker for dead
+                log.warning("name server %s does not answer which brokers are alive: %s", server, error)
+            except Exception:  # a bug: without heartbeats the others would consider this broker dead
                 log.exception("asking name server %s failed unexpectedly", server)
             with contextlib.suppress(TimeoutError):
                 pause_ms = min(config.broker_heartbeat_interval, config.sync_broker_member_group_period)
@@ -117,40 +117,40 @@ class BrokerGroup:
     # --- a master that comes back -----------------------------------------------------------------------------
 
     async def come_back(self, pre_online: PreOnline) -> None:
-        """Take over what slaves have done, or give up after PATIENCE_S."""
+        """Copy the progress of the slaves, or give up after PATIENCE_S."""
         deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             try:
-                await self._take_over(pre_online)
+                await self._copy_progress_of_slaves(pre_online)
                 return
             except _FAILURES as error:
                 problem = str(error) or type(error).__name__
             if asyncio.get_running_loop().time() > deadline_s:
                 log.error(
-                    "this master goes online without what its slaves did, and may deliver messages twice: %s",
+                    "this master goes online without the progress of its slaves, and may deliver messages twice: %s",
                     problem,
                 )
                 return
-            log.warning("this master is not online yet: %s; it is tried again", problem)
+            log.warning("this master is not online yet: %s; trying again", problem)
             await asyncio.sleep(RETRY_S)
 
-    async def _take_over(self, pre_online: PreOnline) -> None:
+    async def _copy_progress_of_slaves(self, pre_online: PreOnline) -> None:
         slaves = await self._slaves()
         for number, address in enumerate(slaves, 1):
-            await self._talk(address, pre_online.announce())
-            await _until(
+            await self._send_requests(address, pre_online.announce())
+            await _wait_until(
                 partial(self._is_followed_by, number),
                 f"the slave at {address} does not follow",
             )
-            await _until(lambda: not self._core.timers.is_saving, "the timer files are not saved")
-            await self._talk(address, pre_online.progress())
-            log.info("this master knows what its slave at %s did", address)
+            await _wait_until(lambda: not self._core.timers.is_saving, "the timer files are not saved")
+            await self._send_requests(address, pre_online.progress())
+            log.info("this master has copied the progress of its slave at %s", address)
 
     def _is_followed_by(self, count: int) -> bool:
         return self._core.replicas.following >= count
 
     async def _slaves(self) -> list[str]:
-        """Those that any name server knows. Raises if none answers."""
+        """The slaves that any name server knows. Raises if none answers."""
         found: dict[int, str] = {}
         failure: Exception | None = None
         answered = False
@@ -165,7 +165,7 @@ class BrokerGroup:
         own = self._core.config.address
         return [address for key, address in sorted(found.items()) if key != MASTER_ID and address != own]
 
-    async def _talk(self, address: str, talk: Talk) -> None:
+    async def _send_requests(self, address: str, talk: Talk) -> None:
         connection = await self._connected(address)
         with contextlib.suppress(StopIteration):
             request = next(talk)
@@ -182,7 +182,7 @@ class BrokerGroup:
             connection.close()
 
 
-async def _until(is_so: Callable[[], bool], problem: str) -> None:
+async def _wait_until(is_so: Callable[[], bool], problem: str) -> None:
     """Raises NotNow after HANDSHAKE_S."""
     deadline_s = asyncio.get_running_loop().time() + HANDSHAKE_S
     while not is_so():

@@ -1,7 +1,7 @@
-"""Carries what an acting slave may not store to masters of other names, until each message is stored.
+"""Sends the messages that an acting slave may not store to masters of other names, until each is stored.
 
-Each message has a task, of which the bridges bound the number. Routes are asked from the name servers and kept for some
-seconds. Must not know which messages these are.
+Each message has a task; the bridges limit their number. Routes are requested from the name servers and cached for some
+seconds. Must not know the kinds of messages.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ TIMEOUT_S = 3.0
 """EscapeBridge.SEND_TIMEOUT."""
 RETRY_S = 0.5
 GIVE_UP_S = 10.0
-"""For which a broker is tried that alone may take a message: an acknowledgement, without which the message comes
-again."""
+"""How long to retry when only one broker may store a message: an acknowledgement, without which its message is
+delivered again."""
 ROUTE_S = 5.0
-"""For which a route is believed."""
+"""How long a route is cached."""
 MAX_ROUTES = 1_000
 MAX_CONNECTIONS = 64
 AT_ONCE: Final = 64
-"""Sends on their way at the same time."""
+"""Limit of concurrent sends."""
 
 _FAILURES = (OSError, ValueError, MQError)
 
@@ -57,23 +57,23 @@ class Escaping:
         self._routes: dict[str, tuple[float, list[OtherMaster]]] = {}
         self._connections: dict[str, Outbound] = {}
         self._connecting: dict[str, asyncio.Future[Outbound]] = {}
-        """Attempts by address; no more than messages under way."""
+        """Address → connection attempt; never more than messages being sent."""
         self._places = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def after_turn(self) -> None:
         for bridge in self._bridges:
             for message in bridge.take():
-                task = asyncio.get_running_loop().create_task(self._carry(bridge, message))
+                task = asyncio.get_running_loop().create_task(self._send_until_stored(bridge, message))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
     def abandon(self) -> None:
-        """Stop sending what nobody waits for any more."""
+        """Stop sending messages for which nothing waits any more."""
         for task in self._tasks:
             task.cancel()
 
-    async def _carry(self, bridge: EscapeBridge, message: Escapee) -> None:
+    async def _send_until_stored(self, bridge: EscapeBridge, message: Escapee) -> None:
         turn = self._core.state.random.randrange(1 << 16)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -83,7 +83,7 @@ class Escaping:
                     if await self._send(bridge, message, turn):
                         return
             except _FAILURES as error:
-                log.warning("a message for %s is not stored elsewhere yet: %s", message.topic, error)
+                log.warning("a message for %s is not stored at another broker yet: %s", message.topic, error)
             if message.place is not None and loop.time() - began_s > GIVE_UP_S:
                 bridge.stored(message.position, is_lost=True)
                 self._progressed()
@@ -115,12 +115,12 @@ class Escaping:
         return True
 
     async def _targets(self, message: Escapee) -> list[OtherMaster]:
-        """Never empty. Raises NotNow."""
+        """The brokers that may store the message; never empty. Raises NotNow."""
         for topic in dict.fromkeys((message.topic, message.like)):
             found = message.among(await self._route(topic))
             if found:
                 return found if topic == message.topic else [each._replace(queues=1) for each in found]
-        raise NotNow("no broker of another name takes sends for it")
+        raise NotNow("no broker of another name accepts sends for it")
 
     async def _route(self, topic: str) -> list[OtherMaster]:
         now_s = asyncio.get_running_loop().time()
@@ -148,7 +148,7 @@ class Escaping:
         raise failure
 
     async def connected(self, address: str) -> Outbound:
-        """One attempt for each address at a time: a broker that does not answer keeps nobody from the others."""
+        """A connection. There is one attempt per address at a time, so a silent broker does not delay the others."""
         connection = self._connections.get(address)
         if connection is not None and connection.alive:
             return connection

@@ -1,7 +1,7 @@
-"""Notices to brokers, one-way, each over a connection of its own, because they are rare: a controller says who is the
-master, a name server which broker id is the smallest.
+"""Notices to brokers, one-way, each over a connection of its own, because they are rare: a controller announces the
+master, a name server the smallest broker id.
 
-Must not know why a broker is told something. A broker that gets no notice asks within some seconds.
+Must not know the reason for a notice. A broker that misses a notice polls within some seconds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["Notifier"]
 log = sparing("mqspark.notices")
 
 LINGER_S = 1.0
-"""For which a connection stays after its notice: nobody says when the broker has read it."""
+"""How long a connection stays open after its notice: there is no answer that shows that the broker has read it."""
 MAX_SENDING = 256
-"""Notices that are being sent at once."""
+"""Limit of notices that are being sent concurrently."""
 
 
 class Notifier:
     def __init__(self, code: int, tls: ssl.SSLContext | None, signer: Signer | None) -> None:
-        """``code``: of the requests."""
+        """``code``: the request code of the notices."""
         self._code = code
         self._tls = tls
         self._signer = signer
@@ -39,7 +39,7 @@ class Notifier:
         if older is not None:
             older.cancel()
         elif len(self._sending) >= MAX_SENDING:
-            log.warning("the broker at %s is not told %s now", address, header)
+            log.warning("the notice %s cannot be sent to the broker at %s now", header, address)
             return
         task = asyncio.get_running_loop().create_task(
             self._send(address, header, body), name="mqspark-notice"
@@ -60,7 +60,7 @@ class Notifier:
             finally:
                 connection.close()
         except (OSError, ValueError, ClientError) as error:
-            log.warning("the broker at %s is not told %s: %s", address, header, error)
+            log.warning("the notice %s could not be sent to the broker at %s: %s", header, address, error)
 
     async def stop(self) -> None:
         tasks = list(self._sending.values())

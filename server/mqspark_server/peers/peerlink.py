@@ -1,6 +1,6 @@
-"""Asks other brokers what this broker needs to know for its clients (BrokerOuterAPI's RpcClient).
+"""Sends requests to other brokers on behalf of clients (BrokerOuterAPI's RpcClient).
 
-One connection to each of a bounded number of brokers, kept while it works. Must not know what is asked.
+Keeps one working connection to each of a bounded number of brokers. Must not know the requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PeerLink"]
 log = sparing("mqspark.peers")
 
 MAX_PEERS = 64
-"""Connections that are kept."""
+"""Limit of open connections."""
 
 
 class PeerLink:
@@ -42,7 +42,7 @@ class PeerLink:
         self._progressed = progressed
         self._tls, self._signer = tls, signer
         self._connections: dict[tuple[str, bool], asyncio.Task[Outbound]] = {}
-        """By broker name and whether it may be a slave, in the order of their making."""
+        """(broker name, whether it may be a slave) → connection, oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def after_turn(self) -> None:
@@ -63,7 +63,7 @@ class PeerLink:
             self._peers.failed(number, f"broker {name} does not answer: {error}")
         else:
             self._peers.answered(number, answer)
-        self.after_turn()  # the answer may have led to another question
+        self.after_turn()  # the answer may have led to another request
         self._progressed()
 
     async def _connection(self, broker_name: str, any_replica: bool) -> Outbound:

@@ -114,7 +114,7 @@ class Registrar:
                 await asyncio.gather(*(self._register(server, timeout_s) for server in self._servers))
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._keep(server), name=f"mqspark-registrar-{server.address}")
+            loop.create_task(self._keep_registered(server), name=f"mqspark-registrar-{server.address}")
             for server in self._servers
         ]
 
@@ -133,7 +133,7 @@ class Registrar:
     def known_to(self) -> list[str]:
         return [server.address for server in self._servers if server.known]
 
-    async def _keep(self, server: _NameServer) -> None:
+    async def _keep_registered(self, server: _NameServer) -> None:
         while True:
             pause_s = period_s(self._broker.config.register_name_server_period)
             with contextlib.suppress(TimeoutError):

@@ -178,7 +178,7 @@ class Flusher:
             job.write()
         except Exception as error:
             job.error = error
-            self._loop.call_soon(self._ended, job)
+            self._loop.call_soon(self._finish_group, job)
             return
         try:
             kernel.submit(job.active)
@@ -196,7 +196,7 @@ class Flusher:
             if error is not None:  # a FlushJob keeps its error: this one comes from the thread
                 log.critical("a flush job failed unexpectedly", exc_info=error)
                 job.error = job.error or RuntimeError(f"the flush did not run: {error!r}")
-            self._ended(job)
+            self._finish_group(job)
 
         self._worker.submit(job.run, done)
 
@@ -216,9 +216,9 @@ class Flusher:
         if error_number is not None:
             self._with_kernel = None
             job.synced(error_number)
-            self._ended(job)
+            self._finish_group(job)
 
-    def _ended(self, job: FlushJob) -> None:
+    def _finish_group(self, job: FlushJob) -> None:
         self._in_flight = False
         self.sync_times.record(time.perf_counter() - self._began_s)
         progress = self._store.end_flush(job)

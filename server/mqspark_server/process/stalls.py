@@ -89,12 +89,12 @@ class StallWatch:
                 self._gc_s * 1000,
                 cpu_s * 1000,
                 faults,
-                self._cause(late_s, cpu_s, faults),
+                self._likely_cause(late_s, cpu_s, faults),
             )
         self._note()
         self._handle = self._loop.call_later(self._stall_s / 2, self._tick)
 
-    def _cause(self, late_s: float, cpu_s: float, faults: int) -> str:
+    def _likely_cause(self, late_s: float, cpu_s: float, faults: int) -> str:
         if self._gc_s > late_s / 2:
             return "garbage collection"
         if cpu_s > late_s / 2:
@@ -117,10 +117,10 @@ class StallWatch:
         while not self._over.wait(_LOOK_S):
             if not self._seen and time.monotonic() - self._ticked_s > 1.2 * self._stall_s:
                 # Reading the frames of another thread is safe: this thread holds the interpreter's lock meanwhile.
-                self._seen = _place(sys._current_frames().get(self._loop_thread))
+                self._seen = _describe_frames(sys._current_frames().get(self._loop_thread))
 
 
-def _place(frame: FrameType | None) -> str:
+def _describe_frames(frame: FrameType | None) -> str:
     """The innermost frames that are ours, and what they call."""
     names: list[str] = []
     while frame is not None and len(names) < MAX_FRAMES:

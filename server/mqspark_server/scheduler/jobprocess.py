@@ -174,7 +174,7 @@ def finished(
         started_ms=state.running_since_ms,
         finished_ms=now_ms,
         exit_code=exit_code,
-        error="" if outcome == "ok" else _why(job, directory, summary, outcome),
+        error="" if outcome == "ok" else _failure_text(job, directory, summary, outcome),
         summary=_figures(summary),
         by_hand=by_hand,
     )
@@ -204,7 +204,9 @@ def finished(
     return record
 
 
-def _why(job: ScheduledJob, directory: JobDirectory, summary: dict[str, object], outcome: str) -> str:
+def _failure_text(
+    job: ScheduledJob, directory: JobDirectory, summary: dict[str, object], outcome: str
+) -> str:
     if outcome == "timeout":
         return f"it ran for longer than timeoutSeconds={job.timeout_seconds}"
     said = summary.get("error")

@@ -74,7 +74,9 @@ class JobServerApp(ProcessApp):
             self.http = HttpServer(sock, lambda: create_job_api(self), worker, server.http_max_connections)
             self._ends.always(self.http.stop)
             self.http.start()
-        looking = asyncio.get_running_loop().create_task(self._look(), name="mqspark-jobs")
+        looking = asyncio.get_running_loop().create_task(
+            self._start_due_jobs_repeatedly(), name="mqspark-jobs"
+        )
         self._ends.always(lambda: self._stop_all(looking))
         self.lifecycle.advance(Phase.READY)
         enabled = sum(job.enabled for job in self.jobs)
@@ -86,7 +88,7 @@ class JobServerApp(ProcessApp):
             task.cancel()
         await asyncio.gather(looking, *self._running.values(), return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _start_due_jobs_repeatedly(self) -> None:
         while True:
             try:
                 self._start_what_is_due()

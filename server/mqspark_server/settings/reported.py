@@ -144,7 +144,7 @@ _OF_SHELLS = (
 
 def more_of_broker(server: ServerConfig, http_address: tuple[str, int] | None) -> dict[str, str]:
     """``http_address``: where the metrics are."""
-    shown = _table(_OF_BROKERS) | _of_shell(server)
+    shown = _table(_OF_BROKERS) | _shell_values(server)
     shown["useTLS"] = str(server.use_tls).lower()
     if http_address is not None:
         shown["metricsExporterType"] = "PROM"
@@ -154,12 +154,12 @@ def more_of_broker(server: ServerConfig, http_address: tuple[str, int] | None) -
 
 def more_of_namesrv(server: ServerConfig, port: int, file: Path | None) -> dict[str, str]:
     """``port``: the one that is bound. ``file``: where the settings come from."""
-    shown = _table(_OF_NAME_SERVERS) | _of_shell(dataclasses.replace(server, listen_port=port))
+    shown = _table(_OF_NAME_SERVERS) | _shell_values(dataclasses.replace(server, listen_port=port))
     shown["configStorePath"] = "" if file is None else str(file)
     return shown
 
 
-def _of_shell(server: ServerConfig) -> dict[str, str]:
+def _shell_values(server: ServerConfig) -> dict[str, str]:
     values = to_properties(server)
     return {key: values[key] for key in _OF_SHELLS}
 

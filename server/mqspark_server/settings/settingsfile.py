@@ -91,10 +91,10 @@ def _check(
     before: Mapping[str, Any], after: Mapping[str, Any], values: Mapping[str, Any], source: str
 ) -> None:
     """The new text is read as a start reads it: nothing else may have changed."""
-    wanted = {_folded(key): value for key, value in before.items()} | {
-        _folded(key): value for key, value in values.items()
+    wanted = {_normalized_key(key): value for key, value in before.items()} | {
+        _normalized_key(key): value for key, value in values.items()
     }
-    found = {_folded(key): value for key, value in after.items()}
+    found = {_normalized_key(key): value for key, value in after.items()}
     texts = [{key: _text(value) for key, value in each.items()} for each in (wanted, found)]
     if texts[0] != texts[1]:
         differing = sorted(key for key in {*wanted, *found} if texts[0].get(key) != texts[1].get(key))
@@ -102,14 +102,14 @@ def _check(
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {_folded(key): _text(value) for key, value in values.items()}
+    return {_normalized_key(key): _text(value) for key, value in values.items()}
 
 
 def _is_same(spelt: str, key: str) -> bool:
-    return _folded(spelt) == _folded(key)
+    return _normalized_key(spelt) == _normalized_key(key)
 
 
-def _folded(key: str) -> str:
+def _normalized_key(key: str) -> str:
     return key.replace("_", "").lower()
 
 

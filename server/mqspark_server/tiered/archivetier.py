@@ -195,7 +195,7 @@ class ArchivedMessages:
         if found is None:
             key = (topic, queue_id, offset)
             if key not in self._found:
-                self._want(
+                self._fetch(
                     key, topic, queue_id, {"do": "fetch", "topic": topic, "queue": queue_id, "offset": offset}
                 )
             following = self._found[key]
@@ -227,7 +227,7 @@ class ArchivedMessages:
         key = ("time", topic, queue_id, time_ms, log_begin)
         if key not in self._found:
             request = {"do": "since", "topic": topic, "queue": queue_id, "time": time_ms, "before": log_begin}
-            self._want(key, topic, queue_id, request)
+            self._fetch(key, topic, queue_id, request)
         found = self._found[key]
         return log_begin if found is None else found
 
@@ -258,7 +258,7 @@ class ArchivedMessages:
         if offset >= end or key in self._found or self._chunk_at(topic, queue_id, offset) is not None:
             return
         with contextlib.suppress(StoreUnreadable):  # a reader that gets there sees the error
-            self._want(
+            self._fetch(
                 key, topic, queue_id, {"do": "fetch", "topic": topic, "queue": queue_id, "offset": offset}
             )
 
@@ -283,7 +283,7 @@ class ArchivedMessages:
         except OSError as error:
             self._note_failure(CATALOG, str(error))
 
-    def _want(self, key: Hashable, topic: str, queue_id: int, request: dict[str, Any]) -> None:
+    def _fetch(self, key: Hashable, topic: str, queue_id: int, request: dict[str, Any]) -> None:
         """Fetch unless a fetch is in progress. Raises NotAtHand, or StoreUnreadable with the reason of the last
         failure."""
         under_way = self._keys.get(key)
@@ -380,9 +380,9 @@ class ArchivedMessages:
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
-            self._loop.call_soon_threadsafe(self._ended, process, code)
+            self._loop.call_soon_threadsafe(self._process_ended, process, code)
 
-    def _ended(self, process: subprocess.Popen[bytes], code: int) -> None:
+    def _process_ended(self, process: subprocess.Popen[bytes], code: int) -> None:
         if process is not self._process:
             return
         self._process = None

@@ -42,7 +42,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(self._gone(receive))
+        gone = asyncio.ensure_future(self._wait_for_disconnect(receive))
         try:
             await asyncio.wait({sending, gone}, timeout=STREAM_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -71,6 +71,6 @@ class EventStream(Response):
             return
 
     @staticmethod
-    async def _gone(receive: Receive) -> None:
+    async def _wait_for_disconnect(receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass

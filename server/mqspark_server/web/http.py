@@ -104,10 +104,10 @@ class HttpServer:
         self._waiting = True
 
     def _first_connection(self) -> None:
-        self._stop_waiting()
+        self._stop_reading_socket()
         self._task = self._loop.create_task(self._serve(), name="mqspark-http")
 
-    def _stop_waiting(self) -> None:
+    def _stop_reading_socket(self) -> None:
         if self._waiting:
             self._loop.remove_reader(self._sock)
             self._waiting = False
@@ -125,7 +125,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         self._stopping = True
-        self._stop_waiting()
+        self._stop_reading_socket()
         if self._server is not None:
             self._server.should_exit = True
         if self._task is not None:

@@ -335,7 +335,7 @@ async def topic_create_static(
         await _finish(statics, topic)
         names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
         todo = await statics.plan_growth(topic, queues, names)
-    await _carry_out(statics, todo, plan)
+    await _execute_plan(statics, todo, plan)
     _show_leaders(shell, topic, todo.broker_config_map)
 
 
@@ -359,7 +359,7 @@ async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers
         await _finish(statics, topic)
         names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
         todo = await statics.plan_move(topic, names)
-    await _carry_out(statics, todo, plan)
+    await _execute_plan(statics, todo, plan)
     _show_leaders(shell, topic, todo.broker_config_map)
 
 
@@ -388,10 +388,10 @@ async def _finish(statics: Any, topic: str) -> None:
             f" `mqspark topic repair-static {topic}` repairs it"
         ) from error
     if rest is not None:
-        await _carry_out(statics, rest, None)
+        await _execute_plan(statics, rest, None)
 
 
-async def _carry_out(statics: Any, plan: Any, file: str | None) -> None:
+async def _execute_plan(statics: Any, plan: Any, file: str | None) -> None:
     from mqspark_server.commands.administration.staticplans import KeptPlan
 
     kept = KeptPlan(plan, file)

@@ -71,14 +71,17 @@ def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
     log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
     app = NameServerApp(settings)
-    serve(app, lambda: f"READY namesrv={app.address}{_of_controller(app.controller)}{_of_http(app.http_url)}")
+    serve(
+        app,
+        lambda: f"READY namesrv={app.address}{_controller_fields(app.controller)}{_http_field(app.http_url)}",
+    )
 
 
-def _of_http(url: str | None) -> str:
+def _http_field(url: str | None) -> str:
     return "" if url is None else f" http={url}"
 
 
-def _of_controller(app: ControllerApp | None) -> str:
+def _controller_fields(app: ControllerApp | None) -> str:
     return "" if app is None else f" controller={app.address} store={app.store}"
 
 
@@ -188,7 +191,7 @@ def dev(
         serve(
             cluster,
             lambda: cluster.ready_line,
-            lambda: f"{cluster.hint}\n{_to_try(cluster.namesrv_address)}",
+            lambda: f"{cluster.hint}\n{_first_steps(cluster.namesrv_address)}",
         )
         return
     from mqspark_server.dev_cluster import DevCluster
@@ -207,7 +210,7 @@ def dev(
             f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
             f" http={app.brokers[0].http_url or '-'} store={app.brokers[0].store_path}"
         ),
-        lambda: f"{_to_try(app.namesrv.address)}{_token_of(app.brokers[0])}",
+        lambda: f"{_first_steps(app.namesrv.address)}{_token_of(app.brokers[0])}",
     )
 
 
@@ -247,7 +250,7 @@ def _token_of(broker: BrokerApp) -> str:
     )
 
 
-def _to_try(namesrv: str) -> str:
+def _first_steps(namesrv: str) -> str:
     """Two lines to try: the first in a shell, the second in ``pyspark``."""
     return (
         f"try: python -c \"from mqspark import *; p = Producer('{namesrv}', group='hello'); p.start();"

@@ -55,14 +55,14 @@ def _rule_text(rule: dict[str, Any]) -> str:
     return f"{rule['decision']} {','.join(rule['actions'])} {rule['resource']}{sources}"
 
 
-def _or_offline(
+def _online_or_offline(
     offline: Callable[..., None],
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Make a command that works on the cluster with Accounts, or, with --store or --directory, calls ``offline`` with
     an Authority."""
 
     def decorated(online: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-        asked = _at_cluster(online)
+        asked = _online(online)
 
         @functools.wraps(asked)  # keeps the options declared so far
         def run(store: str | None, directory: str | None, **given: Any) -> None:
@@ -81,7 +81,7 @@ def _or_offline(
     return decorated
 
 
-def _at_cluster(online: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def _online(online: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Make a command that gets Accounts, Output and its own options."""
 
     @functools.wraps(online)
@@ -119,7 +119,7 @@ def _add_offline(authority: Authority, output: Output, name: str, is_super: bool
     help="A super user has all rights, a normal one only those of its rules.  [default: normal; in the files of a "
     "stopped server super]",
 )
-@_or_offline(_add_offline)
+@_online_or_offline(_add_offline)
 async def add(accounts: Accounts, output: Output, name: str, is_super: bool | None) -> None:
     """Add a user. The password is prompted for, or is the first line of standard input."""
     if name in [row["user"] for row in await accounts.rows()]:
@@ -138,7 +138,7 @@ def _set_password_offline(authority: Authority, output: Output, name: str) -> No
 
 @user.command("password")
 @_name
-@_or_offline(_set_password_offline)
+@_online_or_offline(_set_password_offline)
 async def password(accounts: Accounts, output: Output, name: str) -> None:
     """Set a user's password. It is prompted for, or is the first line of standard input."""
     await _must_have(accounts, name)
@@ -154,7 +154,7 @@ def _remove_offline(authority: Authority, output: Output, name: str, yes: bool) 
 @user.command("remove")
 @_name
 @assume_yes
-@_or_offline(_remove_offline)
+@_online_or_offline(_remove_offline)
 async def remove(accounts: Accounts, output: Output, name: str, yes: bool) -> None:
     """Remove a user and its rules."""
     await _must_have(accounts, name)
@@ -171,7 +171,7 @@ def _list_offline(authority: Authority, output: Output) -> None:
 
 
 @user.command("list")
-@_or_offline(_list_offline)
+@_online_or_offline(_list_offline)
 async def show(accounts: Accounts, output: Output) -> None:
     """List users and their rules, without passwords."""
     output.rows(_LIST, await accounts.rows(), empty="no user")
@@ -185,7 +185,7 @@ async def _set_status(accounts: Accounts, output: Output, name: str, status: str
 
 @user.command("enable")
 @_name
-@_at_cluster
+@_online
 async def enable(accounts: Accounts, output: Output, name: str) -> None:
     """Enable a user."""
     await _set_status(accounts, output, name, "enable")
@@ -193,7 +193,7 @@ async def enable(accounts: Accounts, output: Output, name: str) -> None:
 
 @user.command("disable")
 @_name
-@_at_cluster
+@_online
 async def disable(accounts: Accounts, output: Output, name: str) -> None:
     """Disable a user; its rules stay."""
     await _set_status(accounts, output, name, "disable")
@@ -204,7 +204,7 @@ async def disable(accounts: Accounts, output: Output, name: str) -> None:
 @_resource
 @_actions
 @_sources
-@_at_cluster
+@_online
 async def allow(
     accounts: Accounts,
     output: Output,
@@ -222,7 +222,7 @@ async def allow(
 @_resource
 @_actions
 @_sources
-@_at_cluster
+@_online
 async def deny(
     accounts: Accounts,
     output: Output,
@@ -265,7 +265,7 @@ async def _rule(
 @user.command("forget")
 @_name
 @_resource
-@_at_cluster
+@_online
 async def forget(accounts: Accounts, output: Output, name: str, resource: str) -> None:
     """Remove a user's rule for RESOURCE."""
     rows = {row["user"]: row["rules"] for row in await accounts.rows()}

@@ -158,7 +158,7 @@ class _Sending:
                     future = await producer.send_async(message, queue=self._queue)
                     read += 1
                     pending.add(future)
-                    future.add_done_callback(lambda done: self._settled(done, pending))
+                    future.add_done_callback(lambda done: self._collect_results(done, pending))
                     if self._ordered:
                         await asyncio.wait((future,))
                     if self._failures or read == count:
@@ -182,7 +182,9 @@ class _Sending:
             text = describe(first) if isinstance(first, Exception) else str(first)
             raise CommandFailed(f"{counted(len(self._failures), 'message')} failed: {text}")
 
-    def _settled(self, done: asyncio.Future[SendResult], pending: set[asyncio.Future[SendResult]]) -> None:
+    def _collect_results(
+        self, done: asyncio.Future[SendResult], pending: set[asyncio.Future[SendResult]]
+    ) -> None:
         pending.discard(done)
         if done.cancelled():
             return

@@ -51,7 +51,7 @@ class _Ring:
         while self._count and self._step(self._count - 1) > step:
             self._count -= 1  # the clock was set back
         if self._count and self._step(self._count - 1) == step:
-            place = self._place(self._count - 1)
+            place = self._index(self._count - 1)
             if self._span.keeps_largest:
                 figures = [
                     _larger(*pair) for pair in zip(self._row(self._count - 1)[1:], figures, strict=True)
@@ -61,7 +61,7 @@ class _Ring:
                 self._first = (self._first + 1) % self._span.steps
             else:
                 self._count += 1
-            place = self._place(self._count - 1)
+            place = self._index(self._count - 1)
         row = array("d", (now_ms, *figures))
         if place == len(self._numbers):
             self._numbers.extend(row)
@@ -81,13 +81,13 @@ class _Ring:
         return [times, *([_known(row[place]) for row in rows] for place in range(1, self._width))]
 
     def _row(self, number: int) -> Sequence[float]:
-        place = self._place(number)
+        place = self._index(number)
         return self._numbers[place : place + self._width]
 
     def _step(self, number: int) -> int:
-        return int(self._numbers[self._place(number)]) // self._span.step_ms
+        return int(self._numbers[self._index(number)]) // self._span.step_ms
 
-    def _place(self, number: int) -> int:
+    def _index(self, number: int) -> int:
         return (self._first + number) % self._span.steps * self._width
 
 

@@ -130,7 +130,7 @@ async def read_some(
                 return MessagesFound(found, Place(queue_id, offset))
             steps += 1
             wanted = min(STEP_MESSAGES, limit - len(found), end - offset)
-            messages, following = _step(asker, store, topic, Place(queue_id, offset), wanted, chosen)
+            messages, following = _read_step(asker, store, topic, Place(queue_id, offset), wanted, chosen)
             for message in messages:
                 if message.queue_offset >= end:
                     following = end
@@ -146,7 +146,7 @@ async def read_some(
     return MessagesFound(found, None)
 
 
-def _step(
+def _read_step(
     asker: Asker, store: MessageStore, topic: str, place: Place, count: int, chosen: Chosen
 ) -> tuple[list[MessageExt], int]:
     """Messages and the offset behind those that were looked at."""
