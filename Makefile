@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 FETCHED := $(VENV)/.fetched
 # More than cores: many tests wait.
-WORKERS ?= 5
+WORKERS ?= 6
 
 .PHONY: demo notebooks test test-all test-night bench lint fmt setup install clean
 

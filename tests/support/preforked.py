@@ -31,6 +31,9 @@ from tests.support.launched import LAUNCHER, Request, accepted, listener_at
 
 __all__: list[str] = []
 
+SHORT_S = 0.005
+"""``--durations`` hides what is shorter."""
+
 
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
     if not IS_SUPPORTED or config.pluginmanager.has_plugin("collector"):
@@ -137,6 +140,8 @@ class Collected:
         session, plugins = self._session, config.pluginmanager
         plugins.get_plugin("tmpdir").pytest_configure(config)  # the worker's own folder is known now
         (worker,) = (each for each in plugins.get_plugins() if type(each).__name__ == "WorkerInteractor")
+        tell = worker.sendevent
+        worker.sendevent = lambda name, **told: None if is_dull(name, told) else tell(name, **told)
         worker.pytest_sessionstart(session)
         worker.pytest_collection()
         for name, told in self._missed:
@@ -148,6 +153,15 @@ class Collected:
         config.hook.pytest_sessionfinish(session=session, exitstatus=code)
         config._ensure_unconfigure()
         return code
+
+
+def is_dull(name: str, told: dict[str, Any]) -> bool:
+    """Whether nothing is shown of it: two of three reports are of fixtures that were set up or taken down at once."""
+    if name != "testreport":
+        return False
+    report = told["data"]
+    is_all_well = report["outcome"] == "passed" and not report["sections"]
+    return report["when"] != "call" and is_all_well and report["duration"] < SHORT_S
 
 
 def main(listener: socket.socket, arguments: list[str]) -> None:
