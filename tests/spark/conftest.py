@@ -16,6 +16,7 @@ from mqspark_jobs.commandline import delta_settings
 from tests.spark.delta_jars import delta_jars
 from tests.support.dev import DevCluster
 from tests.support.jvm import spark_options
+from tests.support.warm_python import warm_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,6 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": spark_options(),
-    "spark.python.daemon.module": "tests.spark.warm_daemon",
 }
 
 
@@ -68,10 +68,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Else Delta runs 50 tasks for the state of each version of a table.
         builder = builder.config("spark.databricks.delta.snapshotPartitions", "1")
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    stop_session(session)
+    with warm_python(tmp_path_factory.mktemp("python")) as environment:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        stop_session(session)
 
 
 def stop_session(session: SparkSession) -> None:
