@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from mqspark.record import decode_records
+from mqspark.store import StoreConfig
+from mqspark.store.tools.offline import OfflineStore
 from tests.interop import jars as jar_cache
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import java_command, rocketmq_broker, rocketmq_namesrv
@@ -249,3 +251,40 @@ def test_what_is_left_after_rocketmq_went_back_to_files_is_let_pass(directory: D
     assert (directory.store / "consumequeue/CURRENT").exists()
     with directory.ours() as broker:
         check(broker, sent | more)
+
+
+LIGHT = {"enableLmq": True, "enableMultiDispatch": True}
+
+
+@pytest.mark.slow("real brokers start")
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({}, ()),
+        ({"configManagerVersion": "v2"}, ("config/rdb is newer",)),
+        ({**ROCKS, "useSingleRocksDBForAllConfigs": True}, ("config/metadata is newer", "(consumequeue/)")),
+        (
+            {**ROCKS, "useSeparateStorePathForRocksdbCQ": True},
+            ("config/ has topics", "(consumequeue_rocksdb/)"),
+        ),
+        ({"rocksdbCQDoubleWriteEnable": True, "combineCQUseRocksdbForLmq": True, **LIGHT}, ("light queues",)),
+        ({"indexRocksDBEnable": True}, ("rocksdbstore/ has",)),
+    ],
+    ids=["files", "v2", "single", "separate", "light", "index"],
+)
+def test_each_place_is_recognised(
+    jars: Jars, tmp_path: Path, settings: dict[str, object], found: tuple[str, ...]
+) -> None:
+    directory = Directory(tmp_path, jars, jars)
+    with directory.theirs(settings) as broker:
+        fill(broker, 30)
+        with RawConnection(broker.broker) as connection:
+            reply = connection.request(
+                SEND_MESSAGE_V2, b"light", a="producers", b=TOPIC, c="TBW102", d=4, e=0, f=0, g=1_700_000_000_000,
+                h=0, i="INNER_MULTI_DISPATCH\x01%LMQ%one\x02", j=0, k=False, m=False,
+            )  # fmt: skip
+            assert reply.code == 0, reply
+    store = OfflineStore(StoreConfig(store_path_root_dir=str(directory.store)))
+    texts = [part.text for part in store.in_rocksdb]
+    assert len(texts) == len(found), texts
+    assert all(word in text for word, text in zip(found, texts, strict=True)), texts

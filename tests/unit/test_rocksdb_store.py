@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from mqspark.errors import StoreCorrupt
+from mqspark.message import encode_host
+from mqspark.record import PendingRecord
 from mqspark.store import MessageStore, StoreConfig
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
@@ -132,6 +134,41 @@ def test_queues_in_files_that_begin_later_than_the_log_are_refused(tmp_path: Pat
     assert kinds(config) == set()
     files[0].unlink()
     assert kinds(config) == {"rocksdb.queues"}
+
+
+def test_light_queues_that_only_rocksdb_has_are_refused(tmp_path: Path) -> None:
+    """As combineCQUseRocksdbForLmq leaves them."""
+    settings = {
+        "enable_lmq": True,
+        "enable_multi_dispatch": True,
+        "mapped_file_size_commit_log": SEGMENT_BYTES,
+    }
+    store = opened(tmp_path, None, QuickFiles(), **settings)
+    for number in range(COUNT):
+        put(store, "T", 0, b"%0400d" % number)
+    light = PendingRecord(
+        topic="T",
+        queue_id=0,
+        body=b"light",
+        properties=b"INNER_MULTI_DISPATCH\x01%LMQ%one",
+        born_timestamp_ms=1,
+        born_host=encode_host("127.0.0.1", 1),
+    )
+    store.put_dispatched(["%LMQ%one"], light)
+    flush(store)
+    store.close()
+    (tmp_path / "mqspark.checkpoint").unlink()
+    database(tmp_path / "consumequeue")
+    assert kinds(store.config) == set()
+    shutil.rmtree(tmp_path / "consumequeue/%LMQ%one")
+    (found,) = OfflineStore(store.config).in_rocksdb
+    assert "light queues" in found.text
+    assert "-c BROKER.CONF" in found.advice
+    remake(store.config, TestClock())
+    assert kinds(store.config) == set()
+    store = opened(tmp_path, None, QuickFiles(), **settings)
+    assert bodies(store, "%LMQ%one") == [b"light"]
+    store.close()
 
 
 def test_a_database_of_a_store_without_a_message_is_let_pass(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ Facts: docs/rocketmq/store.md#rocksdb.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from mqspark.record import CheckedRecord, Verdict, check_record
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import StorePaths, file_name, file_start, is_storable_topic
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, dispatched_queues
 from mqspark.store.recovery.recovery import is_queued
 
 __all__ = ["InRocksDB", "found_in_rocksdb", "refuse_rebuild", "refuse_rocksdb"]
@@ -36,8 +37,10 @@ _TABLES = {
 """Directories below ``config/``, one for each table, and the file that has the same."""
 _ALL_TABLES = ("metadata", "rdb")
 """Those that have all tables: useSingleRocksDBForAllConfigs, and configManagerVersion=v2."""
-_FIRST_BYTES, _MAX_CHECKED = 4 << 20, 1000
-"""How much of the log is compared with files: bytes, and records."""
+_FIRST_BYTES, _MAX_CHECKED, _MAX_SEGMENTS = 1 << 20, 1000, 64
+"""How much of the log is compared with files: bytes and records of a segment, and segments."""
+_PLACE = struct.Struct(">qi")
+"""Position and size of a record, at the begin of a queue entry."""
 _GUIDE = "docs/migration.md#rocksdb"
 
 
@@ -86,70 +89,97 @@ def _queues(paths: StorePaths, files: FileLayer) -> Iterator[InRocksDB]:
     databases = [paths.root / name for name in _QUEUES if _is_database(paths.root / name, files)]
     if not databases:
         return
-    log = _first_segment(paths, files)
-    if log is None or _in_files(paths, files, *log):
-        return
-    begin = log[0]
-    where = " and ".join(f"{path.name}/" for path in databases)
-    text = f"the queues, or their older part, are in RocksDB ({where}) and in no files"
-    if begin == 0:
-        yield InRocksDB(
-            "rocksdb.queues",
-            text,
-            f"'mqspark store fsck --repair {paths.root}' builds them from the log, which is whole, at the same offsets",
-            rebuilt=True,
-        )
-        return
-    yield InRocksDB(
-        "rocksdb.queues",
-        f"{text}, and the log begins at {begin}: built from it, queues would give the offsets of expired messages to"
-        " new ones",
-        "start RocketMQ on it again, and mqspark as its slave (brokerRole=SLAVE) with an empty directory, which copies"
-        " log, tables and the ends of queues; go on with that directory",
-    )
-
-
-def _first_segment(paths: StorePaths, files: FileLayer) -> tuple[int, bytes] | None:
-    """Where the log begins, and some of its first bytes; None without a record in it."""
-    segments: dict[int, Path] = {}
-    for directory in paths.commit_logs.all:
-        for name in files.names(directory):
-            start = file_start(name)
-            if start is not None:
-                segments[start] = directory / name
+    segments = _segments(paths, files)
     if not segments:
-        return None
-    begin = min(segments)
-    fd = files.open_read(segments[begin])
+        return
+    begin, first = segments[0]
+    head = _head(first, files)
+    if not any(head) and len(segments) == 1:
+        return
+    where = " and ".join(f"{path.name}/" for path in databases)
+    advice = (
+        "start RocketMQ on it again, and mqspark as its slave (brokerRole=SLAVE) with an empty directory, which copies"
+        " log, tables and the ends of queues; go on with that directory"
+    )
+    if not _in_files(paths, files, begin, head):
+        text = f"the queues, or their older part, are in RocksDB ({where}) and in no files"
+        repair = f"mqspark store fsck --repair {paths.root}"
+    elif not _light_in_files(paths, files, segments):
+        text = f"the light queues (LMQ) are in RocksDB ({where}) and in no files"
+        repair = f"mqspark store fsck --repair -c BROKER.CONF {paths.root}"
+    else:
+        return
+    if begin == 0:
+        advice = f"'{repair}' builds them from the log, which is whole, at the same offsets"
+    else:
+        text += (
+            f", and the log begins at {begin}: built from it, queues would give the offsets of expired messages to new"
+            " ones"
+        )
+    yield InRocksDB("rocksdb.queues", text, advice, rebuilt=begin == 0)
+
+
+def _segments(paths: StorePaths, files: FileLayer) -> list[tuple[int, Path]]:
+    segments = {
+        start: directory / name
+        for directory in paths.commit_logs.all
+        for name in files.names(directory)
+        if (start := file_start(name)) is not None
+    }
+    return sorted(segments.items())
+
+
+def _head(segment: Path, files: FileLayer) -> bytes:
+    fd = files.open_read(segment)
     try:
-        head = files.read_at(fd, min(files.length(fd), _FIRST_BYTES), 0)
+        return files.read_at(fd, min(files.length(fd), _FIRST_BYTES), 0)
     finally:
         files.close(fd)
-    return (begin, head) if any(head) or len(segments) > 1 else None
+
+
+def _records(begin: int, head: bytes) -> Iterator[CheckedRecord]:
+    """The first records of a segment."""
+    at = 0
+    for _ in range(_MAX_CHECKED):
+        record = check_record(head, at, len(head), verify_crc=False)
+        if record.verdict is not Verdict.VALID or record.physical_offset != begin + at:
+            return
+        yield record
+        at += record.size_bytes
 
 
 def _in_files(paths: StorePaths, files: FileLayer, begin: int, head: bytes) -> bool:
-    """Whether a queue has, in files, an entry for one of the first records of the log, or there is none for a queue."""
-    at, checked = 0, 0
-    while checked < _MAX_CHECKED:
-        record = check_record(head, at, len(head), verify_crc=False)
-        if record.verdict is not Verdict.VALID or record.physical_offset != begin + at:
-            break
+    """Whether a queue has, in files, an entry for one of the first records of the log. Without a record that says it,
+    whether there are files."""
+    said = False
+    for record in _records(begin, head):
         if is_queued(record.sys_flag) and is_storable_topic(record.topic):
-            checked += 1
-            if _has_entry(paths, files, record):
+            said = True
+            if _has_entry(paths, files, record, record.topic, record.queue_id, record.queue_offset):
                 return True
-        at += record.size_bytes
-    return not checked and _any_files(paths, files)
+    return not said and _any_files(paths, files)
 
 
-def _has_entry(paths: StorePaths, files: FileLayer, record: CheckedRecord) -> bool:
-    queue = str(record.queue_id)
-    directory = path_below(paths.batch_consume_queue, record.topic, queue)
-    if files.names(directory):
+def _light_in_files(paths: StorePaths, files: FileLayer, segments: Sequence[tuple[int, Path]]) -> bool:
+    """Whether an LMQ has, in files, an entry for one of the records that belong to one, or there seems to be none.
+    Looks at the begin of some segments: the log may be too large to be read."""
+    said = False
+    for begin, path in segments[:: len(segments) // _MAX_SEGMENTS + 1]:
+        for record in _records(begin, _head(path, files)):
+            for name, offset in dispatched_queues(record.topic, record.properties):
+                if is_storable_topic(name):
+                    said = True
+                    if _has_entry(paths, files, record, name, LMQ_QUEUE_ID, offset):
+                        return True
+    return not said
+
+
+def _has_entry(
+    paths: StorePaths, files: FileLayer, record: CheckedRecord, topic: str, queue_id: int, offset: int
+) -> bool:
+    if files.names(path_below(paths.batch_consume_queue, topic, queue_id)):
         return True  # its entries are of batches
-    directory = path_below(paths.consume_queue, record.topic, queue)
-    at = record.queue_offset * ENTRY_BYTES
+    directory, at = path_below(paths.consume_queue, topic, queue_id), offset * ENTRY_BYTES
     starts = [
         start for name in files.names(directory) if (start := file_start(name)) is not None and start <= at
     ]
@@ -157,9 +187,8 @@ def _has_entry(paths: StorePaths, files: FileLayer, record: CheckedRecord) -> bo
         return False
     fd = files.open_read(directory / file_name(max(starts)))
     try:
-        return files.read_at(fd, 12, at - max(starts)) == struct.pack(
-            ">qi", record.physical_offset, record.size_bytes
-        )
+        found = files.read_at(fd, _PLACE.size, at - max(starts))
+        return found == _PLACE.pack(record.physical_offset, record.size_bytes)
     finally:
         files.close(fd)
 
