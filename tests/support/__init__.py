@@ -1,4 +1,4 @@
-"""What the tests of several folders share: waiting, processes, clusters, stores, scripted servers, the cache of jars.
+"""Shared by the tests of several folders: waiting, processes, clusters, stores, scripted servers, the cache of jars.
 
-``tests/README.md`` says which module has what. A test has no waiting loop, process or cache of its own beside these.
+``tests/README.md`` lists the modules. Tests must not have waiting loops, processes or caches of their own.
 """

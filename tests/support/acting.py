@@ -1,7 +1,7 @@
-"""A slave acts as master: what every pair of brokers has to do then, whoever wrote them.
+"""A slave acts as master: the required behaviour of any pair of brokers, of this project or RocketMQ's.
 
-A master dies with messages that wait: delayed, timed, in an open transaction. Its slave acts, consumers read from it,
-and what becomes due arrives through a broker of another name. Then the master comes back.
+A master dies with waiting messages: delayed, timed, in an open transaction. Its slave acts, consumers read from it, and
+due messages arrive through a broker of another name. Then the master comes back.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def deliver_once(
     create_topic: Callable[[Cluster, str], object],
     rest_s: float,
 ) -> None:
-    """``start_master`` starts the master, which is killed and started again on its files. ``rest_s``: how long
-    afterwards nothing may come a second time."""
+    """``start_master`` starts the master, which is killed and restarted on its files. ``rest_s``: how long after that
+    no message may be delivered twice."""
     waiting = {b"delayed", b"timed", b"open"}
     plain = {b"%d" % number for number in range(40)}
     read: Counter[bytes] = Counter()

@@ -1,4 +1,4 @@
-"""The second try: a pytest plugin that keeps the first failure of each test, and shows it when the test passes alone.
+"""The second try: a pytest plugin that saves the first failure of each test, and shows it if the test passes alone.
 
 ``tests/support/run.py`` runs pytest twice with it: ``--first-try`` for everything, ``--second-try`` for what failed.
 """
@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 KEPT = "mqspark/first_failures"
 MOST_LINES = 80
-"""Of each failure: what a reader needs to know it again. The whole is in the output of the first try."""
+"""Lines shown of each failure, enough to recognise it. The output of the first try has all of it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # the process that started the workers hears of all tests
+    if hasattr(config, "workerinput"):  # the main process gets the reports of all tests
         return
     if config.getoption("--first-try"):
         config.pluginmanager.register(FirstTry(config))

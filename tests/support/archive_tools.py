@@ -1,4 +1,4 @@
-"""An archive without Spark: the files and manifests of the job's own tasks, and Delta's log by hand."""
+"""An archive without Spark: the files and manifests come from the job's own tasks, Delta's log is written by hand."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def archive_log(store: Path, url: str, broker: str = "dev", *, low: int = 0, end
         version += 1
     actions = [PROTOCOL, *adds] if not version else adds
     write_bytes(name, "\n".join(map(json.dumps, actions)).encode() + b"\n")
-    for manifest in manifests:  # last, as the job does: a broker may look at the archive meanwhile
+    for manifest in manifests:  # last, as in the job: a broker may read the archive meanwhile
         manifest.save(url)
     return high

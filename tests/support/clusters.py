@@ -1,4 +1,4 @@
-"""Clusters of ours in processes of their own, as a user starts them. (``mqspark.testing`` has them in a thread.)"""
+"""mqspark clusters in separate processes, started as by a user. (``mqspark.testing`` runs them in a thread.)"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running name server and broker, as a client sees them, and the broker's process."""
+    """The addresses of a running name server and broker, and the broker's process."""
 
     kind: str
     namesrv: str
@@ -54,7 +54,7 @@ class Cluster:
 
 
 def brokers_known_to(namesrv: str) -> dict[str, dict[str, str]]:
-    """Broker name -> broker id -> address, as the name server answers it. Empty while it cannot."""
+    """Broker name -> broker id -> address, from the name server. Empty while it does not answer."""
     try:
         reply = ask(namesrv, GET_BROKER_CLUSTER_INFO)
     except OSError:
@@ -69,7 +69,7 @@ def _quoted_keys(body: bytes) -> bytes:
 
 
 def write_conf(path: Path, values: Mapping[str, object]) -> Path:
-    """A ``broker.conf``."""
+    """Write a ``broker.conf``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{key}={text_of(value)}\n" for key, value in values.items()))
     return path
@@ -77,7 +77,7 @@ def write_conf(path: Path, values: Mapping[str, object]) -> Path:
 
 @contextmanager
 def mqspark_namesrv(folder: Path, more: Mapping[str, object] | None = None) -> Iterator[str]:
-    """`mqspark namesrv run` in a process of its own; its address."""
+    """Run `mqspark namesrv run` in a process; yields its address."""
     log = folder / "namesrv.err"
     values = {"listenPort": 0, "bindAddress": HOST, "kvConfigPath": folder / "kvConfig.json", **(more or {})}
     settings = set_options(values)
@@ -87,7 +87,7 @@ def mqspark_namesrv(folder: Path, more: Mapping[str, object] | None = None) -> I
 
 @contextmanager
 def mqspark_controller(folder: Path, port: int = 0, **settings: object) -> Iterator[tuple[str, int]]:
-    """`mqspark controller run` in a process of its own, which is killed at the end; its address and process."""
+    """Run `mqspark controller run` in a process, which is killed at the end; yields its address and process id."""
     log = folder / "controller.err"
     store = folder / "controller"
     values = set_options({"listenPort": port, "bindAddress": HOST, "controllerStorePath": store, **settings})
@@ -106,7 +106,7 @@ def mqspark_broker(
     *,
     stop_signal: signal.Signals = signal.SIGTERM,
 ) -> Iterator[Cluster]:
-    """`mqspark broker run` with a broker.conf; registered at namesrv when it is ready."""
+    """Run `mqspark broker run` with a broker.conf. It is registered at namesrv when it is ready."""
     values = {
         "brokerIP1": HOST,
         "bindAddress": HOST,
@@ -137,7 +137,7 @@ def mqspark_broker(
 
 @contextmanager
 def mqspark_cluster(folder: Path, *arguments: str) -> Iterator[Cluster]:
-    """`mqspark dev` in a process of its own."""
+    """Run `mqspark dev` in a process."""
     store = folder / "store"
     log = folder / "mqspark.err"
     ports = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0"]

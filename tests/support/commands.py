@@ -1,4 +1,4 @@
-"""The command line in this process: what a user types, and what comes out."""
+"""Runs the command line in this process and captures its output."""
 
 from __future__ import annotations
 

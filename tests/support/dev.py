@@ -1,4 +1,4 @@
-"""A broker and a name server of our own in one child process, for tests and benchmarks."""
+"""An mqspark broker and name server in one child process, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 
 
 class DevCluster:
-    """``mqspark dev`` on free ports of loopback. ``stop`` and ``start`` again keep ports and store."""
+    """``mqspark dev`` on free loopback ports. Ports and store stay the same after ``stop`` and ``start``."""
 
     def __init__(self, store: Path, *settings: str) -> None:
         self.store = store
@@ -57,10 +57,10 @@ class DevCluster:
     ) -> None:
         self.stop()
 
-    # --- what tests do to it ----------------------------------------------------------------------------------
+    # --- actions of tests -------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, queues: int = 4, *, attributes: str | None = None) -> str:
-        """Make or widen a topic; returns when the name server knows it."""
+        """Create a topic or add queues to it; returns when the name server knows it."""
         header = CreateTopicRequestHeader(
             topic=topic,
             default_topic=DEFAULT_TOPIC,
@@ -86,7 +86,7 @@ class DevCluster:
         self.client.request(self.nameserver, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
 
     def send(self, topic: str, queue_id: int, messages: list[Message]) -> None:
-        """One batch to one queue, acknowledged."""
+        """Send one batch to one queue, and wait for its acknowledgement."""
         header = SendMessageRequestHeaderV2(
             producer_group="tests",
             topic=topic,
@@ -115,7 +115,7 @@ class DevCluster:
                 self.send(topic, queue_id, messages[first : first + 2000])
 
     def queue_bodies(self, topic: str) -> dict[int, list[bytes]]:
-        """What consumers see of each queue, in order."""
+        """The bodies that consumers see in each queue, in order."""
         found: dict[int, list[bytes]] = {}
         for queue in self.client.route(topic).subscribe_queues:
             values = found.setdefault(queue.queue_id, [])

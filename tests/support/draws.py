@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: few in `make test`, all in `make test-all`."""
+"""How many examples a property test draws: few in `make test`, all in `make test-all`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from hypothesis import settings
 __all__ = ["draws"]
 
 ALL = 100
-"""hypothesis's own number, to which the profiles in tests/conftest.py are proportions."""
+"""Hypothesis's default number. The profiles in tests/conftest.py are fractions of it."""
 
 
 def draws(count: int) -> int:
-    """As many of ``count`` examples as the profile has of hypothesis's hundred."""
+    """``count`` examples, scaled by the profile."""
     return max(count * settings.default.max_examples // ALL, 1)

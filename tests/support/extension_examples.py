@@ -1,4 +1,4 @@
-"""The extensions that docs/extensions.md shows, which the tests load."""
+"""The extensions shown in docs/extensions.md, which the tests load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mqspark.extensions import (
 
 
 def install_examples(directory: Path, more: str = "") -> None:
-    """Make a package of the examples in a directory, which has to be on the path; ``more``: further entry points."""
+    """Install the examples as a package into a directory, which must be on the path. ``more``: further entry points."""
     info = directory / "shop-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")

@@ -1,8 +1,8 @@
-"""Servers of ours as forks of one process that has imported them: a start without the 0.4 s that the imports take.
+"""Starts mqspark servers as forks of one process that has imported them, which saves the 0.4 s of the imports.
 
-``Forked`` is the ``subprocess.Popen`` of such a server. It is a child of this process like any other: with a pid, an
-exit code, signals, pipes and a session of its own if it is asked for. Only ``/proc/PID/cmdline`` is the fork server's.
-Linux only (see ``IS_SUPPORTED``). What tests a start itself runs the command.
+``Forked`` is the ``subprocess.Popen`` of such a server. It is an ordinary child of this process, with a pid, an exit
+code, signals, pipes and, on request, its own session. Only ``/proc/PID/cmdline`` is that of the fork server. Linux only
+(see ``IS_SUPPORTED``). A test of the start itself runs the command.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ MODULES = (
     "mqspark_server.process.stalls",
     "uvloop",
 )
-"""What the servers import when they are started."""
+"""The modules that servers import at their start."""
 PR_SET_CHILD_SUBREAPER = 36
 MOST_BYTES = 1 << 20
-"""Of a request: arguments and environment."""
+"""Limit of a request: arguments and environment."""
 
 _lock = threading.Lock()
 _server: socket.socket | None = None
@@ -68,7 +68,7 @@ class Forked(subprocess.Popen[str]):
         with _lock:
             self.pid = _fork(json.dumps(request).encode(), streams)
         self._child_created = True
-        # The child's ends of the pipes, as Popen closes them; a file that was given belongs to who opened it.
+        # Close the child's ends of the pipes, as Popen does. A file passed by the caller stays open.
         for own, kept in ((read_in, write_in), (write_out, read_out), (write_err, read_err)):
             if own != -1 and kept != -1:
                 os.close(own)
@@ -79,8 +79,8 @@ def _fork(request: bytes, streams: list[int]) -> int:
     if _server is None:
         _server = _start()
     adopt = ctypes.CDLL(None, use_errno=True).prctl
-    # The fork's parent ends at once. This process is the nearest one that takes orphans, so it becomes the parent;
-    # not for longer, since what the servers leave behind must not wait for it.
+    # The fork's parent ends at once. This process is a subreaper meanwhile, so it becomes the parent. It is not a
+    # subreaper for longer, because processes left behind by servers must not become its children.
     adopt(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         socket.send_fds(_server, [request], streams)
@@ -120,7 +120,7 @@ def _start() -> socket.socket:
 
 
 def serve(requests: socket.socket) -> None:
-    """Until the other end is closed."""
+    """Serve requests until the other end is closed."""
     for module in MODULES:
         __import__(module)
     while True:

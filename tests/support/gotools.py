@@ -1,4 +1,4 @@
-"""Programs in Go that tests run, built once from their modules into the cache beside the jars."""
+"""Go programs that tests run, built once from their modules into the cache of jars."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def go_program(name: str, module: Path, package: str) -> Path:
         try:
             run(["go", "mod", "download"], FETCH_TIMEOUT_S, cwd=module)
         except RuntimeError as error:
-            raise ToolMissing(f"the modules of {name} cannot be had: {error}") from error
+            raise ToolMissing(f"the modules of {name} are not available: {error}") from error
         command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", str(folder / name)]
         run([*command, package], BUILD_TIMEOUT_S, cwd=module)
 

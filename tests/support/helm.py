@@ -1,4 +1,4 @@
-"""Helm itself, on the PATH or built once from its Go modules into the cache beside the jars."""
+"""Helm, from the PATH or built once from its Go modules into the cache of jars."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def helm_program() -> Path:
 
 
 def helm(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``lint`` or ``template``. Helm as built from its modules takes Kubernetes for an old one, unless it is told."""
+    """Run ``lint`` or ``template``. Helm built from its modules assumes an old Kubernetes unless a version is given."""
     command = [str(helm_program()), verb, *arguments, "--kube-version", f"{KUBERNETES}.0"]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def rendered(*arguments: str) -> list[dict[str, Any]]:
-    """The objects that a release ``r`` in the namespace ``prod`` would have."""
+    """The Kubernetes objects of a release ``r`` in the namespace ``prod``."""
     done = helm("template", "r", str(CHART), "--namespace", "prod", *arguments)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each is not None]

@@ -1,4 +1,4 @@
-"""What the tests of jobs share: a store with something of everything, and Spark's part of a job in this process."""
+"""Shared by the tests of jobs: a store with all kinds of messages, and a stand-in for Spark in this process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.store_tools import TestClock, flush, opened, put
 
 
 class Killed(Exception):
-    """What a test raises where it kills a job."""
+    """Raised by a test to simulate the kill of a job."""
 
 
 class InProcessSpark:
-    """As much of a session as ``run_tasks`` needs: every task runs here, one after the other."""
+    """The parts of a session that ``run_tasks`` needs. Every task runs in this process, one after the other."""
 
     def __init__(self, *, dies_after: int = -1) -> None:
-        """``dies_after`` so many tasks, in all stages together; negative: never."""
+        """``dies_after``: number of tasks, over all stages, after which it raises Killed; negative: never."""
         self.sparkContext = self
         self.defaultParallelism = 2
         self.tasks = 0

@@ -24,7 +24,7 @@ ERRORS_ONLY = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 
 def class_archive(folder: Path, name: str, *parts: str) -> Path:
-    """Where the archive of such JVMs is or would be. ``parts``: what decides beside Java itself."""
+    """Path of the archive for such JVMs; it may not exist. ``parts``: what it depends on besides Java itself."""
     java = Path(os.path.realpath(shutil.which("java") or "java"))
     changed_ns = java.stat().st_mtime_ns if java.exists() else 0
     key = hashlib.sha256("\0".join((str(java), str(changed_ns), *parts)).encode()).hexdigest()[:12]
@@ -32,12 +32,12 @@ def class_archive(folder: Path, name: str, *parts: str) -> Path:
 
 
 def with_classes_of(archive: Path) -> list[str]:
-    """The options of a JVM that uses the archive, if it is there."""
+    """The options of a JVM that uses the archive, if the archive exists."""
     return [f"-XX:SharedArchiveFile={archive}", *ERRORS_ONLY] if archive.exists() else []
 
 
 def make_archive(archive: Path, run: Callable[[list[str]], object]) -> Path:
-    """Make the archive unless it is there. ``run`` gets options, and ends once a JVM with them has ended by itself."""
+    """Create the archive unless it exists. ``run`` gets options, and returns once a JVM with them has ended."""
     if not archive.exists():
         made = archive.with_suffix(f".{os.getpid()}")
         archive.parent.mkdir(parents=True, exist_ok=True)

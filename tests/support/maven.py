@@ -1,8 +1,8 @@
-"""One cache outside the repository for what tests fetch or compile, and Maven, which fetches jars into it.
+"""The cache outside the repository for files that tests fetch or compile, and Maven, which fetches jars into it.
 
-The cache is ``$MQSPARK_CACHE`` or ``~/.cache/mqspark``. A folder is named after the hash of what it was made
-from and holds a marker file once it is complete, so a changed pom.xml or Driver.java makes a new one. A file
-lock lets parallel test workers fetch once.
+The cache is ``$MQSPARK_CACHE`` or ``~/.cache/mqspark``. A folder is named after the hash of its sources and has a
+marker file once it is complete, so a changed pom.xml or Driver.java leads to a new folder. A file lock lets parallel
+test workers fetch only once.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ FETCH_TIMEOUT_S = 900
 
 
 class ToolMissing(Exception):
-    """A tool or a client cannot be had on this machine: the only reason for which a test may be skipped."""
+    """A tool or a client is not available on this machine: the only reason for which a test may be skipped."""
 
 
 def cache_folder() -> Path:

@@ -1,4 +1,4 @@
-"""An S3-compatible server on loopback: moto's, as a process, with the environment that clients need."""
+"""An S3-compatible server on loopback (moto, in a process), with the environment that clients need."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SIGNED = {"authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/
 
 @contextmanager
 def object_store(folder: Path) -> Iterator[ObjectStore]:
-    """With one bucket. This process's environment names it meanwhile."""
+    """Run a server with one bucket. This process's environment points to it meanwhile."""
     port = free_port()
     log = folder / "moto.log"
     command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", HOST, "-p", str(port)]

@@ -1,4 +1,4 @@
-"""Code blocks of the repository's pages, for the tests that run them as they are written."""
+"""Code blocks of the repository's pages, for the tests that run them exactly as written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "127.0.0.1:9876"
-"""The name server in the examples. It is the only text that tests replace, because they use free ports."""
+"""The name server in the examples. Tests replace only this text, because they use free ports."""
 PAGES = [
     path
     for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("tests/*/README.md")])
@@ -23,7 +23,7 @@ SHOWN = {
     "mqspark namesrv run": "tests/integration/test_cli.py starts both, on free ports",
     "make bench": "tests/unit/test_benchmarks.py",
 }
-"""Shell blocks that do not run as a test, by their first words, and what tests them instead."""
+"""First words of a shell block that is not run by a test → what tests it instead."""
 
 
 class Block(NamedTuple):

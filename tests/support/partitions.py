@@ -1,9 +1,9 @@
-"""A network between processes of this machine whose links can be cut, each direction by itself.
+"""A network between processes of this machine whose links can be cut, each direction separately.
 
-Every node listens at an address of its own and tells others another one, where a proxy of this process listens. The
-proxy finds out which process has connected, by the socket's number in /proc, so that a link from one node to another is
-known by both. What is sent over a cut link arrives when it is mended, as if it had been sent again; a connection that
-is opened over one is accepted, and hears nothing.
+Every node listens at one address and advertises another one, where a proxy in this process listens. The proxy finds the
+connecting process by the socket's inode in /proc, so it knows both nodes of a link. Data sent over a cut link arrives
+when the link is restored, as if it had been retransmitted. A connection opened over a cut link is accepted, but no data
+arrives.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Self
 __all__ = ["OUTSIDE", "Partitions"]
 
 OUTSIDE = "outside"
-"""Whoever is no node: the test and its clients."""
+"""Any process that is not a node: the test and its clients."""
 READ_BYTES = 1 << 16
 
 
 class Partitions:
-    """Nodes are known by the folders that their command lines name. A context manager."""
+    """A context manager. Nodes are identified by the folders in their command lines."""
 
     def __init__(self, folders: dict[str, Path]) -> None:
         self._folders = {node: str(folder).encode() for node, folder in folders.items()}
@@ -62,7 +62,7 @@ class Partitions:
     # --- links ---
 
     def listen(self, node: str, host: str, target: str, port: int) -> None:
-        """What comes to ``host:port`` is for the node, which listens at ``target:port``."""
+        """Forward connections to ``host:port`` to the node, which listens at ``target:port``."""
 
         async def start() -> None:
             async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,7 +80,7 @@ class Partitions:
         self._call(start()).result()
 
     def cut(self, links: Iterable[tuple[str, str]]) -> None:
-        """From one node to another, or OUTSIDE."""
+        """Cut links, each given as (from, to); either may be OUTSIDE."""
         self._cut.update(links)
 
     def mend(self) -> None:
@@ -133,7 +133,7 @@ class Partitions:
                 await writer.drain()
         writer.close()
 
-    # --- who it is ---
+    # --- identification of nodes ---
 
     def _node_of(self, writer: asyncio.StreamWriter) -> str:
         number = _socket_number(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))

@@ -1,4 +1,4 @@
-"""Child processes: started in one way, stopped at the end of a block, their output in a file that failures show."""
+"""Child processes: one way to start them, a stop at the end of a block, output in a file that failures show."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def start(
     cwd: Path | None = None,
     new_session: bool = False,
 ) -> subprocess.Popen[str]:
-    """A child whose output goes to the end of ``log``, or its standard output to a pipe.
+    """Start a child. Its output is appended to ``log``; its standard output may go to a pipe instead.
 
-    ``env`` comes on top of this process's environment. ``cwd``: the log's folder unless it is given. ``new_session``:
-    with a process group of its own, so that what it starts can be killed with it. The caller ends it: see ``process``.
-    The ``mqspark`` command is forked where it can be.
+    ``env`` is added to this process's environment. ``cwd`` is by default the log's folder. ``new_session``: the child
+    gets its own process group, so that its children can be killed with it. The caller ends it: see ``process``. The
+    ``mqspark`` command is forked where possible.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     inherited = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
@@ -77,7 +77,7 @@ def process(
     stdout: int | None = None,
     stop_signal: signal.Signals = signal.SIGTERM,
 ) -> Iterator[subprocess.Popen[str]]:
-    """``start``; the child is told to stop when the block ends."""
+    """Start a child, and stop it at the end of the block."""
     child = start(command, log, env=env, stdout=stdout)
     try:
         yield child
@@ -86,7 +86,7 @@ def process(
 
 
 def stop(child: subprocess.Popen[str], stop_signal: signal.Signals = signal.SIGTERM) -> int:
-    """Send the signal, SIGKILL if the child does not end in time. The exit code, negative for a signal."""
+    """Send the signal, then SIGKILL if the child does not end in time. Returns the exit code, negative for a signal."""
     if child.poll() is None:
         child.send_signal(stop_signal)
         try:
@@ -110,7 +110,7 @@ def mqspark_command() -> list[str]:
 
 
 def set_options(settings: Mapping[str, object]) -> list[str]:
-    """Settings as the command line takes them."""
+    """Settings as options of the command line."""
     return [word for key, value in settings.items() for word in ("--set", f"{key}={text_of(value)}")]
 
 
@@ -119,7 +119,7 @@ def text_of(value: object) -> str:
 
 
 def ready_line(child: subprocess.Popen[str], log: Path) -> dict[str, str]:
-    """The fields of the line `READY name=value ...` that every process of ours prints once it serves."""
+    """The fields of the line `READY name=value ...` that every mqspark process prints once it serves."""
     stdout: IO[str] | None = child.stdout
     assert stdout is not None
     too_late = threading.Timer(START_TIMEOUT_S, child.kill)
@@ -135,7 +135,7 @@ def ready_line(child: subprocess.Popen[str], log: Path) -> dict[str, str]:
 
 
 def wait_for_start(condition: Callable[[], bool], what: str, child: subprocess.Popen[str], log: Path) -> None:
-    """For processes without a READY line. Fails with the tail of the log when the child dies or the time is over."""
+    """For processes without a READY line. Fails with the tail of the log when the child dies or after the timeout."""
 
     def holds() -> bool:
         assert child.poll() is None, f"{what}: the process exited with {child.returncode}\n{tail(log)}"
@@ -158,10 +158,10 @@ def listens(address: str) -> bool:
 
 
 def free_port(*, neighbours: int = 0) -> int:
-    """A port that is free now, as are that many on either side (a broker takes listenPort - 2 and + 1).
+    """A port that is free, together with its ``neighbours`` on either side (a broker uses listenPort - 2 and + 1).
 
-    Below the range from which the kernel takes ports for outgoing connections, and apart from those of pytest's other
-    workers: none of them must get it before the process that it is meant for, or while that is started again.
+    It is below the range from which the kernel takes ports for outgoing connections, and outside the ranges of pytest's
+    other workers: nobody else may take it before its process starts, or while that process restarts.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     lowest = 12_000 + worker % 6 * 3_000

@@ -26,6 +26,6 @@ def _structs(package: ModuleType) -> Iterator[type[msgspec.Struct]]:
 
 
 STRUCTS = [*_structs(headers), *_structs(bodies)]
-"""With the parts of bodies that are no body of their own."""
+"""All classes, including the parts of bodies that are not bodies themselves."""
 HEADERS = {kind.__name__: kind for kind in STRUCTS if issubclass(kind, Header)}
 BODIES = {kind.__name__: kind for kind in STRUCTS if issubclass(kind, Body) and kind is not Body}

@@ -1,4 +1,4 @@
-"""Other versions of pyspark than the one of the environment, fetched by pip once a machine."""
+"""Versions of pyspark other than that of the environment, fetched by pip once per machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OLDEST, NEWEST = "4.1.4", "4.3.0"
 
 
 def pyspark_of(version: str) -> Path:
-    """A folder to put in front of ``sys.path``. Raises ToolMissing when pip cannot get it."""
+    """A folder to put first in ``sys.path``. Raises ToolMissing when pip cannot fetch the version."""
 
     def install(folder: Path) -> None:
-        # Without its dependencies: py4j and pyarrow are those of the environment.
+        # Without its dependencies: py4j and pyarrow come from the environment.
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         run([*pip, "--target", str(folder), f"pyspark=={version}"], FETCH_TIMEOUT_S)
         precompile(folder / "pyspark" / "python" / "lib" / "pyspark.zip")

@@ -1,8 +1,8 @@
-"""A minimal remoting client over a blocking socket, on purpose not made of mqspark.protocol.
+"""A minimal remoting client over a blocking socket, deliberately independent of mqspark.protocol.
 
-It asks a name server or broker simple questions while a test starts it, gives the crash test acknowledgements
-that do not depend on the code under test, and plays whatever frames a script wants: headers in JSON or in
-RocketMQ's binary form, requests answered in any order, requests that come from the server.
+It sends simple requests to a name server or broker while a test starts it, gives the crash test acknowledgements that
+do not depend on the code under test, and sends the frames of a script: headers in JSON or in RocketMQ's binary form,
+requests answered in any order, requests that come from the server.
 """
 
 import json
@@ -32,7 +32,7 @@ VERSION = 479
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came from a server: an answer, or (``flag`` without RESPONSE) a request of its own."""
+    """A frame from a server: an answer, or (``flag`` without RESPONSE) a request."""
 
     opaque: int
     code: int
@@ -140,7 +140,7 @@ class RawConnection:
         self._socket.sendall(frames)
 
     def read(self) -> Reply:
-        """The next frame. Raises ConnectionError when the peer is gone, TimeoutError when nothing comes."""
+        """The next frame. Raises ConnectionError when the peer has closed, TimeoutError when nothing arrives."""
         while len(self._unread) < 4:
             self._receive()
         (length,) = struct.unpack_from(">I", self._unread)
@@ -173,7 +173,7 @@ class RawConnection:
         return f"{host}:{port}"
 
     def wait_at_most(self, timeout_s: float) -> None:
-        """From now on: the longest wait for anything to come."""
+        """Set the timeout of reads from now on."""
         self._socket.settimeout(timeout_s)
 
     def request(self, code: int, body: bytes = b"", /, **ext: object) -> Reply:
@@ -185,6 +185,6 @@ class RawConnection:
 
 
 def ask(address: str, code: int, body: bytes = b"", /, **ext: object) -> Reply:
-    """One request on a connection of its own."""
+    """Send one request on a new connection."""
     with RawConnection(address) as connection:
         return connection.request(code, body, **ext)

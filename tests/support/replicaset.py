@@ -1,4 +1,4 @@
-"""A replica set in controller mode as a user starts it: a name server, a controller and brokers, each a process."""
+"""A replica set in controller mode, started as a user does: a name server, a controller and brokers, each a process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS: Mapping[str, object] = {
 
 
 class ReplicaSet:
-    """Brokers are known by the ids that the controller gave them. A context manager."""
+    """A context manager. Brokers are identified by the ids that the controller gave them."""
 
     def __init__(self, folder: Path, size: int, **settings: object) -> None:
         self._folder, self._size = folder, size
@@ -67,7 +67,7 @@ class ReplicaSet:
 
     @property
     def ids(self) -> set[int]:
-        """Of the brokers that run, or are frozen."""
+        """The ids of the brokers that run or are frozen."""
         return set(self._brokers)
 
     def state(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class ReplicaSet:
         return state_of(self.controller)
 
     def known(self) -> set[int]:
-        """All that the controller knows, in sync or not."""
+        """The ids of all replicas that the controller knows, in sync or not."""
         state = self.state()
         return {
             each["brokerId"] for key in ("inSyncReplicas", "notInSyncReplicas") for each in state.get(key, ())
@@ -95,7 +95,7 @@ class ReplicaSet:
         return eventually(lambda: (found := self.master()) not in (None, old) and found, lambda: self.state())
 
     def add(self) -> int:
-        """Start a broker with an empty directory; its id."""
+        """Start a broker with an empty directory; returns its id."""
         before = self.known()
         place = self._folder / f"broker-{len(list(self._folder.glob('broker-*')))}"
         stack, broker = self._start(place)
@@ -114,7 +114,7 @@ class ReplicaSet:
         return stack, stack.enter_context(mqspark_broker(folder, self.namesrv, settings))
 
     def drain(self, number: int) -> None:
-        """Give its part to another one, if it leads; stop it, and let the controller forget it."""
+        """Hand the master's role to another broker if necessary, stop the broker, and remove it from the controller."""
         if self.master() == number:
             other = min(self.in_sync() - {number})
             words = {"clusterName": CLUSTER, "brokerName": NAME}
@@ -126,12 +126,12 @@ class ReplicaSet:
         eventually(lambda: self._is_forgotten(number), lambda: self.state())
 
     def _is_forgotten(self, number: int) -> bool:
-        """The controller refuses while it counts the broker as alive."""
+        """Whether the controller has removed the broker; it refuses while it considers the broker alive."""
         words = {"clusterName": CLUSTER, "brokerName": NAME}
         return ask(self.controller, CLEAN_BROKER_DATA, brokerControllerIdsToClean=number, **words).code == 0
 
     def kill(self, number: int) -> Path:
-        """SIGKILL; the folder with which ``restart`` starts it again."""
+        """Send SIGKILL. Returns the folder for ``restart``."""
         stack, broker = self._brokers.pop(number)
         os.kill(broker.broker_pid, signal.SIGKILL)
         stack.close()
@@ -147,12 +147,12 @@ class ReplicaSet:
         os.kill(self._brokers[number][1].broker_pid, signal.SIGCONT)
 
     def until_all_say(self, code: int, name: str) -> None:
-        """All brokers answer this request for a table with something of that name: slaves copy tables every 3 s."""
+        """Wait until all brokers answer this request with a table that has ``name``: slaves copy tables every 3 s."""
         for _, broker in self._brokers.values():
             eventually(partial(_answer_contains, broker, code, name.encode()), f"{name} at {broker.broker}")
 
     def logs(self) -> list[bytes]:
-        """The log of each broker, as far as it says that it goes."""
+        """The log of each broker, up to the end that the broker reports."""
         return [log_of(broker.broker, broker.store) for _, broker in self._brokers.values()]
 
 
@@ -168,7 +168,7 @@ def _answer_contains(broker: Cluster, code: int, name: bytes) -> bool:
 
 
 def log_of(address: str, store: Path) -> bytes:
-    """The log of a broker, as far as it says that it goes."""
+    """The log of a broker, up to the end that the broker reports."""
     table = json.loads(ask(address, GET_BROKER_RUNTIME_INFO).body)["table"]
     paths = sorted((store / "commitlog").iterdir())
     start = int(paths[0].name)

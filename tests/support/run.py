@@ -1,7 +1,7 @@
 """``make test``, ``test-all`` and ``test-night``: lint and pytest side by side, then a second try of what failed.
 
-Tests are real processes on a shared machine. One that fails is run once more, alone: if it passes then, it is printed
-as flaky, last of all and with its first failure; if not, the run fails. Arguments go to pytest.
+Tests use real processes on a shared machine. A test that fails is run once more, alone. If it passes then, it is
+reported as flaky at the end, with its first failure; otherwise the run fails. Arguments are passed to pytest.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 __all__ = ["main"]
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-"""The tests start hundreds of processes of the same code: to compile it each time takes half of a start."""
+"""The tests start hundreds of processes of the same code; compiling it each time would take half of a start."""
 PYTEST = [sys.executable, "-m", "pytest", "-p", "tests.support.again", "-p", "tests.support.preforked"]
 TESTS_FAILED = 1
-"""pytest's exit code when all tests have run, and some failed: what a second try can change."""
+"""pytest's exit code when all tests have run and some failed: only then is there a second try."""
 ALONE = ["--last-failed", "--last-failed-no-failures=none", "-n0"]
 
 

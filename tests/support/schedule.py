@@ -1,8 +1,8 @@
-"""Which tests go to one worker together, and in which order the workers get them: the long ones first.
+"""Which tests run in the same worker, and in which order workers get them: the long ones first.
 
-What shares sessions, JVMs and clusters is a group, so that each is started once: Spark and its jobs, and three parts
-of interop. Elsewhere a file is a group, or where its tests share nothing each test. ``SECONDS`` need only be roughly
-right; who adds a test of more than ten seconds adds or raises an entry.
+Tests that share sessions, JVMs or clusters form a group, so that each of these is started once: Spark and its jobs, and
+three parts of interop. Elsewhere a file is a group, or each test if the tests share nothing. ``SECONDS`` need only be
+approximate; when you add a test of more than ten seconds, add or raise an entry.
 """
 
 from __future__ import annotations

@@ -34,16 +34,16 @@ STORED: Answer = (0, {"msgId": "M", "queueId": "0", "queueOffset": "7"}, b"")
 
 
 class Scripted:
-    """A server that answers each request as ``script`` says and remembers what it was asked."""
+    """A server that answers each request by ``script`` and records the requests."""
 
     def __init__(self, script: Callable[[Command], Answer], version: int = CURRENT_VERSION) -> None:
         self.script = script
         self.version = version
         self.asked: list[Command] = []
         self.writers: set[asyncio.StreamWriter] = set()
-        """One for each open connection."""
+        """The writer of each open connection."""
         self.accepted = 0
-        """Connections in all."""
+        """Total number of accepted connections."""
         self.address = ""
 
     @asynccontextmanager
@@ -139,7 +139,7 @@ async def cluster(**brokers: Scripted) -> AsyncIterator[str]:
 
 @contextmanager
 def served(*servers: Scripted) -> Iterator[None]:
-    """In a thread, for tests without a loop."""
+    """Serve in a thread, for tests without an event loop."""
     ready, over = threading.Event(), threading.Event()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""Makes and remaps static topics as ``mqadmin updateStaticTopic`` and ``remappingStaticTopic`` do (MQAdminUtils)."""
+"""Creates and remaps static topics like ``mqadmin updateStaticTopic`` and ``remappingStaticTopic`` (MQAdminUtils)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Configs = dict[str, TopicConfigAndQueueMapping]
 
 
 class StaticTopicTool:
-    """``masters``: the addresses of all brokers by their names."""
+    """``masters``: broker name → address, of all brokers."""
 
     def __init__(
         self, namesrv: str, masters: Mapping[str, str], topic: str, credentials: Credentials | None = None
@@ -67,7 +67,7 @@ class StaticTopicTool:
         self.client.request(self.masters[name], RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, header, body)
 
     def create(self, queues: int, on: str) -> None:
-        """All logic queues on one broker; the others know the topic."""
+        """Create a topic with all logic queues on one broker; the others know the topic."""
         epoch = next(_epochs)
         for name in self.masters:
             count = queues if name == on else 0

@@ -24,7 +24,7 @@ STORE_HOST = encode_host("127.0.0.1", 10911)
 
 
 class TestClock:
-    """Moves only when told."""
+    """A clock that moves only when the test moves it."""
 
     __test__ = False
 
@@ -46,9 +46,9 @@ def make_store(
     sync: bool = False,
     **settings: Any,
 ) -> MessageStore:
-    """Small files, so that every test rolls; however full this machine's disk is, it is not too full.
+    """A store with small files, so that every test rolls over. The fill level of this machine's disk does not matter.
 
-    Nothing is synced unless the files say so: a test ends no sooner than its syncs, and loses no power.
+    Nothing is synced unless ``files`` does so: these tests do not cut the power, and syncs would only slow them down.
     """
     config = StoreConfig(
         **{
@@ -68,7 +68,7 @@ def make_store(
 
 
 def copy_store(source: Path, target: Path) -> Path:
-    """A copy whose files have the holes of the originals: a timer wheel is 37 MB, and nearly all of it a hole."""
+    """A copy that keeps holes in files: a timer wheel has 37 MB, nearly all of them a hole."""
     shutil.copytree(source, target, copy_function=_copy_file)
     return target
 
@@ -117,7 +117,7 @@ def put(
 
 
 def flush(store: MessageStore) -> list[tuple[str, int, int]]:
-    """Commit and sync; gives back everything that became visible."""
+    """Commit and sync; returns everything that became visible."""
     arrivals = store.commit().arrivals
     job = store.begin_flush()
     if job is not None:
@@ -134,7 +134,7 @@ def checkpoint(store: MessageStore) -> None:
 
 
 def finish_deletions(store: MessageStore) -> None:
-    """From now on no crash brings a deleted topic back."""
+    """Complete deletions, so that no crash brings a deleted topic back."""
     if store.deletions.behind:
         job = store.deletions.job()
         job.run()
@@ -144,7 +144,7 @@ def finish_deletions(store: MessageStore) -> None:
 def drain(
     store: MessageStore, topic: str, queue_id: int, *, begin: int = 0, **limits: Any
 ) -> list[MessageExt]:
-    """Everything visible from ``begin`` on, read as a consumer reads, in order."""
+    """All visible messages from ``begin`` on, read in order as a consumer does."""
     messages: list[MessageExt] = []
     offset = max(store.min_offset(topic, queue_id), begin)
     limits = {"max_messages": 32, "max_bytes": 1 << 20, **limits}
@@ -161,12 +161,12 @@ def drain(
 
 
 def crash(store: MessageStore) -> None:
-    """End it as SIGKILL does: nothing is written any more, the lock is gone, ``abort`` stays."""
+    """End a store as SIGKILL does: nothing more is written, the lock is released, ``abort`` stays."""
     store.abandon()
 
 
 class QuickFiles(OsFiles):
-    """Does not sync: for tests that cut no power."""
+    """Files that are never synced: for tests that do not cut the power."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -176,19 +176,19 @@ class QuickFiles(OsFiles):
 
 
 class RoomyFiles(QuickFiles):
-    """A disk that is as full, and segments that are as old, as a test wants."""
+    """A disk with a fill level, and segments with an age, that the test sets."""
 
     def __init__(self, clock: TestClock) -> None:
         self.clock = clock
         self.used_percent = 10.0
         self.expired: set[str] = set()
-        """Names of segments that were written long ago; the others were written just now."""
+        """Names of segments that count as old; all others count as new."""
         self.segment_bytes = 0
-        """What the disk gets back for each, in hundredths of a percent."""
+        """Disk space freed by removing a segment, in hundredths of a percent."""
         self.unlinks_left = -1
-        """Of segments; then the next one fails. Negative: none does."""
+        """Number of segments that can be removed before a removal fails; negative: unlimited."""
         self.kept = False
-        """Whether one failed."""
+        """Whether a removal has failed."""
 
     def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
         used = round(self.used_percent * 100)
@@ -208,7 +208,7 @@ class RoomyFiles(QuickFiles):
 
 
 class FaultyFiles(QuickFiles):
-    """Fails verbs on demand and writes down what happened."""
+    """Files whose operations fail on demand and are recorded."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -273,7 +273,7 @@ class FaultyFiles(QuickFiles):
 
 
 def kernel_sync() -> KernelSync:
-    """Skips the test where there is none."""
+    """The kernel's asynchronous sync. Skips the test where there is none."""
     try:
         return KernelSync()
     except OSError as error:

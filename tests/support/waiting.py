@@ -1,7 +1,7 @@
-"""Waiting for what has no event: long enough for a loaded machine, over as soon as it holds.
+"""Waits for conditions without an event: long enough for a loaded machine, and no longer than necessary.
 
-``what`` says in the failure what was waited for: a text, a function that makes one then, or nothing for the source of
-the condition.
+``what`` describes the condition in a failure: a text, a function that returns one, or nothing for the condition's
+source code.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ What = str | Callable[[], object]
 TIMEOUT_S = 90.0
 POLL_S = 0.01
 MOST_POLL_S = 0.1
-"""The pauses grow up to this: a condition may cost the machine more than the pause."""
+"""Limit of the growing pauses: evaluating a condition may cost more than the pause."""
 
 
 def eventually(condition: Callable[[], T], what: What = "", timeout_s: float = TIMEOUT_S) -> T:
-    """The first true value of ``condition``; AssertionError when there is none in time."""
+    """The first true value of ``condition``. Raises AssertionError after the timeout."""
     deadline = time.monotonic() + timeout_s
     pause_s = POLL_S
     while not (value := condition()):
@@ -35,7 +35,7 @@ def eventually(condition: Callable[[], T], what: What = "", timeout_s: float = T
 
 
 async def eventually_async(condition: Callable[[], T], what: What = "", timeout_s: float = TIMEOUT_S) -> T:
-    """``eventually`` for tests with an event loop, which runs meanwhile."""
+    """The same as ``eventually``, for tests with an event loop, which runs meanwhile."""
     deadline = time.monotonic() + timeout_s
     pause_s = POLL_S
     while not (value := condition()):

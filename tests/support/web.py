@@ -1,4 +1,4 @@
-"""HTTP without TLS, since httpx reads the certificates of all authorities for each request."""
+"""HTTP without TLS: otherwise httpx would load the certificates of all authorities for each request."""
 
 from __future__ import annotations
 
