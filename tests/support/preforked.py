@@ -3,7 +3,8 @@
 Each of xdist's workers collects by itself: 14 s of processor time for thousands of tests, most of it imports. With
 ``-p tests.support.preforked`` a process collects once, and each worker is a fork of it. xdist starts ``launcher.py``
 as the worker's Python; it hands its standard streams to the fork, or becomes an ordinary worker when it gets none.
-Linux only; elsewhere, and without ``-n``, the plugin does nothing.
+Linux only; elsewhere, and without ``-n``, the plugin does nothing. It uses insides of pytest and xdist: with versions
+that it was not tried with, the workers collect as usual, and the report's header says so.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, NoReturn
 
 import _pytest.config
 import pytest
+import xdist
 from execnet import XSpec
 
 from tests.support.forkserver import IS_SUPPORTED
@@ -31,12 +33,33 @@ from tests.support.launched import LAUNCHER, Request, accepted, listener_at
 
 __all__: list[str] = []
 
+KNOWN = {"pytest": (9, 2), "xdist": (3, 8)}
+"""Versions whose insides are as this module expects."""
+
+
+def _unknown() -> str:
+    """The versions that are not known, as a text."""
+    found = {"pytest": pytest.__version__, "xdist": xdist.__version__}
+    return ", ".join(
+        f"{name} {version}"
+        for name, version in found.items()
+        if tuple(map(int, version.split(".")[:2])) != KNOWN[name]
+    )
+
+
+def pytest_report_header() -> list[str]:
+    unknown = _unknown()
+    return (
+        [f"each worker collects the tests by itself: {unknown} is not known to {__name__}"] if unknown else []
+    )
+
+
 SHORT_S = 0.005
 """``--durations`` hides what is shorter."""
 
 
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
-    if not IS_SUPPORTED or config.pluginmanager.has_plugin("collector"):
+    if not IS_SUPPORTED or _unknown() or config.pluginmanager.has_plugin("collector"):
         return
     collector = Collector(list(map(str, config.invocation_params.args)))
     config.pluginmanager.register(collector, "collector")
