@@ -44,6 +44,9 @@ T = TypeVar("T")
 MAX_NAMES = 4_096
 """Names whose spelling is remembered: all of them are those of settings, of which there are some hundreds."""
 
+MAX_CLASSES = 64
+"""Settings classes whose types are remembered; there are some ten."""
+
 ForeignKeys = Callable[[Mapping[str, str]], Collection[str]]
 """Called with settings that a core does not have. Returns the keys that belong to its process, which are
 fixed while it runs; the others are RocketMQ's and have no effect here. Raises ConfigError for unknown keys
@@ -71,13 +74,18 @@ def known_keys(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
     return keys
 
 
+@functools.lru_cache(MAX_CLASSES)
+def _types_of(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def parse_settings(cls: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
     """Build ``cls`` from the keys it knows. Returns it and the remaining keys.
 
     Raises ConfigError (with ``.key``) when a value does not fit its field.
     """
     keys = known_keys(cls)
-    hints = typing.get_type_hints(cls)
+    hints = _types_of(typing.cast(Any, cls))
     chosen: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
     for key, value in values.items():
@@ -101,7 +109,9 @@ def set_setting(settings: Any, key: str, value: Any) -> None:
     field = known_keys(type(settings)).get(key)
     if field is None:
         raise ConfigError(f"unknown setting {key!r}", key=key)
-    setattr(settings, field.name, _convert(key, value, typing.get_type_hints(type(settings))[field.name]))
+    setattr(
+        settings, field.name, _convert(key, value, _types_of(typing.cast(Any, type(settings)))[field.name])
+    )
 
 
 def check_numbers(settings: Any, *names: str, least: int = 1, most: int = INT32_MAX) -> None:

@@ -82,7 +82,7 @@ class ConsoleApp:
 
         app = FastAPI(openapi_url=None)
         if self._console is not None:
-            app.include_router(self._console.router)
+            app.router.routes.extend(self._console.router.routes)  # as they are: see web/api.py
 
         @app.get("/")
         async def enter() -> RedirectResponse:

@@ -140,8 +140,9 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         userapi,
         ingest,
     )
+    # Not by include_router: FastAPI would make every route anew for each broker, within its first request.
     for router in (*(each.router for each in own), *more):
-        api.include_router(router)
+        api.router.routes.extend(router.routes)
 
     def serving() -> BrokerParts:
         if not app.lifecycle.ready or app.parts is None:
