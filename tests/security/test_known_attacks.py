@@ -136,7 +136,7 @@ def test_cve_2024_23321_no_answer_contains_a_credential(tmp_path: Path) -> None:
 
         told = broker.call(answers)
         assert any(b"brokerName" in each for each in told)
-        with httpx.Client(base_url=str(app.http_url), auth=("root", CANARY)) as client:
+        with httpx.Client(base_url=str(app.http_url), auth=("root", CANARY), timeout=60) as client:
             paths = [path for path in client.get("/openapi.json").json()["paths"] if "{" not in path]
             assert len(paths) > 3
             told += [client.get(path).content for path in paths if path != "/api/v1/events"]
@@ -158,7 +158,7 @@ def test_cve_2022_31008_no_page_or_answer_over_http_tells_a_secret_of_replicatio
         "httpTlsKeyPassword": CANARY + "-tls",
     }
     with Broker(store=tmp_path / "store", http=True, settings=settings) as broker:
-        with httpx.Client(base_url=str(broker.apps[0].http_url), auth=("root", CANARY)) as client:
+        with httpx.Client(base_url=str(broker.apps[0].http_url), auth=("root", CANARY), timeout=60) as client:
             paths = [path for path in client.get("/openapi.json").json()["paths"] if "{" not in path]
             paths += ["/metrics", "/health", "/console", "/console/brokers"]
             told = [client.get(path) for path in paths if path != "/api/v1/events"]
