@@ -20,12 +20,12 @@ import subprocess
 import sys
 import tempfile
 import types
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 import _pytest.config
 import pytest
-import xdist
 from execnet import XSpec
 
 from tests.support.forkserver import IS_SUPPORTED
@@ -33,17 +33,17 @@ from tests.support.launched import LAUNCHER, Request, accepted, listener_at
 
 __all__: list[str] = []
 
-KNOWN = {"pytest": (9, 2), "xdist": (3, 8)}
+KNOWN = {"pytest": (9, 2), "pytest-xdist": (3, 8)}
 """Versions whose insides are as this module expects."""
 
 
 def _unknown() -> str:
-    """The versions that are not known, as a text."""
-    found = {"pytest": pytest.__version__, "xdist": xdist.__version__}
+    """The versions that are not known, as a text. No plugin may be imported for it: see ``main``."""
+    found = {name: version(name) for name in KNOWN}
     return ", ".join(
-        f"{name} {version}"
-        for name, version in found.items()
-        if tuple(map(int, version.split(".")[:2])) != KNOWN[name]
+        f"{name} {each}"
+        for name, each in found.items()
+        if tuple(map(int, each.split(".")[:2])) != KNOWN[name]
     )
 
 

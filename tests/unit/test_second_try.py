@@ -50,7 +50,7 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
 
 
 def test_a_test_that_passes_on_the_second_try_is_shown_with_its_first_failure(tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
     (tmp_path / "test_it.py").write_text(TESTS)
     code, out = run(tmp_path, "--first-try", "-n2")
     assert code == 1
