@@ -59,7 +59,7 @@ source=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 
 environment() {
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "$python is not Python 3.11 or newer: --python FILE"
-    # One that was begun and not finished, or whose interpreter is gone, is made anew.
+    # An unfinished environment, or one whose interpreter is gone, is created again.
     if ! "$prefix/bin/python" -m pip --version >/dev/null 2>&1; then
         if [ -n "$(ls -A "$prefix" 2>/dev/null)" ] && [ ! -f "$prefix/pyvenv.cfg" ]; then
             fail "$prefix has files and is no virtual environment: nothing is deleted; give another --prefix"

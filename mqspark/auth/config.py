@@ -82,7 +82,7 @@ class AuthConfig:
                 "migrateAuthFromV1Enabled needs authenticationEnabled and plainAclPath",
                 key="migrateAuthFromV1Enabled",
             )
-        self.unsigned_codes  # noqa: B018 - raises for what is no code
+        self.unsigned_codes  # noqa: B018 - raises for an invalid code
         self.unchecked_codes  # noqa: B018
         self.initial_user  # noqa: B018
         self.inner_credentials  # noqa: B018

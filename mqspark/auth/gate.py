@@ -69,7 +69,7 @@ class Audited(NamedTuple):
     """A decision, for the audit log."""
 
     user: str
-    """Empty: nobody."""
+    """Empty for an anonymous request."""
     peer: str
     code: int
     resources: tuple[str, ...]
@@ -327,7 +327,7 @@ class Gate:
         remoting request. ``request`` names it in the audit log. Raises Refusal."""
         vouched = session.attributes.get(_VOUCHED)
         if not isinstance(vouched, _Vouched):
-            raise self._refused(session, 0, "unauthenticated", "nobody is logged in.", "", request=request)
+            raise self._refused(session, 0, "unauthenticated", "no user is logged in.", "", request=request)
         known = self._vouched_user(session, vouched, 0, request)
         for access in accesses(self._facts, kind, name, actions):
             if vouched.reads_only and not access.actions & _READ_ONLY:
@@ -357,7 +357,7 @@ class Gate:
         if row is None or row.to_client:
             name = "" if known is None else known.user.name
             raise self._refused(
-                session, command.code, "forbidden", f"code {command.code} is for nobody", name
+                session, command.code, "forbidden", f"code {command.code} is not allowed for any user", name
             )
         vouched = session.attributes.get(_VOUCHED)
         if isinstance(vouched, _Vouched) and vouched.reads_only and not _only_reads(row):
@@ -373,7 +373,7 @@ class Gate:
             return
         if known is None:
             raise self._refused(
-                session, command.code, "forbidden", "nobody in particular has no policies", ""
+                session, command.code, "forbidden", "an anonymous request has no policies", ""
             )
         request = AskedFor(command, self._facts)
         for need in row.needs:

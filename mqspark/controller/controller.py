@@ -422,7 +422,7 @@ class Controller:
         if chosen is not None and chosen != found.master:
             self._elected(found, chosen)
         elif chosen is None and preferred is None and found.master is not None:
-            _log.warning("broker %s: nobody can replace the master %d", found.name, found.master)
+            _log.warning("broker %s: no replica can replace the master %d", found.name, found.master)
             self.replicas.set_master(found, None)
         return chosen
 

@@ -275,7 +275,7 @@ class ProcessCluster:
         return table.get(_REPLICAS)
 
     async def _until_in_sync(self) -> None:
-        """Wait until each replica may be elected: a kill before that could leave nobody."""
+        """Wait until every replica may be elected. A kill before that could leave no candidate."""
         try:
             async with asyncio.timeout(START_S):
                 while True:

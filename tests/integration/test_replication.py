@@ -161,7 +161,7 @@ def test_a_slave_with_another_log_is_let_go_with_a_reason(
 ) -> None:
     with Broker(store=tmp_path / "s") as broker, closing(Slave(broker, position=position)) as slave:
         assert not slave.take()
-    assert f"is disconnected: it asks for the log from {position} on" in caplog.text
+    assert f"was disconnected: it asks for the log from {position} on" in caplog.text
 
 
 def test_a_segment_that_cannot_be_mapped_costs_the_slave_and_nobody_else(
@@ -177,7 +177,7 @@ def test_a_segment_that_cannot_be_mapped_costs_the_slave_and_nobody_else(
             monkeypatch.setattr(broker.apps[0].store, "log_from", no_map)
             assert producer.send(Message(TOPIC, b"second")).status is SendStatus.SEND_OK
             assert not slave.take()
-        assert "is disconnected: [Errno 24] Too many open files" in caplog.text
+        assert "was disconnected: [Errno 24] Too many open files" in caplog.text
         assert producer.send(Message(TOPIC, b"third")).status is SendStatus.SEND_OK
 
 

@@ -167,7 +167,7 @@ def test_guesses_at_the_secret_of_servers_are_slowed_down(tmp_path: Path) -> Non
         wrong = "its proof is wrong, or its user is unknown, disabled or not super"
         reasons = [guess() for _ in range(ADDRESS_FAILURES + 20)]
         assert reasons[: ADDRESS_FAILURES // 2] == [wrong] * (ADDRESS_FAILURES // 2)
-        assert "too many wrong proofs of its address" in reasons
+        assert "too many failed proofs from its address" in reasons
 
 
 def test_a_slave_whose_user_is_disabled_is_cut_off(tmp_path: Path) -> None:

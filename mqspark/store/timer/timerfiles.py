@@ -181,7 +181,7 @@ class TimerFiles:
         return self._unfinished is not None
 
     def restart(self, checkpoint: TimerCheckpoint) -> None:
-        """Begin anew with an empty wheel and log, and ``checkpoint``. Not while ``is_flushing``. Raises OSError."""
+        """Start again with an empty wheel and log, and ``checkpoint``. Not while ``is_flushing``. Raises OSError."""
         self.wheel.restart()
         self.log.restart()
         self._files.remove(self._wheel_path)

@@ -1,6 +1,6 @@
-"""GET of a server that the settings name: bounded in time and bytes, through no proxy, and no redirect is followed.
+"""HTTP GET from a server named in the settings: bounded in time and bytes, without proxy and without redirects.
 
-What a request says becomes at most a part of the path, never of the address.
+Data of a request may become a part of the path, but never of the address.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mqspark.errors import ConfigError
 __all__ = ["NotAnswered", "WebServer"]
 
 TIMEOUT_S = 5.0
-"""From the look-up of the name to the last byte."""
+"""Time limit from the name look-up to the last byte."""
 MAX_BYTES = 4 << 20
-"""Of the body of an answer."""
+"""Limit of the body of an answer."""
 MAX_HEAD_BYTES = 16 << 10
 _READ_BYTES = 64 << 10
 _MAX_SHOWN = 120
@@ -25,7 +25,7 @@ _OK = 200
 
 
 class NotAnswered(Exception):
-    """The server did not give what was asked for; says why."""
+    """The request failed; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class WebServer:
             host = port = None
         plain = url.isascii() and url.isprintable() and " " not in url
         if host is None or not plain or parts.scheme not in ("http", "https"):
-            raise ConfigError(f"{key}={url[:_MAX_SHOWN]!r} is no address like http://host:port", key=key)
+            raise ConfigError(f"{key}={url[:_MAX_SHOWN]!r} is not an address like http://host:port", key=key)
         if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
-            raise ConfigError(f"{key}: give the scheme, the host and the port alone", key=key)
+            raise ConfigError(f"{key}: give only the scheme, the host and the port", key=key)
         is_tls = parts.scheme == "https"
         return cls(host, port if port is not None else 443 if is_tls else 80, is_tls)
 

@@ -26,16 +26,16 @@ HANDSHAKE_BYTE = 0x16
 """The record type of a handshake (RFC 8446, 5.1)."""
 
 MAX_HANDSHAKE_BYTES = 128 * 1024
-"""Received bytes of a handshake; a certificate chain of a client is the largest part of it."""
+"""Limit of received bytes in a handshake; the largest part is a client's certificate chain."""
 
 READ_BYTES = 64 * 1024
 RELOAD_CHECK_S = 1.0
-"""Shortest time between two looks at the certificate files."""
+"""Shortest interval between two checks of the certificate files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """What ``tls.server.*`` says. ``client_auth`` is none, optional or require."""
+    """The settings ``tls.server.*``. ``client_auth`` is none, optional or require."""
 
     cert_path: str
     key_path: str
@@ -44,8 +44,8 @@ class ServerTls:
     client_auth: str
     required: bool
     crl_path: str = ""
-    """Lists of revoked certificates, in PEM: with it, who shows a certificate is refused unless its authority has a
-    list there that is valid now and does not name it."""
+    """Path of certificate revocation lists, in PEM. With it, a client certificate is refused unless its authority has a
+    currently valid list in the file that does not contain the certificate."""
 
     def context(self) -> ssl.SSLContext:
         """Raises ConfigError when a file cannot be used."""
@@ -67,7 +67,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """What ``tls.client.*`` says: for connections of a server to other servers."""
+    """The settings ``tls.client.*``, for connections of a server to other servers."""
 
     cert_path: str
     key_path: str
@@ -174,7 +174,7 @@ class TlsStream:
         self._received = 0
         self.established = False
         self.ended = False
-        """Whether the peer has said that nothing more comes."""
+        """Whether the peer has ended the TLS stream."""
 
     def receive(self, cipher: bytes) -> None:
         """Raises ProtocolError when a handshake takes too many bytes."""
@@ -205,7 +205,7 @@ class TlsStream:
         return names[0] if len(names) == 1 else None
 
     def read(self) -> bytes:
-        """What has been decrypted. Raises ProtocolError; EOFError when the peer has ended the TLS stream."""
+        """The decrypted bytes. Raises ProtocolError; EOFError when the peer has ended the TLS stream."""
         parts = []
         try:
             while part := self._tls.read(READ_BYTES):
@@ -233,7 +233,7 @@ class TlsStream:
         return self._cipher_out.read()
 
     def end(self) -> bytes:
-        """Ciphertext that tells the peer that nothing more comes."""
+        """Ciphertext that ends the TLS stream."""
         if self.established:
             try:
                 self._tls.unwrap()

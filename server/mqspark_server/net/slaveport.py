@@ -63,7 +63,7 @@ class ReplicationServer:
         self.refused_connections = 0
         """Refused at once, or closed before they had reported a position."""
         self._connections: dict[_SlaveConnection, None] = {}
-        """In the order in which they came."""
+        """Connections, oldest first."""
         self._scan: asyncio.TimerHandle | None = None
 
     async def listen(self, sock: socket.socket) -> None:
@@ -118,7 +118,7 @@ class ReplicationServer:
             if not own and not late:
                 return False
             victim = (own or late)[0]
-        victim.let_go("its address has the most connections, and other slaves wait")
+        victim.let_go("its address has the most connections, and other slaves are waiting")
         self.left(victim)
         return True
 
@@ -168,13 +168,13 @@ class _SlaveConnection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         problem = ""
         if self._proof is not None and admission.must_wait(host):
-            problem = "too many wrong proofs of its address"
+            problem = "too many failed proofs from its address"
         elif len(self._server.replicas) >= MAX_SLAVES and not self._server.make_room(host):
             problem = f"{MAX_SLAVES} slaves are connected"
         elif not PROCESS.take(sock.fileno() if sock is not None else 0):
             problem = "the remaining descriptors are reserved for files"
         if problem:
-            log.warning("slave %s is refused: %s", self._address, problem)
+            log.warning("slave %s was refused: %s", self._address, problem)
             self._server.refused_connections += 1
             self._judge(problem)
             self._transport.abort()
@@ -195,7 +195,9 @@ class _SlaveConnection(asyncio.Protocol):
             if not self._is_admitted:
                 data = self._proved(data)
             elif begins and data.startswith(MAGIC):
-                raise ProtocolError("it proves who it is, but this broker has no users, or lists its address")
+                raise ProtocolError(
+                    "it authenticates, but this broker has no users, or lists its address as unproven"
+                )
             if not data:
                 return
             self.replica.received(data)
@@ -232,7 +234,7 @@ class _SlaveConnection(asyncio.Protocol):
         return plain
 
     def _proved(self, data: bytes) -> bytes:
-        """What lies behind the proof. Raises ProtocolError."""
+        """The bytes after the proof. Raises ProtocolError."""
         proof = self._proof
         if proof is None or not data:
             return b""
@@ -322,7 +324,7 @@ class _SlaveConnection(asyncio.Protocol):
 
     def let_go(self, reason: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            log.warning("slave %s is disconnected: %s", self._address, reason)
+            log.warning("slave %s was disconnected: %s", self._address, reason)
             self._judge(reason)
             self._transport.abort()  # it may not read its data
 

@@ -1,8 +1,8 @@
-"""HTTP of the job server: health, metrics, and its jobs with their last and next runs. It only reads, and shows no
-option of a job, which may hold a secret.
+"""HTTP of the job server: health, metrics, and its jobs with their last and next runs. It is read-only, and does not
+show the options of jobs, which may contain secrets.
 
-What reads files is a plain function, which FastAPI runs in a thread, and one at a time: the loop goes on starting jobs
-however slow the disk is, and many requests cost the memory of one.
+Functions that read files are not coroutines: FastAPI runs them in a thread, one at a time. So the loop keeps starting
+jobs however slow the disk is, and many requests need only the memory of one.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ R = TypeVar("R", RunRecord, RunRecord | None)
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _MAX_FIGURES = 64
 MAX_PLACE = 200
-"""Characters of the place in the history after which a page begins."""
+"""Limit of characters of ``after``, the place in the history after which a page begins."""
 
 
 class ServedJobs(Protocol):
-    """The job server as its pages see it."""
+    """The interface of the job server for its pages."""
 
     file: JobsFile
     directory: JobDirectory
@@ -60,7 +60,7 @@ def create_job_api(app: ServedJobs) -> ASGIApp:
 
     @api.get("/health/live", tags=["health"])
     async def live() -> dict[str, str]:
-        """The process runs and its event loop turns."""
+        """Whether the process and its event loop are running."""
         return {"status": "live"}
 
     @api.get("/health/ready", tags=["health"])
@@ -175,11 +175,11 @@ class _JobMetrics:
         gauges = {
             name: GaugeMetricFamily(f"mqspark_jobs_{name}", text, labels=["job"])
             for name, text in (
-                ("running", "1 while it runs, here or elsewhere on this host"),
-                ("failures", "finished runs since the last good one"),
-                ("next_run_timestamp_seconds", "when it runs next"),
-                ("last_success_timestamp_seconds", "when its last good run ended; 0: never"),
-                ("last_duration_seconds", "how long its last run took"),
+                ("running", "1 while the job runs, here or elsewhere on this host"),
+                ("failures", "finished runs since the last successful one"),
+                ("next_run_timestamp_seconds", "start of the next run"),
+                ("last_success_timestamp_seconds", "end of the last successful run; 0: never"),
+                ("last_duration_seconds", "duration of the last run"),
             )
         }
         figures: dict[str, GaugeMetricFamily] = {}

@@ -1,4 +1,4 @@
-"""One run of a job: its process, from the start to what became of it.
+"""One run of a job: its process, from the start to the recorded outcome.
 
 The process inherits the descriptor of the job's lock, so a job whose server was killed keeps its lock until it ends.
 Its output goes to files, which outlive the server as well.
@@ -44,7 +44,7 @@ def job_command(job: ScheduledJob) -> Sequence[str]:
 
 
 class JobRun:
-    """``lock``: the descriptor of the job's lock, which is closed at the end."""
+    """``lock``: the descriptor of the job's lock. It is closed at the end."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class JobRun:
         self._process: asyncio.subprocess.Process | None = None
 
     async def run(self, *, log_max_bytes: int, grace_s: float) -> RunRecord:
-        """Start the process and wait for its end; cancelling stops it. The state and the history have the outcome
-        then. Raises OSError when the state cannot be written or no process can be started."""
+        """Start the process, wait for its end, and record the outcome in the state and the history. Cancelling stops
+        the process. Raises OSError when the state cannot be written or no process can be started."""
         try:
             return await self._run(log_max_bytes, grace_s)
         finally:
@@ -99,7 +99,7 @@ class JobRun:
     async def _spawn(self) -> asyncio.subprocess.Process:
         directory, name = self._directory, self.job.name
         with directory.output(name).open("wb") as output, directory.errors(name).open("wb") as errors:
-            # What is appended to a file that was cut starts at its new end.
+            # In append mode, writes after the truncation start at the new end.
             for file in (output, errors):
                 _append_only(file.fileno())
             return await asyncio.create_subprocess_exec(
@@ -156,7 +156,7 @@ def finished(
     *,
     by_hand: bool = False,
 ) -> RunRecord:
-    """Note the end of a run in its state and the history. Without ``exit_code``, what it has printed decides."""
+    """Record the end of a run in its state and the history. Without ``exit_code``, its output decides the outcome."""
     summary = directory.summary(job.name)
     if outcome is None:
         if exit_code is None:
@@ -188,7 +188,7 @@ def finished(
     if not by_hand:
         again = outcome in ("failed", "timeout", "interrupted")
         state.retry_ms = retry_at_ms(job, state.attempt, now_ms) if again else 0
-    # The history first: a state that says "it runs" is looked into at the next start.
+    # The history first: a state with a running job is checked at the next start.
     directory.add_to_history(record)
     directory.save(job.name, state)
     level = logging.INFO if record.is_good else logging.WARNING
@@ -215,7 +215,7 @@ def _failure_text(
 
 
 def _figures(summary: dict[str, object]) -> dict[str, object]:
-    """Numbers and short texts, in a bounded number."""
+    """A bounded number of the summary's numbers and short texts."""
     found: dict[str, object] = {
         printable(name, 80): printable(without_secrets(value), MAX_ERROR) if isinstance(value, str) else value
         for name, value in list(summary.items())[:_MAX_FIGURES]

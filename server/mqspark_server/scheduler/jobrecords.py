@@ -1,9 +1,9 @@
-"""What the job server keeps in its state directory: who runs which job, what is due, and what has been.
+"""The state directory of the job server: running jobs, due times, and the history.
 
     locks/NAME.lock     held (flock) by the server and by the process of the job, as long as one of them lives
     jobs/NAME.json      the job's state; written under its lock
     jobs/NAME.out, .err the output of its newest run
-    history.jsonl       one line for each finished run; the oldest leave
+    history.jsonl       one line for each finished run; the oldest are removed
 
 Several servers may share a directory. A name has been checked by ``jobsfile``.
 """
@@ -28,11 +28,11 @@ MAX_STATE_BYTES = 1 << 20
 MAX_SUMMARY_BYTES = 64 << 10
 MAX_ERROR = 2_000
 MAX_LINE_BYTES = 1 << 20
-"""Of one run in the history; a longer line is damage, and is left out."""
+"""Limit of one run in the history; a longer line is damaged, and is skipped."""
 BLOCK_BYTES = 64 << 10
-"""Of the history that is read at a time, from its end."""
+"""Bytes of the history that are read at a time, from its end."""
 PAGE_BYTES = 4 << 20
-"""Of the runs of one page."""
+"""Limit of the runs of one page."""
 
 
 class RunRecord(msgspec.Struct, omit_defaults=True):
@@ -41,7 +41,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True):
     job: str
     run: str
     outcome: str
-    """ok, failed, refused (its options), timeout, or interrupted (its process ended without a word)."""
+    """ok, failed, refused (invalid options), timeout, or interrupted (the process ended without a result)."""
     due_ms: I64
     attempt: I64
     started_ms: I64
@@ -62,7 +62,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True):
 
 
 class RunPage(msgspec.Struct):
-    """Finished runs, the newest first. ``next``: pass it as ``after`` for those before them; None: there are none."""
+    """Finished runs, the newest first. ``next``: pass it as ``after`` for the next page; None on the last page."""
 
     items: list[RunRecord] = []
     next: str | None = None
@@ -72,19 +72,19 @@ class JobState(msgspec.Struct, omit_defaults=True):
     """Of one job."""
 
     taken_ms: I64 = 0
-    """The newest time of the schedule that a run was for."""
+    """The latest scheduled time for which a run was started."""
     attempt: I64 = 0
     retry_ms: I64 = 0
-    """When that is tried again; 0: it is not."""
+    """When that run is retried; 0: it is not."""
     running_since_ms: I64 = 0
-    """0: it does not run. Otherwise it does if its lock is held."""
+    """Start of the current run; 0: none. The job runs only if its lock is held, too."""
     pid: I64 = 0
     last: RunRecord | None = None
     last_good_ms: I64 = 0
     runs: dict[str, I64] = {}
     """Finished runs by their outcome."""
     failures: I64 = 0
-    """Finished runs since the last good one."""
+    """Finished runs since the last successful one."""
 
 
 class JobRow(msgspec.Struct):
@@ -102,7 +102,7 @@ class JobRow(msgspec.Struct):
     """Of a run that has begun. If the job does not run, that run ended without its server."""
     pid: I64 = 0
     next_ms: I64 | None = None
-    """None: it is not enabled."""
+    """None: the job is not enabled."""
     attempt: I64 = 0
     """Of the newest time of the schedule."""
     retry_ms: I64 = 0
@@ -118,14 +118,14 @@ class JobOverview(msgspec.Struct):
 
     ready: bool
     problem: str | None = None
-    """Why no job can be started."""
+    """Why no job can be started; None if jobs can be started."""
     jobs: list[JobRow] = []
     runs: list[RunRecord] = []
     """Finished runs of all jobs, the newest first, without their figures."""
 
 
 class JobDirectory:
-    """Raises OSError for what the disk refuses."""
+    """Methods raise OSError when the disk fails."""
 
     def __init__(self, path: Path, history_max_bytes: int) -> None:
         self.path = path
@@ -162,7 +162,7 @@ class JobDirectory:
         except FileNotFoundError:
             return False
         try:
-            # Held for a moment: a server that meets it looks again a second later.
+            # Held only for a moment: a server that finds it held checks again a second later.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -171,7 +171,7 @@ class JobDirectory:
         return False
 
     def load(self, name: str) -> JobState:
-        """A state that is missing or cannot be read is a new one."""
+        """The state of a job; a new one if it is missing or unreadable."""
         try:
             with (self.path / "jobs" / f"{name}.json").open("rb") as file:
                 return msgspec.json.decode(file.read(MAX_STATE_BYTES), type=JobState)
@@ -195,7 +195,7 @@ class JobDirectory:
                     _replace(self._history, file.read())
 
     def history(self, name: str | None = None, limit: int = 100) -> list[RunRecord]:
-        """The newest runs first. A line that cannot be read is left out."""
+        """Finished runs, the newest first. An unreadable line is skipped."""
         return self.runs(name, limit).items
 
     def runs(

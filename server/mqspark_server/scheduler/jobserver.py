@@ -27,7 +27,7 @@ __all__ = ["JobServerApp", "run_now"]
 log = logging.getLogger("mqspark.jobs")
 
 POLL_S = 1.0
-"""How often it is looked what is due: cron's finest unit is a minute."""
+"""Interval of the checks for due jobs: cron's finest unit is a minute."""
 
 
 class JobServerApp(ProcessApp):
@@ -115,7 +115,7 @@ class JobServerApp(ProcessApp):
         )
 
     def _start_what_is_due(self) -> None:
-        """In the order in which they are due, as many as may run at once."""
+        """Start due jobs in the order of their due times, up to the limit of concurrent jobs."""
         now_ms = self.clock.now_ms()
         waiting = []
         for job in self.jobs:
@@ -163,7 +163,7 @@ class JobServerApp(ProcessApp):
 
 
 async def run_now(file: JobsFile, job: ScheduledJob, clock: Clock | None = None) -> RunRecord | None:
-    """Run a job of the file now, whatever its schedule says; None if it runs already."""
+    """Run a job of the file now, whatever its schedule is; None if it is already running."""
     directory = JobDirectory(file.server.state_path, file.server.history_max_bytes)
     directory.make()
     lock = directory.lock(job.name)

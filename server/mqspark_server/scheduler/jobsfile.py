@@ -1,4 +1,4 @@
-"""The settings file of the job server: which jobs there are, with which options, and when they run.
+"""The settings file of the job server: the jobs, their options and their schedules.
 
 The top level has the settings of the server, ``[jobs.NAME]`` those of one job, and ``[jobs.NAME.options]`` the options
 of the job's own command line: a list repeats an option, ``true`` is an option without a value.
@@ -58,13 +58,11 @@ class JobServerConfig:
             "stop_timeout_seconds",
         )
         if self.log_format not in ("text", "json"):
-            raise ConfigError(
-                f"setting logFormat={self.log_format!r} is neither text nor json", key="logFormat"
-            )
+            raise ConfigError(f"setting logFormat={self.log_format!r} is not text or json", key="logFormat")
         check_numbers(self, "http_port", least=0, most=65535)
         if self.http_enable and not is_loopback(self.http_bind_address) and not self.allow_anonymous:
             raise ConfigError(
-                f"whoever reaches {self.http_bind_address}:{self.http_port} may read the names and results of all jobs:"
+                f"anyone who reaches {self.http_bind_address}:{self.http_port} can read names and results of jobs:"
                 " set httpBindAddress=127.0.0.1, or consent with allowAnonymous=true",
                 key="httpBindAddress",
             )
@@ -83,10 +81,10 @@ class ScheduledJob:
     timezone: str = "UTC"
     enabled: bool = True
     catch_up: bool = True
-    """Whether a time that passed while no server ran is made up for, once."""
+    """Whether scheduled times missed while no server ran are made up for by one run."""
     retries: int = 3
     retry_delay_seconds: int = 60
-    """Before the first retry; it doubles with each further one."""
+    """Pause before the first retry; it doubles with each further retry."""
     timeout_seconds: int = 6 * 3600
     name: str = field(default="", metadata={"key": "[name]"})
     arguments: tuple[str, ...] = field(default=(), metadata={"key": "[arguments]"})
@@ -135,7 +133,7 @@ def parse_jobs(document: Mapping[str, Any]) -> JobsFile:
 def _job(name: str, table: Mapping[str, Any]) -> ScheduledJob:
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"jobs: {name[:80]!r} is no name of a job: letters, digits, - and _, 64 at most", key="jobs"
+            f"jobs: {name[:80]!r} is not a valid name: letters, digits, - and _, 64 at most", key="jobs"
         )
     values = dict(table)
     options = values.pop("options", {})
@@ -164,11 +162,11 @@ def _check(job: ScheduledJob) -> None:
         zone = job.zone
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ConfigError(
-            f"timezone: {job.timezone[:80]!r} is no time zone, like Europe/Berlin", key="timezone"
+            f"timezone: {job.timezone[:80]!r} is not a time zone such as Europe/Berlin", key="timezone"
         ) from None
     if job.schedule not in _ALIASES and len(job.schedule.split()) != 5:
         raise ConfigError(
-            f"schedule: {job.schedule[:80]!r} is no cron expression of five fields"
+            f"schedule: {job.schedule[:80]!r} is not a cron expression of five fields"
             " (minute hour day month weekday), nor one of " + ", ".join(sorted(_ALIASES)),
             key="schedule",
         )
@@ -177,12 +175,12 @@ def _check(job: ScheduledJob) -> None:
 
 def _words(options: Any) -> tuple[str, ...]:
     if not isinstance(options, dict):
-        raise ConfigError("options: is a table, one key for each option of the job", key="options")
+        raise ConfigError("options: must be a table with one key per option of the job", key="options")
     words = []
     for name, value in options.items():
         option = name.replace("_", "-")
         if not _OPTION.fullmatch(option):
-            raise ConfigError(f"options: {name[:80]!r} is no name of an option", key="options")
+            raise ConfigError(f"options: {name[:80]!r} is not the name of an option", key="options")
         for each in value if isinstance(value, list) else [value]:
             if each is False:
                 continue
@@ -192,7 +190,8 @@ def _words(options: Any) -> tuple[str, ...]:
                 words.append(f"--{option}={each}")
             else:
                 raise ConfigError(
-                    f"options: {name}: text, a number, true or false, or a list of them", key="options"
+                    f"options: {name}: must be a text, a number, true or false, or a list of these",
+                    key="options",
                 )
     return tuple(words)
 

@@ -15,7 +15,7 @@ from mqspark.errors import ConfigError
 __all__ = ["Start", "Timed", "check_expression", "next_start", "retry_at_ms", "tick_after"]
 
 LONGEST_PAUSE_S = 6 * 3600
-"""Between two retries."""
+"""The longest pause between two retries."""
 
 
 class Timed(Protocol):
@@ -38,16 +38,16 @@ class Timed(Protocol):
 
 
 class Start(NamedTuple):
-    """A run to come. All times are ms since the epoch."""
+    """The next run. All times are ms since the epoch."""
 
     at_ms: int
     due_ms: int
-    """The time of the schedule that it is for: no two runs are for the same, but for retries."""
+    """The scheduled time of this run. Only retries share it with another run."""
     attempt: int
 
 
 def check_expression(expression: str, zone: tzinfo) -> None:
-    """Raises ConfigError for an expression that croniter does not know, or that never comes true."""
+    """Raises ConfigError for an invalid expression, or one that never matches."""
     try:
         croniter(expression, datetime.now(zone)).get_next(datetime)
     except (CroniterError, ValueError, KeyError, AttributeError) as error:
