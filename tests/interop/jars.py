@@ -10,6 +10,7 @@ from tests.support.maven import cache_folder, cached, copy_dependencies, digest,
 
 HERE = Path(__file__).parent
 OLD_CLIENTS = ["4.9.8", "5.3.3"]
+OLD_SERVER = "5.3.3"
 COMPILE_TIMEOUT_S = 120
 PROGRAM = "program.jar"
 

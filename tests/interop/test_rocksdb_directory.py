@@ -126,7 +126,7 @@ class Directory:
         return sorted(str(path.relative_to(self.store)) for path in self.store.rglob("*"))
 
 
-@pytest.fixture(params=["5.5.0", "5.3.3"])
+@pytest.fixture(params=["5.5.0", jar_cache.OLD_SERVER])
 def directory(request: pytest.FixtureRequest, jars: Jars, tmp_path: Path) -> Directory:
     try:
         used = jars if request.param == "5.5.0" else jar_cache.fetch_server(request.param)

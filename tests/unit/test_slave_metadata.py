@@ -20,7 +20,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.static_kit import TOPIC, mapping, part
-from tests.unit.test_follower import connected, make_master, make_slave, pieces
+from tests.unit.test_follower import STORE, connected, make_master, make_slave, pieces
 
 GROUP = {"groupName": "G", "retryQueueNums": 3}
 
@@ -449,6 +449,30 @@ def test_offsets_of_messages_that_a_new_slave_never_gets_are_not_used_again(
     sent = [slave.peer().ask(SEND, send_ext("Old", queue), b"new") for queue in (0, 1)]
     assert [answer.ext["queueOffset"] for answer in sent] == ["0", "3"], bounds
     assert [message.body for message in slave.records("Old", 1, 3)] == [b"new"]
+    slave.close()
+    master.close()
+
+
+def test_a_light_queue_of_which_a_new_slave_gets_no_message_goes_on_at_its_end(tmp_path: Path) -> None:
+    light = {"enable_lmq": True, "enable_multi_dispatch": True}
+    master = Bench(tmp_path / "m", store_settings={**STORE, **light})
+    slave = make_slave(tmp_path / "s", light)
+    peer = master.peer()
+    for _ in range(3):
+        ext = send_ext("T") | {"i": "INNER_MULTI_DISPATCH\x01%LMQ%one\x02"}
+        assert peer.ask(SEND, ext, b"light").code == 0
+    where = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%one", "queueId": "0", "commitOffset": "3"}
+    assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, where).code == 0
+    for _ in range(40):
+        assert peer.ask(SEND, send_ext("New"), bytes(4_000)).code == 0
+    expire(master)
+    assert master.store.log_bounds("%LMQ%one", 0) == (3, 3)
+    copy_log(master, slave)
+    assert slave.store.max_offset("%LMQ%one", 0) == 0
+    assert RequestCode.GET_MAX_OFFSET in one_round(master, slave)
+    assert slave.store.max_offset("%LMQ%one", 0) == 3
+    assert metadata_of(slave).is_fresh
+    assert RequestCode.GET_MAX_OFFSET not in one_round(master, slave), "each queue is asked for once"
     slave.close()
     master.close()
 

@@ -28,6 +28,7 @@ from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.errors import InvalidMessage, ProtocolError, StoreError
 from mqspark.logs import sparing
+from mqspark.message import parse_number
 from mqspark.protocol.bodies.admin_bodies import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
@@ -46,6 +47,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 from mqspark.store.store import MessageStore
 
 if TYPE_CHECKING:  # imported where users have to log in
@@ -84,6 +86,14 @@ class _Topics(NamedTuple):
 
 
 Round = Generator[Request, Command, R]
+
+
+def _max_offset(answer: Command) -> int:
+    """From an answer to GET_MAX_OFFSET; 0 for a queue that is unknown there. Raises ProtocolError."""
+    end = parse_number(answer.ext.get("offset")) if answer.code == ResponseCode.SUCCESS else 0
+    if end is None:
+        raise ProtocolError("the master's answer to GET_MAX_OFFSET has no offset")
+    return end
 
 
 def log_bounds(answer: Command) -> tuple[int, int]:
@@ -155,7 +165,8 @@ class Metadata:
         """The same of ``_due``."""
         self._connections = 0
         self._known_ends = set[str]()
-        """Topics of whose queues no offset will be assigned again. Bounded by the table of topics."""
+        """Topics, and LMQs, of whose queues no offset will be assigned again. Bounded by the tables of topics and of
+        offsets."""
         self._has_all_ends = False
 
     @property
@@ -217,7 +228,7 @@ class Metadata:
             due.append(lambda: self._timers.follow(checkpoint))
             metrics = _success((yield Request(RequestCode.GET_TIMER_METRICS, {})))
             due.append(lambda: self._timers.metrics.follow(metrics))
-        ends, is_all = yield from self._ends()
+        ends, is_all = yield from self._ends(offsets)
         due.append(lambda: self._pass_over(ends, is_all=is_all))
         _, end = log_bounds((yield Request(RequestCode.GET_BROKER_RUNTIME_INFO, {})))
         if connection == self._connections and not self._due:
@@ -225,10 +236,11 @@ class Metadata:
             self._due, self._due_at, self._round_ms = due, end, begin_ms
         self.apply()
 
-    def _ends(self) -> Round[tuple[dict[str, TopicStatsTable], bool]]:
-        """Where queues that have no message here end at the master, by topic; and whether these are all topics.
+    def _ends(self, offsets: ConsumerOffsetSerializeWrapper) -> Round[tuple[dict[str, dict[int, int]], bool]]:
+        """Where queues that have no message here end at the master, by topic and queue id; and whether these are all.
 
-        Each topic is asked for once, because the log here has every later message; none while the log begins at 0."""
+        Each topic is asked for once, because the log here has every later message; none while the log begins at 0.
+        LMQs are in no table of topics: only those are asked for that a group has an offset of."""
         store = self._state.store
         if store.max_physical_offset:
             is_whole = store.min_physical_offset == 0
@@ -239,12 +251,21 @@ class Metadata:
             return {}, True
         topics, has_queue = self._state.topics, store.has_queue
         limits = {topic.name: topic.queue_limit for topic in topics}
+        light = {key.partition("@")[0] for key in offsets.offset_table if is_lmq(key)}
+        limits |= dict.fromkeys(light, LMQ_QUEUE_ID + 1)
         self._known_ends &= limits.keys()
+        self._known_ends |= {
+            name
+            for name in limits.keys() - self._known_ends
+            if all(has_queue(name, queue_id) for queue_id in range(limits[name]))
+        }
         asked = sorted(limits.keys() - self._known_ends)
-        found: dict[str, TopicStatsTable] = {}
+        found: dict[str, dict[int, int]] = {}
         for name in asked[:ENDS_AT_ONCE]:
-            if all(has_queue(name, queue_id) for queue_id in range(limits[name])):
-                self._known_ends.add(name)
+            if name in light:
+                where = {"topic": name, "queueId": str(LMQ_QUEUE_ID)}
+                reply = yield Request(RequestCode.GET_MAX_OFFSET, where)
+                found[name] = {LMQ_QUEUE_ID: _max_offset(reply)}
                 continue
             answer = yield Request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": name, "lo": "false"})
             if answer.code == ResponseCode.NO_PERMISSION:
@@ -253,18 +274,18 @@ class Metadata:
                 self._known_ends.add(name)
             # A topic that the master does not have was deleted just now, or is made here alone.
             elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                found[name] = decode_table(TopicStatsTable, _success(answer))
+                table = decode_table(TopicStatsTable, _success(answer)).offset_table
+                found[name] = {queue_of(key).queue_id: bounds.max_offset for key, bounds in table.items()}
         return found, len(asked) <= ENDS_AT_ONCE
 
-    def _pass_over(self, ends: Mapping[str, TopicStatsTable], *, is_all: bool) -> None:
+    def _pass_over(self, ends: Mapping[str, Mapping[int, int]], *, is_all: bool) -> None:
         """The log here has all that the master's had when it gave these ends: what is not in a queue now was not in
         that log either."""
         self._has_all_ends = is_all
         store = self._state.store
         for name, table in ends.items():
             try:
-                for key, bounds in table.offset_table.items():
-                    queue_id, end = queue_of(key).queue_id, bounds.max_offset
+                for queue_id, end in table.items():
                     if not 0 <= queue_id < MAX_QUEUES or end >= MAX_END:
                         raise ProtocolError(f"queue {queue_id} of topic {name} cannot end at {end}")
                     if end > 0 and not store.has_queue(name, queue_id):

@@ -247,8 +247,8 @@ def _others(paths: StorePaths, files: FileLayer) -> Iterator[InRocksDB]:
     if _last_write_ms(paths.root / "kvStore", files) is not None:
         yield InRocksDB(
             "rocksdb.pop",
-            "kvStore/ has the messages that POP consumers have in their hands; these would not come again",
-            "'mqadmin exportPopRecord' lets RocketMQ write them to topics; then stop it and move the directory away",
+            "kvStore/ has the messages that POP consumers have in their hands; these may not come again",
+            "'mqadmin exportPopRecord -b ADDRESS' writes them to topics; then stop RocketMQ and move it away",
         )
     if _last_write_ms(paths.root / "rocksdbstore", files) is not None:
         yield InRocksDB(
