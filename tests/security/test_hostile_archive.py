@@ -149,9 +149,9 @@ def test_properties_that_no_record_can_hold_cost_no_message(tmp_path: Path, pair
     ("content", "says"),
     [
         (b" " * 2_000, "has more than 1000 bytes"),
-        (b"[" * 900, "is no manifest"),
-        (b"{}", "is no manifest"),
-        (b"\xff", "is no manifest"),
+        (b"[" * 900, "is not a manifest"),
+        (b"{}", "is not a manifest"),
+        (b"\xff", "is not a manifest"),
     ],
 )
 def test_a_manifest_that_is_none_is_an_error_of_its_reader(
