@@ -63,7 +63,7 @@ ENDS_AT_ONCE = 2_000
 MAX_END = 1 << 48
 """No queue has so many messages."""
 MAX_PAGES = 1_000
-"""Pages of a table that changes again and again while it is read; the next round starts anew."""
+"""Pages of a table that changes again and again while it is read; the next round starts again from its beginning."""
 
 FRESH_MS = 6_000
 """Tables that were read longer ago are not fresh. Rounds are half of that apart."""

@@ -166,11 +166,11 @@ class Following:
         """Copy the master's tables once, or the progress of a slave that acts as the master."""
         acting = None if self._acting is None else self._acting.stand_in
         if acting is not None:
-            await self._carry(self._metadata.progress(), acting)
+            await self._run_round(self._metadata.progress(), acting)
         elif self._master().address:  # else ``_follow`` says so
-            await self._carry(self._metadata.read(), self._master().address)
+            await self._run_round(self._metadata.read(), self._master().address)
 
-    async def _carry(self, requests: Round[None], address: str) -> None:
+    async def _run_round(self, requests: Round[None], address: str) -> None:
         with contextlib.suppress(StopIteration):
             request = next(requests)
             while True:
@@ -189,7 +189,7 @@ class Following:
                     REQUEST_TIMEOUT_S,
                     tls=self._registrar.tls,
                     signer=self._registrar.signer,
-                    told=self._told,
+                    told=self._noticed,
                 )
         try:
             return await connection.request(request.code, request.ext, timeout_s=REQUEST_TIMEOUT_S)
@@ -207,12 +207,12 @@ class Following:
             address, lambda: None, tls=self._registrar.tls, signer=self._registrar.signer
         )
 
-    def _told(self, command: Command) -> None:
+    def _noticed(self, command: Command) -> None:
         """The master has changed a table: copy soon, with whatever else it changes meanwhile."""
         if is_table_notice(command) and self._notice is None:
-            self._notice = asyncio.get_running_loop().call_later(NOTICE_S, self._heed)
+            self._notice = asyncio.get_running_loop().call_later(NOTICE_S, self._copy_soon)
 
-    def _heed(self) -> None:
+    def _copy_soon(self) -> None:
         self._notice = None
         self._tables_wanted.set()
 

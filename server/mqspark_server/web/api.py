@@ -140,7 +140,7 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         userapi,
         ingest,
     )
-    # Not by include_router: FastAPI would make every route anew for each broker, within its first request.
+    # Not by include_router: FastAPI would build every route again for each broker, within its first request.
     for router in (*(each.router for each in own), *more):
         api.router.routes.extend(router.routes)
 
