@@ -87,7 +87,7 @@ def _manifest(url: str) -> Manifest:
     try:
         return Manifest(**json.loads(data))
     except (ValueError, TypeError, RecursionError) as error:
-        raise MQError(f"archive: {url} is no manifest: {str(error)[:200]}") from None
+        raise MQError(f"archive: {url} is not a manifest: {str(error)[:200]}") from None
 
 
 class Archive:
