@@ -466,15 +466,23 @@ def test_what_the_settings_name_is_loaded_and_nothing_else(installed: Path) -> N
     [
         ({"names": "missing"}, "extensions", "no installed package has an entry point"),
         ({"names": "unasked"}, "extensions", "RuntimeError: nobody asked for this"),
-        ({"names": "nothing"}, "extensions", "is no ConsumeHook or RpcHook or SendHook"),
-        ({"names": "tokens"}, "extensions", "is no "),
+        ({"names": "nothing"}, "extensions", "does not implement ConsumeHook or RpcHook or SendHook"),
+        ({"names": "tokens"}, "extensions", "does not implement "),
         ({"names": "async-hook"}, "extensions", "before_send is a coroutine function"),
         ({"names": "no-deletions,no-deletions"}, "extensions", "twice"),
-        ({"names": "../x"}, "extensions", "no name of an entry point"),
-        ({"names": "x\nINFO forged"}, "extensions", "no name of an entry point"),
-        ({"names": "", "observers": "keys-required"}, "messageStorePlugIn", "is no StoreObserver"),
+        ({"names": "../x"}, "extensions", "not a valid name of an entry point"),
+        ({"names": "x\nINFO forged"}, "extensions", "not a valid name of an entry point"),
+        (
+            {"names": "", "observers": "keys-required"},
+            "messageStorePlugIn",
+            "does not implement StoreObserver",
+        ),
         ({"names": "", "observers": "org.example.Plugin"}, "messageStorePlugIn", "no installed package"),
-        ({"names": "", "provider": "last-body"}, "authenticationProvider", "is no AuthenticationProvider"),
+        (
+            {"names": "", "provider": "last-body"},
+            "authenticationProvider",
+            "does not implement AuthenticationProvider",
+        ),
     ],
 )
 def test_what_cannot_be_loaded_stops_the_start(
@@ -491,7 +499,7 @@ def test_two_packages_with_one_name_are_an_error(installed: Path) -> None:
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
     (other / "entry_points.txt").write_text(f"[{GROUP}]\nlast-body = shop_unasked:Unasked\n")
-    with pytest.raises(ConfigError, match="several packages have it"):
+    with pytest.raises(ConfigError, match="several packages provide it"):
         load_extensions(ManualClock(), "last-body")
 
 

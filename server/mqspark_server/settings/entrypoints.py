@@ -17,7 +17,7 @@ from mqspark.extensions import AuthenticationProvider, StoreObserver
 from mqspark.logs import printable
 from mqspark.protocol.extending import EVERY_ROLE, Extensions
 
-if TYPE_CHECKING:  # imported where an extension is named
+if TYPE_CHECKING:  # imported only when an extension is named
     from importlib.metadata import EntryPoint
 
 __all__ = ["GROUP", "find_extensions", "load_extensions"]
@@ -46,7 +46,9 @@ def load_extensions(
             loaded[name] = _load(name, key)
         if not found.add(name, loaded[name], wanted):
             have = " or ".join(sorted(role.__name__ for role in wanted))
-            raise ConfigError(f"{key}={name}: the extension is no {have} (mqspark.extensions)", key=key)
+            raise ConfigError(
+                f"{key}={name}: the extension does not implement {have} (mqspark.extensions)", key=key
+            )
 
     for name in _names(names, "extensions"):
         take(name, "extensions", roles)
@@ -58,7 +60,7 @@ def load_extensions(
     for name in _names(names, "extensions"):
         if isinstance(loaded[name], AuthenticationProvider) and name != provider.strip():
             raise ConfigError(
-                f"extensions={name}: an AuthenticationProvider is named in authenticationProvider",
+                f"extensions={name}: name an AuthenticationProvider in authenticationProvider",
                 key="extensions",
             )
     return found if loaded else None
@@ -86,7 +88,9 @@ def _find(name: str, key: str) -> EntryPoint:
     from importlib.metadata import entry_points
 
     if len(name) > MAX_NAME or _NAME.fullmatch(name) is None:
-        raise ConfigError(f"{key}={printable(name, MAX_NAME)}: this is no name of an entry point", key=key)
+        raise ConfigError(
+            f"{key}={printable(name, MAX_NAME)}: this is not a valid name of an entry point", key=key
+        )
     found = tuple(entry_points(group=GROUP, name=name))
     if not found:
         raise ConfigError(
@@ -95,7 +99,7 @@ def _find(name: str, key: str) -> EntryPoint:
         )
     if len({point.value for point in found}) > 1:
         values = ", ".join(sorted(point.value for point in found))
-        raise ConfigError(f"{key}={name}: several packages have it: {values}", key=key)
+        raise ConfigError(f"{key}={name}: several packages provide it: {values}", key=key)
     return found[0]
 
 

@@ -40,8 +40,8 @@ def parse_properties(text: str, *, source: str = "broker.conf") -> dict[str, str
 def edit_properties(
     text: str, values: Mapping[str, str], same_key: Callable[[str, str], bool], *, source: str = "broker.conf"
 ) -> str:
-    """The text with these values; all else stays. The last line of an equal key is replaced, as it wins; new keys come
-    at the end. Raises ConfigError."""
+    """The text with these values; everything else is unchanged. Of several lines with the same key the last one is
+    replaced, because it wins; new keys are appended. Raises ConfigError."""
     natural = text.splitlines(keepends=True)
     entries = [
         (first, last, _unescape(_split(line)[0], f"{source}, line {first}"))

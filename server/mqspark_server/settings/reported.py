@@ -1,7 +1,8 @@
 """The settings that a process shows beside those of its core, so that it shows all that RocketMQ 5.5.0 shows.
 
-A key without an effect here has RocketMQ's default, unless that would claim what is not so: the features that are not
-available are off, and pools of threads have one. A refused key has the value that is accepted. Secrets are not here.
+A key without an effect here is shown with RocketMQ's default, unless that would be untrue: unavailable features are
+shown as off, and thread pools with one thread. A refused key is shown with the value that is accepted. Secrets are not
+shown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What each of RocketMQ's settings means in mqspark: honoured, without an effect, or refused.
 
-A ``broker.conf`` written for RocketMQ is accepted as far as it can be kept. A key without an effect is logged once. A
-value that promises safety, order, a limit or another store than there is stops the start. A key that is neither
-RocketMQ's nor mqspark's is a spelling mistake. ``docs/settings.md`` is generated from this module.
+A ``broker.conf`` written for RocketMQ is accepted as far as its promises can be kept. A key without an effect is logged
+once. A value that promises safety, order, a limit or a kind of store that mqspark does not have is an error at the
+start. A key that is neither RocketMQ's nor mqspark's is a spelling mistake. ``docs/settings.md`` is generated from this
+module.
 
 Names: BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig, AuthConfig,
 NamesrvConfig, ControllerConfig and the tiered store's MessageStoreConfig of 5.5.0, the removed fields of 4.x, and the
@@ -81,7 +82,7 @@ HONOURED = frozenset(_HONOURED.split())
 """Fields of the settings classes of the broker, its store, the name server, the controller or the server."""
 
 _WITHOUT_EFFECT = {
-    "certificates that are asked for are always verified": "tls.server.authClient",
+    "client certificates are always verified when they are requested": "tls.server.authClient",
     "users and policies are one table in memory": """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authenticationMetadataProvider
         authenticationStrategy authorizationMetadataProvider authorizationProvider
@@ -103,7 +104,7 @@ _WITHOUT_EFFECT = {
         transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
         transactionCheckRocksdbQueueCapacity transWriteOriginTransHalfEnable useSeparateStorePathForRocksdbCQ
     """,
-    "RocketMQ's tiered storage; here archiveUrl serves what the log no longer has": """
+    "RocketMQ's tiered storage; here archiveUrl serves messages that the log no longer has": """
         objectStoreAccessKey objectStoreBucket objectStoreEndpoint objectStoreSecretKey readAheadCacheEnable
         readAheadCacheExpireDuration readAheadCacheSizeThresholdRate readAheadMessageCountThreshold
         readAheadMessageSizeThreshold tieredBackendServiceProvider tieredMetadataServiceProvider
@@ -119,7 +120,7 @@ _WITHOUT_EFFECT = {
         preferredLeaderId storePathBrokerIdentity
         storePathDLedgerCommitLog storePathEpochFile totalReplicas
     """,
-    "how lite topics are served inside": """
+    "internals of lite topics": """
         enableLiteEventMode enableLitePopLog enableLmqStats liteLagLatencyCollectEnable liteLagLatencyTopK
     """,
     "thread pools and their queues: one event loop serves all requests": """
@@ -209,11 +210,11 @@ _WITHOUT_EFFECT = {
         reviveInterval reviveMaxSlow reviveScanTime skipWhenCKRePutReachMaxTimes
         useMessageFilterForNotification
     """,
-    "message filters are exact, so that no Bloom filter goes before them": """
+    "message filters are exact and need no Bloom filter": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap
         filterServerNums filterSupportRetry
     """,
-    "the kernel is asked at each read of cold data what is in memory, not now and then": (
+    "each read of cold data asks the kernel which pages are in memory; there is no periodic check": (
         "timerColdDataCheckIntervalMs"
     ),
     "replication: its pace is not limited, and a slave copies its master's tables at a fixed interval": """
@@ -232,7 +233,7 @@ _WITHOUT_EFFECT = {
     "offsets of broadcasting consumers stay with their clients": """
         broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore
     """,
-    "background threads of RocketMQ: what they do happens in time, at intervals of this broker's own": """
+    "background threads of RocketMQ: this broker does their work at its own intervals": """
         brokerSuspendMaxTimeMillis channelNotActiveInterval checkTransactionMessageEnable enableBatchPush
         flushConsumerOffsetHistoryInterval flushDelayOffsetInterval indexFileReadEnable indexFileWriteEnable
         isEnableBatchPush maxConsumeQueueScan persistConsumerOffsetInterval pullBatchMaxMessageCount
@@ -250,7 +251,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A key of which all values are refused but those that ask for nothing."""
+    """A key whose values are refused, except those that leave the feature off."""
 
     harmless: frozenset[str]
     reason: str
@@ -284,7 +285,7 @@ _SWITCHES = {
         fetchControllerAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup
     """,
     "a name server does not ask another environment": "clusterTest",
-    "a name server answers from its first second on": "needWaitForService",
+    "a name server answers as soon as it has started": "needWaitForService",
     "timers cannot be stopped": "timerStopEnqueue timerStopDequeue",
     "network flow control is not available": "enableNetWorkFlowControl",
 }
@@ -294,7 +295,7 @@ REFUSED: Mapping[str, Refused] = {
     "storeType": Refused(frozenset({"default"}), "queues are ConsumeQueue files; RocksDB is not available"),
     "tieredStorageLevel": Refused(
         frozenset({"DISABLE"}),
-        "RocketMQ's tiered storage is not available; archiveUrl serves what the log no longer has",
+        "RocketMQ's tiered storage is not available; archiveUrl serves messages that the log no longer has",
     ),
     "configManagerVersion": Refused(frozenset({"v1"}), "tables are JSON files; RocksDB is not available"),
     "socksProxyConfig": Refused(frozenset({"", "{}"}), "connections do not go through proxies"),

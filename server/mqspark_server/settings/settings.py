@@ -7,7 +7,7 @@ One flat name space of RocketMQ's keys. A value is looked up in this order, the 
 Every key may be spelled as RocketMQ does (``flushDiskType``) or in snake case (``flush_disk_type``). A TOML file
 may group keys under table headers. They carry no meaning, but for ``[tls.server]`` and ``[tls.client]``, which are
 parts of their keys. RocketMQ's keys without an effect in mqspark are collected in ``Settings.unused`` for one line in
-the log. Unknown keys are a ConfigError, and so are values that promise what this version does not keep
+the log. Unknown keys are a ConfigError, and so are values that promise a feature that this version does not have
 (``rocketmq_keys``).
 """
 
@@ -136,14 +136,14 @@ class ServerConfig:
     and the address of the connection; ``*``: any, for use behind a proxy that checks the host."""
     http_max_connections: int = 128
     http_tls_cert_path: str = ""
-    """With it HTTP speaks TLS alone. On an address that other hosts reach, ``tls.server.certPath`` is the default."""
+    """With it HTTP accepts only TLS. On an address that other hosts reach, ``tls.server.certPath`` is the default."""
     http_tls_key_path: str = ""
     http_tls_key_password: str = field(default="", repr=False)
     http_allow_plaintext: bool = False
     """Consent to take secrets and show data without TLS on an address that other hosts reach, as behind a proxy."""
     http_job_server: str = ""
-    """``http://host:port`` of a job server whose jobs the console shows. Whoever sees the console's pages about the
-    cluster sees the names, schedules and errors of those jobs."""
+    """``http://host:port`` of a job server whose jobs the console shows. Everyone who may see the console's pages about
+    the cluster sees the names, schedules and errors of those jobs."""
     metrics_max_series: int = 1_000
     """Per metric; the largest series are shown, and the sum of the others."""
     extensions: str = ""
@@ -159,8 +159,9 @@ class ServerConfig:
     tls_server_trust_cert_path: str = field(default="", metadata={"key": "tls.server.trustCertPath"})
     tls_server_need_client_auth: str = field(default="none", metadata={"key": "tls.server.need.client.auth"})
     tls_server_crl_path: str = field(default="", metadata={"key": "tls.server.crlPath"})
-    """Lists of revoked client certificates, one of each authority that clients come with. They are read again when the
-    file changes; open connections stay. A list that has expired refuses everybody of its authority."""
+    """Lists of revoked client certificates, one for each authority of client certificates. They are read again when the
+    file changes; open connections are kept. A list that has expired refuses all
+    certificates of its authority."""
     use_tls: bool = field(default=False, metadata={"key": "useTLS"})
     """For connections to name servers and to the master."""
     tls_client_cert_path: str = field(default="", metadata={"key": "tls.client.certPath"})
@@ -197,7 +198,8 @@ class ServerConfig:
         self.log_level = self.log_level.upper()
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ConfigError(
-                f"setting logLevel={self.log_level!r} is none of DEBUG, INFO, WARNING, ERROR", key="logLevel"
+                f"setting logLevel={self.log_level!r} is not one of DEBUG, INFO, WARNING, ERROR",
+                key="logLevel",
             )
 
     def _check_tls(self) -> None:
@@ -211,7 +213,7 @@ class ServerConfig:
         ):
             if value not in allowed:
                 choices = ", ".join(each for each in allowed if each)
-                raise ConfigError(f"setting {name}={value!r} is none of {choices}", key=name)
+                raise ConfigError(f"setting {name}={value!r} is not one of {choices}", key=name)
         if self.tls_server_mode in ("permissive", "enforcing") and not self.tls_server_cert_path:
             raise ConfigError(
                 f"tls.server.mode={self.tls_server_mode} needs tls.server.certPath", key="tls.server.mode"
@@ -223,8 +225,8 @@ class ServerConfig:
             )
         if self.tls_server_crl_path and self.tls_server_need_client_auth == "none":
             raise ConfigError(
-                "tls.server.crlPath needs tls.server.need.client.auth=optional or require: nobody is asked for a"
-                " certificate",
+                "tls.server.crlPath needs tls.server.need.client.auth=optional or require: otherwise clients"
+                " are not asked for a certificate",
                 key="tls.server.crlPath",
             )
 
@@ -265,7 +267,7 @@ class ServerConfig:
         return dataclasses.replace(shared, trust_cert_path="", client_auth="none", required=True, crl_path="")
 
     def check_certificates(self, auth: AuthConfig) -> None:
-        """Raises ConfigError when users are to be told by certificates that nobody asks for."""
+        """Raises ConfigError when users are to be identified by client certificates that are not requested."""
         if auth.authenticate_by_certificate and (
             self.server_tls is None or self.tls_server_need_client_auth == "none"
         ):
@@ -280,11 +282,11 @@ class ServerConfig:
         return WebServer.parse(self.http_job_server, "httpJobServer") if self.http_job_server else None
 
     def check_http(self, auth: AuthConfig) -> None:
-        """Raises ConfigError when users' secrets would come in clear from other hosts."""
+        """Raises ConfigError when other hosts would send users' secrets in clear text."""
         is_open = self.http_enable and not is_loopback(self.http_bind_address) and self.http_tls is None
         if is_open and auth.authentication_enabled and not self.http_allow_plaintext:
             raise ConfigError(
-                f"httpBindAddress={self.http_bind_address}: secrets of users would go over HTTP in clear: set"
+                f"httpBindAddress={self.http_bind_address}: secrets of users would go over HTTP in clear text: set"
                 " httpTlsCertPath or tls.server.certPath, or consent with httpAllowPlaintext=true",
                 key="httpBindAddress",
             )
@@ -321,7 +323,7 @@ class BrokerSettings:
     auth: AuthConfig
     unused: list[str] = field(default_factory=list)
     file: Path | None = None
-    """Takes what is changed while the process runs."""
+    """Receives settings that are changed while the process runs."""
 
 
 @dataclass(slots=True)
@@ -341,7 +343,7 @@ class NamesrvSettings:
     controller: ControllerSettings | None = None
     """Of a controller in the same process, with a port of its own."""
     file: Path | None = None
-    """Takes what is changed while the process runs."""
+    """Receives settings that are changed while the process runs."""
 
 
 def file_layer(path: str | os.PathLike[str]) -> Layer:
@@ -461,7 +463,7 @@ def controller_settings(profile: Mapping[str, Any], *layers: Layer) -> Controlle
 
 
 def _has_controller(layers: Iterable[Layer]) -> bool:
-    """Asked first: without a controller its settings are those of nobody, and may be wrong."""
+    """Checked first: without a controller its settings are unused, and need not be valid."""
     keys = ("enableControllerInNamesrv", "enable_controller_in_namesrv")
     values = [layer.values[key] for layer in layers for key in keys if key in layer.values]
     return bool(values) and str(values[-1]).strip().lower() == "true"
@@ -473,14 +475,14 @@ def _advertised_port(controller: ControllerConfig) -> int | None:
 
 
 def consent_to_anonymous(server: ServerConfig, auth: AuthConfig, *layers: Layer) -> str | None:
-    """What to say loudly before a server is reached from other hosts without authentication; None if it is not, or
-    has users. Raises ConfigError unless an operator has consented."""
+    """The warning to log when other hosts can reach a server without authentication; None if they cannot, or if it has
+    users. Raises ConfigError unless an operator has consented."""
     if auth.authentication_enabled:
         return None
     if not is_loopback(server.bind_address):
-        text = f"whoever reaches {server.bind_address}:{server.listen_port} may read, write and delete everything"
+        text = f"anyone who can reach {server.bind_address}:{server.listen_port} may read, write and delete everything"
     elif server.http_enable and not is_loopback(server.http_bind_address):
-        text = f"whoever reaches {server.http_bind_address} over HTTP may read everything, and send"
+        text = f"anyone who can reach {server.http_bind_address} over HTTP may read everything, and send"
     else:
         return None
     spellings = {"authenticationEnabled", "authentication_enabled"}
@@ -524,7 +526,7 @@ def foreign_keys(*own: type[Any]) -> ForeignKeys:
 
 
 def _unknown(key: str, names: Iterable[str]) -> ConfigError:
-    # Ours first: RocketMQ has many keys of which nothing would come here.
+    # mqspark's own keys first: many of RocketMQ's have no effect here.
     hint = did_you_mean(key, names) or did_you_mean(key, ROCKETMQ_KEYS)
     return ConfigError(f"unknown setting {key!r}{hint}", key=key)
 
@@ -535,7 +537,7 @@ _OF_HTTP = ("http_port", "http_bind_address", "http_max_connections", "http_allo
 
 
 def _of_brokers_only() -> set[str]:
-    """Both spellings of what a name server has no use for."""
+    """Both spellings of the keys that a name server does not have."""
     of_shells = {
         key
         for key, spec in known_keys(ServerConfig).items()

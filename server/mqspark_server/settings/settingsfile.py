@@ -1,6 +1,6 @@
-"""The settings file of a process, which takes what operators change while the process runs.
+"""The settings file of a process, which also stores changes that operators make while the process runs.
 
-Comments, order and spelling stay. The file is replaced as a whole, so that it is at any time the old or the new one.
+Comments, order and spelling are preserved. The file is replaced atomically: it is always either the old or the new one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SettingsFile(ConfigFile):
         values = msgspec.json.decode(data, type=dict[str, Any])
         directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # brokers of one host may have one file
+            fcntl.flock(directory, fcntl.LOCK_EX)  # brokers on one host may share a file
             text = self.path.read_bytes().decode()
             super().save(edited(text, values, str(self.path)).encode())
         finally:
@@ -48,7 +48,7 @@ def settings_file(path: Path | None) -> SettingsFile | None:
     if path is None:
         return None
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        log.info("%s cannot be written: settings that are changed last until the process ends", path)
+        log.info("%s cannot be written: changed settings last until the process ends", path)
         return None
     return SettingsFile(path)
 
@@ -90,7 +90,7 @@ def _tables(table: Any) -> Iterator[Any]:
 def _check(
     before: Mapping[str, Any], after: Mapping[str, Any], values: Mapping[str, Any], source: str
 ) -> None:
-    """The new text is read as a start reads it: nothing else may have changed."""
+    """Read the new text as a start reads it, and check that nothing else has changed."""
     wanted = {_normalized_key(key): value for key, value in before.items()} | {
         _normalized_key(key): value for key, value in values.items()
     }
