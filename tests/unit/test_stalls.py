@@ -69,7 +69,7 @@ def test_without_a_thread_the_loop_is_watched_all_the_same(
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert stalled("sleep").stalls == 1
-    assert "no thread looks at the event loop" in caplog.text
+    assert "no thread watches the event loop" in caplog.text
 
 
 def record(message: str, *arguments: object, error: Exception | None = None) -> logging.LogRecord:

@@ -47,7 +47,7 @@ class CompactRunner:
         self._examined: dict[str, dict[int, int]] = {}
         """Compacted topic and queue id → the offset before which damage was handled as far as possible."""
         self._topics: list[TopicToCompact] = []
-        """Those of the last run."""
+        """The topics of the last run."""
         store.compact_duty.stop = self._interrupt
 
     def start(self) -> None:
@@ -65,11 +65,11 @@ class CompactRunner:
             self._thread.join()
 
     def _interrupt(self) -> None:
-        """The log that a run reads is about to be taken back."""
+        """End the run: the log that it reads is about to be truncated."""
         process = self._process
         if process is not None:
             process.kill()
-            process.wait()  # then it holds no lock
+            process.wait()  # once it has ended, it holds no lock
 
     @property
     def process_id(self) -> int | None:
@@ -116,7 +116,7 @@ class CompactRunner:
                 start_new_session=True,
             )
         except OSError as error:
-            store.compact_duty.failed(f"the process that compacts cannot be started: {error}")
+            store.compact_duty.failed(f"the compaction process cannot be started: {error}")
             return
         line = msgspec.json.encode(task) + b"\n"
         self._thread = threading.Thread(
@@ -125,11 +125,11 @@ class CompactRunner:
         self._thread.start()
 
     def _exchange(self, process: Popen[bytes], task: bytes) -> None:
-        """In a thread: the task, the signs of life and the report of the process, then its end."""
+        """In a thread: write the task, read the signs of life and the report, and wait for the end of the process."""
         report = b""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the broker has stopped
             if process.stdin is not None and process.stdout is not None:
-                with contextlib.suppress(OSError):  # a process that has ended is told by its code
+                with contextlib.suppress(OSError):  # the exit code says why a process has ended
                     process.stdin.write(task)
                     process.stdin.flush()
                 for line in process.stdout:
@@ -155,21 +155,21 @@ class CompactRunner:
                 raise ValueError(f"it ended with code {code}")
             report = msgspec.json.decode(line, type=CompactReport)
         except (ValueError, msgspec.MsgspecError) as error:
-            duty.failed(f"the process that compacts has left no report: {error}")
+            duty.failed(f"the compaction process wrote no report: {error}")
             return
         except OSError as error:
-            duty.failed(f"what was compacted of deleted topics cannot be removed: {error}")
+            duty.failed(f"compacted files of deleted topics cannot be removed: {error}")
             return
         problem = None
         if report.failed:
-            problem = f"{report.failed} queues were left: {'; '.join(report.problems)}"
+            problem = f"{report.failed} queues were not compacted: {'; '.join(report.problems)}"
         duty.finished(self._end, report.compacted_to, report.queues, report.bytes_written, problem)
         self._log_report(report)
         if report.damaged:
             self._examine(report.damaged)
 
     def _remove_late(self) -> None:
-        """Remove what the run has published of topics that were deleted meanwhile. Raises OSError."""
+        """Remove what the run has published for topics that were deleted meanwhile. Raises OSError."""
         deleted = self._store.deletions.positions
         late = {
             topic.name: deleted[topic.name]
@@ -195,8 +195,8 @@ class CompactRunner:
         )
 
     def _examine(self, damaged: list[DamagedEntries]) -> None:
-        """Read what a run could not read, as a consumer does, which corrects wrong entries of a queue. Each read
-        may search some megabytes of the log, so others are served in between."""
+        """Read the entries that a run could not read, as a consumer does: such a read corrects wrong entries of a
+        queue. Each read may search some megabytes of the log, so the loop does other work in between."""
         for each in damaged:
             log.warning(
                 "compaction of queue %s/%d stopped before offset %d, whose entry does not lead to its record",
@@ -217,7 +217,7 @@ class CompactRunner:
         try:
             self._store.get(each.topic, each.queue_id, offset, 1, 1)
         except StoreUnreadable as error:
-            log.warning("what compaction could not read cannot be read now: %s", error)
+            log.warning("entries that compaction could not read still cannot be read: %s", error)
             return  # the next run tries again
         self._examined.setdefault(each.topic, {})[each.queue_id] = offset + 1
         self._examination = self._loop.call_later(EXAMINE_S, self._examine_next, reads)

@@ -1,12 +1,12 @@
 """Copies older values of compaction topics from the master, when the log of a slave is too young to have them
 (CompactionLog.loadFromRemote, MessageFetcher).
 
-The log of a slave begins where its master's began when it was copied first. What the master has compacted before that,
-or what the slave's own generation lacks (``Current.is_partial``), is pulled from the master as a consumer pulls it: the
-offsets before the first one of the slave's log. They become the next generation of the queue, which ends there; the
-slave's own compaction goes on from it.
+The log of a slave begins where its master's began when it was copied first. Values that the master compacted before
+that, or that the slave's own generation lacks (``Current.is_partial``), are pulled from the master as a consumer does:
+all offsets before the first one of the slave's log. They become the next generation of the queue, which ends there; the
+slave's own compaction continues from it.
 
-Lives on the broker's loop; a thread checks and writes what comes.
+Lives on the broker's loop; a thread checks and writes the records.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class MasterCopy:
                 await asyncio.sleep(RETRY_S)
 
     async def look(self) -> None:
-        """Copy what is missing, if the master can be asked. Raises OSError, ValueError, MQError."""
+        """Copy missing values if the master is reachable. Raises OSError, ValueError, MQError."""
         store = self._store
         if not store.config.enable_compaction or store.read_only is not None or store.copy.is_cutting:
             return
@@ -158,7 +158,7 @@ class MasterCopy:
                 answer = await connection.request(
                     RequestCode.PULL_MESSAGE, _pull(queue, offset), timeout_s=TIMEOUT_S
                 )
-                following = _following(answer, queue, offset)
+                following = _next_offset(answer, queue, offset)
                 if answer.code == ResponseCode.SUCCESS:
                     last = await asyncio.to_thread(_append, writer, answer.body, queue, last)
                 offset = following
@@ -170,7 +170,7 @@ class MasterCopy:
             raise
 
     async def _publish_copy(self, queue: _Lacking, writer: GenerationWriter) -> None:
-        """Make the copy the generation of its queue, while nobody compacts and retention deletes nothing compacted."""
+        """Make the copy the generation of its queue. Compaction and the retention of compacted files wait meanwhile."""
         store, duty = self._store, self._store.compact_duty
         while duty.is_running:  # noqa: ASYNC110 - runs end in several places, seconds later
             await asyncio.sleep(WAIT_S)
@@ -234,8 +234,8 @@ def _pull(queue: _Lacking, offset: int) -> dict[str, str]:
     }
 
 
-def _following(answer: Command, queue: _Lacking, offset: int) -> int:
-    """The offset at which the next pull begins. Raises _NothingOlder, ProtocolError."""
+def _next_offset(answer: Command, queue: _Lacking, offset: int) -> int:
+    """The offset of the next pull. Raises _NothingOlder, ProtocolError."""
     if answer.code == ResponseCode.PULL_OFFSET_MOVED:
         raise _NothingOlder
     name = f"{queue.topic}/{queue.queue_id}"
@@ -250,8 +250,8 @@ def _following(answer: Command, queue: _Lacking, offset: int) -> int:
 
 
 def _append(writer: GenerationWriter, body: bytes | memoryview, queue: _Lacking, last: int) -> int:
-    """In a thread: the records of an answer that lie behind ``last`` and before the log. Returns the offset of the
-    newest one. Raises ProtocolError for what is no such record, OSError."""
+    """In a thread: append the records of an answer that are after ``last`` and before the log. Returns the offset of
+    the newest one. Raises ProtocolError for a malformed or unexpected record, OSError."""
     view, at = memoryview(body), 0
     while at < len(view):
         found = check_record(view, at, len(view), verify_crc=True)
@@ -260,7 +260,9 @@ def _append(writer: GenerationWriter, body: bytes | memoryview, queue: _Lacking,
             or (found.topic, found.queue_id) != (queue.topic, queue.queue_id)
             or found.queue_offset <= last
         ):
-            raise ProtocolError(f"the master sends what is no next record of {queue.topic}/{queue.queue_id}")
+            raise ProtocolError(
+                f"the master sent a malformed or unexpected record of {queue.topic}/{queue.queue_id}"
+            )
         if found.queue_offset >= queue.low:
             break
         last = found.queue_offset

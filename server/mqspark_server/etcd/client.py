@@ -1,4 +1,4 @@
-"""What a controller needs of etcd: leases, ranges and transactions over its JSON gateway (etcd 3.4 and newer).
+"""What a controller needs from etcd: leases, ranges and transactions over its JSON gateway (etcd 3.4 and newer).
 
 A request goes to the endpoint that answered last, then to the others; each has ``REQUEST_S``, which counts from the
 connection to the last byte of the answer. A request that failed may have taken effect all the same. Facts: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/.
@@ -27,7 +27,7 @@ REQUEST_S = 2.0
 _SILENT_S = 1.0
 """Without a byte."""
 _WRITE_BYTES = 16 << 10
-"""In one go: how long a peer that takes little may hold up a request beyond its time."""
+"""Bytes written at once. They bound how long a peer that reads slowly may delay a request beyond its limit."""
 MAX_ANSWER_BYTES = 4 << 20
 _LEASE_NOT_FOUND = "requested lease not found"
 
@@ -104,7 +104,7 @@ class Etcd:
         return _number(self._call("/v3/lease/grant", {"TTL": str(seconds)}), "ID")
 
     def keep_alive(self, lease: int) -> bool:
-        """Whether the lease still holds; from now on for its whole time."""
+        """Renew a lease for its whole duration; returns whether it was still valid."""
         answer = self._call("/v3/lease/keepalive", {"ID": str(lease)})
         result = answer.get("result")
         return isinstance(result, dict) and _number(result, "TTL") > 0
@@ -113,7 +113,7 @@ class Etcd:
         self._call("/v3/lease/revoke", {"ID": str(lease)})
 
     def get(self, key: str) -> Found | None:
-        """Linearizable: no member answers from a past that the majority has left."""
+        """Linearizable: no member answers with a value that the majority has replaced."""
         return _first(self._call("/v3/kv/range", {"key": _coded(key)}))
 
     def transact(
@@ -125,7 +125,7 @@ class Etcd:
         revision = _number(header, "revision") if isinstance(header, dict) else 0
         parts = answer.get("responses") or []
         if not isinstance(parts, list):
-            raise EtcdUnavailable("etcd answers a transaction with something else")
+            raise EtcdUnavailable("the answer of etcd to a transaction is malformed")
         ranges = (
             part.get("response_range") or part.get("responseRange") or {}
             for part in parts
@@ -179,8 +179,8 @@ class Etcd:
 
 
 def _bounded(inner: httpcore.NetworkBackend, ends: threading.local) -> httpcore.NetworkBackend:
-    """Sockets that take no longer than until ``ends.at`` of the thread that uses them: httpcore's own limits count from
-    the last byte, so that a peer which sends one byte a second would be waited for for ever."""
+    """Sockets with a deadline: ``ends.at`` of the thread that uses them. httpcore's own limits count from the last
+    byte, so it would never time out a peer that sends one byte a second."""
     import httpcore
 
     def left(timeout: float | None, error: type[Exception]) -> float:
@@ -248,7 +248,7 @@ def _first(answer: dict[str, Any]) -> Found | None:
     if not found:
         return None
     if not isinstance(found, list) or not isinstance(found[0], dict):
-        raise EtcdUnavailable("etcd answers a range with something else")
+        raise EtcdUnavailable("the answer of etcd to a range is malformed")
     one = found[0]
     try:
         value = base64.b64decode(str(one.get("value", "")), validate=True)

@@ -32,9 +32,9 @@ log = logging.getLogger("mqspark.election")
 _troubles = sparing("mqspark.election.etcd")
 
 CAMPAIGN_S = 0.5
-"""How often a controller that does not lead looks for the leader."""
+"""Interval at which a controller that does not lead checks who leads."""
 MARGIN_MS = 500
-"""A leader stops so long before its lease may have ended."""
+"""A leader stops this long before its lease may have ended."""
 MAX_ATTEMPTS = 5
 
 
@@ -88,7 +88,7 @@ class EtcdState:
             self._revision = 0 if state is None else state.mod_revision
             if state is not None and state.value == content:
                 return
-        raise EtcdUnavailable("the state in etcd changes without end")
+        raise EtcdUnavailable("the state in etcd keeps changing")
 
 
 class Candidate(Protocol):
@@ -103,7 +103,7 @@ class Candidate(Protocol):
 
 
 class Election:
-    """Campaigns from ``start`` to ``stop``, and tells the candidate. ``progressed`` is called after each change of
+    """Campaigns from ``start`` to ``stop``, and informs the candidate. ``progressed`` is called after each change of
     the leader, on the loop."""
 
     def __init__(
@@ -155,7 +155,7 @@ class Election:
                 self._lose_lead("")
             except (
                 Exception
-            ) as error:  # a bug, or an answer of no etcd: a controller that gave up would never lead
+            ) as error:  # a bug or a foreign server: a controller that gave up would never lead
                 _troubles.error("the election failed unexpectedly and goes on", exc_info=error)
 
     async def _renew_or_campaign(self) -> None:

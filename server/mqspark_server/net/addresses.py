@@ -30,7 +30,7 @@ FAST_PORT_DISTANCE = 2
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Bound but not listening."""
+    """A socket that is bound and does not listen yet."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -49,8 +49,8 @@ def cannot_listen(what: str, host: str, port: int, error: OSError) -> OSError:
 
 @contextlib.contextmanager
 def listening(what: str, sock: socket.socket) -> Iterator[None]:
-    """For the calls that let a bound socket listen: an OSError names ``what`` and the address. Two processes may have
-    bound a port; one of them listens."""
+    """Around the call that makes a bound socket listen: its OSError names ``what`` and the address. Two processes may
+    bind the same port; only one of them can listen."""
     try:
         yield
     except OSError as error:
@@ -69,7 +69,7 @@ def bind(what: str, host: str, port: int) -> socket.socket:
 def bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket | None]:
     """The broker's port and its fast port two below.
 
-    With port 0 a free pair is looked for. With a fixed port a taken fast port gives None: few clients use
+    Port 0 selects a free pair. With a fixed port, the second socket is None if the fast port is in use: few clients use
     it, and none by default.
     """
     if port:

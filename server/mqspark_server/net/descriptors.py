@@ -1,7 +1,8 @@
 """File descriptors of this process, shared between its connections and its files.
 
-A connection is refused in time; a file that cannot be opened stops messages. So what a store may need is reserved, and
-connections (remoting, slaves) get what is left of RLIMIT_NOFILE. HTTP has a number of its own, which is reserved, too.
+A refused connection affects one peer; a file that cannot be opened stops all messages. Descriptors that a store may
+need are therefore reserved, and connections (remoting, slaves) share the rest of RLIMIT_NOFILE. HTTP has its own
+reserved number.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Descriptors:
         self.reserved += count
 
     def take(self, descriptor: int, closing: int = 0) -> bool:
-        """Whether another connection is accepted, which already has this descriptor. The system assigns the lowest
+        """Whether to accept another connection, which already has this descriptor. The system assigns the lowest
         free number, so the number shows how many are in use. ``closing``: connections that are about to close."""
         if self.connections >= self.room + closing or descriptor >= descriptor_limit() - OTHERS // 2:
             return False

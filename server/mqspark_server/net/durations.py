@@ -1,4 +1,4 @@
-"""How long something takes, counted by class for a histogram."""
+"""Durations of an operation, counted by the buckets of a histogram."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class Durations:
         self.total_s += duration_s
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Upper bound in seconds, and how many took at most as long."""
+        """Upper bound of each bucket in seconds, and the number of durations up to it."""
         bounds = (*(str(bound) for bound in BOUNDS_S), "+Inf")
         return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))

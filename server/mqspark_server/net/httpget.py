@@ -25,7 +25,7 @@ _OK = 200
 
 
 class NotAnswered(Exception):
-    """The request failed; the text has the reason."""
+    """The request failed; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,13 @@ class WebServer:
 
     @classmethod
     def parse(cls, url: str, key: str) -> WebServer:
-        """``key``: the setting, for the ConfigError of anything but a scheme, a host and a port."""
+        """``key``: the setting that an error names. Raises ConfigError unless ``url`` is a scheme, a host and a
+        port."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
             if host is not None:
-                host.encode("idna")  # as the look-up does: a name has no empty and no long part
+                host.encode("idna")  # the check of the name look-up: no label is empty or too long
         except ValueError:
             host = port = None
         plain = url.isascii() and url.isprintable() and " " not in url

@@ -51,7 +51,7 @@ class Lateness:
             self._behind_until = now + patience_s if now - self._turn_began > patience_s else 0.0
 
     def sift(self, session: Session, commands: list[Command]) -> list[Command]:
-        """Removes requests that have waited too long; they are answered here."""
+        """Returns ``commands`` without those that have waited too long, which are answered here."""
         if self._overload is None:
             return commands
         return self._overload.sift(session, commands, int((monotonic() - self._turn_began) * 1000))

@@ -1,6 +1,6 @@
 """A client in the server's own process: its requests reach the core without a socket.
 
-Must not know who asks, or for what.
+Must not know who sends a request, or why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["LocalPeer"]
 
 
 class LocalServer(Protocol):
-    """What such a client asks of its server (``tcp.RemotingServer``)."""
+    """What such a client needs from its server (``tcp.RemotingServer``)."""
 
     core: Core
 

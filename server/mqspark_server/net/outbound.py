@@ -30,12 +30,12 @@ class Outbound(asyncio.Protocol):
         address: str,
         lost: Callable[[], None],
         signer: Signer | None = None,
-        told: Callable[[Command], None] = lambda _: None,
+        on_request: Callable[[Command], None] = lambda _: None,
     ) -> None:
         self.address = address
         self._signer = signer
         self._on_lost = lost
-        self._on_told = told
+        self._on_request = on_request
         self._parser = Connection()
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
@@ -50,16 +50,16 @@ class Outbound(asyncio.Protocol):
         *,
         tls: ssl.SSLContext | None = None,
         signer: Signer | None = None,
-        told: Callable[[Command], None] = lambda _: None,
+        on_request: Callable[[Command], None] = lambda _: None,
     ) -> Outbound:
-        """``lost`` is called when the connection ends, ``told`` with requests of the peer; ``signer`` signs every
+        """``lost`` is called when the connection ends, ``on_request`` with requests of the peer; ``signer`` signs every
         request. Raises OSError, ValueError (no host) or RequestTimeout."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 _, protocol = await loop.create_connection(
-                    lambda: cls(address, lost, signer, told), host.strip("[]"), int(port), ssl=tls
+                    lambda: cls(address, lost, signer, on_request), host.strip("[]"), int(port), ssl=tls
                 )
         except TimeoutError:
             raise RequestTimeout(address, int(timeout_s * 1000)) from None
@@ -133,7 +133,7 @@ class Outbound(asyncio.Protocol):
             return
         for command in commands:
             if not command.is_response:
-                self._on_told(command)
+                self._on_request(command)
                 continue
             answer = self._pending.get(command.opaque)
             if answer is not None and not answer.done():

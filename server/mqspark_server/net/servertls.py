@@ -1,4 +1,4 @@
-"""TLS for remoting: the server's certificate, and the TLS state of one connection, over memory.
+"""TLS for remoting: the server's certificate, and the TLS state of one connection, in memory.
 
 RocketMQ (TlsHelper, NettyRemotingServer) decides by the first byte of a connection: 0x16 begins a TLS handshake, and no
 frame begins with it. Must not know sockets: ciphertext comes in as bytes and goes out as bytes.
@@ -114,7 +114,9 @@ def _load_lists(context: ssl.SSLContext, path: str) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"tls.server.crlPath={path}: {error}", key="tls.server.crlPath") from None
     after = context.cert_store_stats()
-    if after["crl"] == before["crl"] or after["x509"] != before["x509"]:  # certificates would be trusted ones
+    if (
+        after["crl"] == before["crl"] or after["x509"] != before["x509"]
+    ):  # certificates would become trusted ones
         raise ConfigError(
             f"tls.server.crlPath={path} must hold lists of revoked certificates and nothing else",
             key="tls.server.crlPath",
@@ -123,7 +125,7 @@ def _load_lists(context: ssl.SSLContext, path: str) -> None:
 
 
 class Certificates:
-    """The context for new connections, made again when a file has changed. Established connections keep theirs."""
+    """The context for new connections, rebuilt when a file has changed. Established connections keep theirs."""
 
     def __init__(self, settings: ServerTls) -> None:
         self.settings = settings
@@ -185,7 +187,7 @@ class TlsStream:
                 raise ProtocolError(f"a TLS handshake of over {MAX_HANDSHAKE_BYTES} bytes")
 
     def shake_hands(self) -> bool:
-        """Go on with the handshake: about a millisecond of processor time. Returns whether it is complete. Raises
+        """Continue the handshake: about a millisecond of processor time. Returns whether it is complete. Raises
         ProtocolError."""
         try:
             self._tls.do_handshake()
@@ -237,7 +239,7 @@ class TlsStream:
         if self.established:
             try:
                 self._tls.unwrap()
-            except ssl.SSLError:  # it waits for the peer's own end, which need not come
+            except ssl.SSLError:  # raised because the peer has not ended its side, which it need not do
                 return self._cipher_out.read()
         return self._cipher_out.read()
 

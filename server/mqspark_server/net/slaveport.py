@@ -1,7 +1,7 @@
 """The port that slaves connect to (haListenPort), around ``mqspark.broker.replication.replicas``.
 
 Each connection gets more of the log whenever it has room and the log has grown; ``turned`` says when to check. With
-certificates a slave may speak TLS, with users it has to prove who it is. Must not know what a record is.
+certificates a slave may speak TLS, with users it has to authenticate. Must not know what a record is.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ReplicationServer:
         The address with the most connections gives way, whether they have reported a position or not, so that nobody
         can displace the slaves of others: its oldest connection that has not reported, or else its newest. Among
         addresses with equally many, those that have not reported give way: at once to their own address, after
-        REPORT_S to others. Connections that have proved who they are stay.
+        REPORT_S to others. Authenticated connections are never closed for others.
         """
         unproven = [connection for connection in self._connections if not connection.is_proven]
         unreported = [connection for connection in unproven if connection.replica.acked < 0]
@@ -229,7 +229,7 @@ class _SlaveConnection(asyncio.Protocol):
         except EOFError:
             raise ProtocolError("it ended the TLS stream") from None
         finally:
-            if reply := stream.to_send():  # an alert says what is wrong
+            if reply := stream.to_send():  # send the TLS alert that says what is wrong
                 transport.write(reply)
         return plain
 
@@ -250,7 +250,7 @@ class _SlaveConnection(asyncio.Protocol):
         return rest
 
     def _judge(self, problem: str) -> None:
-        """Audit, once, who may copy the log and who may not."""
+        """Audit, once, whether this slave may copy the log."""
         if self._proof is not None and not self._is_judged:
             self._is_judged = True
             self._server.admission.judged(self._proof.access_key, self._address, problem)
@@ -326,7 +326,7 @@ class _SlaveConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             log.warning("slave %s was disconnected: %s", self._address, reason)
             self._judge(reason)
-            self._transport.abort()  # it may not read its data
+            self._transport.abort()  # close() would wait for a slave that does not read
 
     def end(self, *, abruptly: bool) -> None:
         if self._transport is None:

@@ -15,10 +15,10 @@ together for RING_S; a command that has begun is completed. A connection with wa
 Memory bounds: the length of a frame is checked before the frame is buffered (Connection). A connection whose peer does
 not read its answers is not read from. While its unread answers reach the high-water mark, its waiting commands are not
 handled, so it exceeds the mark by one answer at most. Unread answers and incomplete frames are also bounded over all
-connections (``memory_budget``), and incomplete first frames once more, since anybody can begin one; the mark of each
-connection falls as the space for unread answers shrinks. A connection is dropped when it transfers fewer than
-MIN_BYTES_PER_S for too long. The number of connections is limited per address, in total, and by the file descriptors
-of the process. At the limit, the oldest connection without a complete frame is closed for a new one.
+connections (``memory_budget``), and incomplete first frames have a further, lower bound, since any peer can begin one;
+the mark of each connection falls as the space for unread answers shrinks. A connection is dropped when it transfers
+fewer than MIN_BYTES_PER_S for too long. The number of connections is limited per address, in total, and by the file
+descriptors of the process. At the limit, the oldest connection without a complete frame is closed for a new one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ BLOCKED_S = 0.02
 BLOCKED_AT_ONCE = 256
 
 HANDSHAKE_S = 10.0
-"""A TLS handshake that takes longer is given up."""
+"""A TLS handshake that takes longer is aborted."""
 
 MIN_BACKLOG = 128
 
@@ -145,7 +145,7 @@ class RemotingServer:
         self.unread_s = unread_s
         self.partial_frame_s = partial_frame_s
         self.floor = 0
-        """A connection with no more ``room`` than that gets no command handled."""
+        """The commands of a connection wait while its ``room`` is at most this."""
         self.noted_below = high_water_bytes - min(NOTE_BYTES, high_water_bytes // 2)
         """A connection with less room is in ``unsent``."""
         self._measure_above = 0
@@ -159,13 +159,13 @@ class RemotingServer:
         self._handshakes: dict[RemotingConnection, float] = {}
         """Connections with an unfinished TLS handshake, and since when."""
         self._shaking: deque[RemotingConnection] = deque()
-        """Those for whose handshake something has arrived."""
+        """Connections that have received bytes of their handshake."""
         self.rejected_connections = 0
         self.dropped_connections = 0
         """Connections closed because their peers did not read, did not complete a frame, or sent nothing."""
         self.protocol_errors = 0
         self.idle_closed = 0
-        """Connections closed because nothing came for so long."""
+        """Connections closed because they were idle."""
         self._outbox = outbox
         self._idle_s = idle_s
         self._max_connections = max_connections
@@ -213,7 +213,7 @@ class RemotingServer:
     async def listen(self, sock: socket.socket, *, fast: bool = False) -> Listener:
         """Accept on a bound socket; ``fast`` marks its sessions as those of the fast port.
 
-        Takes the socket over.
+        Takes ownership of the socket.
         """
         host, port = sock.getsockname()[:2]
         # The kernel may accept this many connections before the first is checked.
@@ -241,7 +241,7 @@ class RemotingServer:
             self.loop.call_soon(self.turn)
 
     def turn(self) -> None:
-        """The end of an iteration of the loop: what it brought is committed and answered."""
+        """The end of an iteration of the loop: commit and answer the requests that it brought."""
         self.scheduled = False
         self.iteration += 1
         self.lateness.turn_is_read()
@@ -296,7 +296,7 @@ class RemotingServer:
         self._handshakes.pop(connection, None)
 
     def schedule_handshake(self, connection: RemotingConnection) -> None:
-        """Go on with it when it is its turn."""
+        """Continue the handshake when its turn comes."""
         if not self._shaking:
             self.loop.call_soon(self._serve_handshakes)
         self._shaking.append(connection)
@@ -348,7 +348,7 @@ class RemotingServer:
         self._tick_handle = self.loop.call_at(self._tick_due_s, self._run_tick)
 
     def tick(self) -> int:
-        """Run what is due; returns the milliseconds until the next tick is due. The next tick is already scheduled:
+        """Run due timers; returns the milliseconds until the next tick is due. The next tick is already scheduled:
         tests that move the clock call this."""
         wait_ms = self.core.tick()
         self.write_outbox()
@@ -373,7 +373,7 @@ class RemotingServer:
         return session
 
     def close_session(self, session: Session) -> None:
-        """End a session; one that has ended stays as it is."""
+        """End a session. Does nothing if it has already ended."""
         session.open = False
         if self._writers.pop(session.id, None) is None:
             return
@@ -382,7 +382,8 @@ class RemotingServer:
         self.schedule()
 
     def local_peer(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> LocalPeer:
-        """A connection without a socket, for requests from this process (HTTP) in the name of who is at ``address``."""
+        """A connection without a socket, for requests that this process (HTTP) sends on behalf of the peer at
+        ``address``."""
         peer = LocalPeer(self)
         peer.session = self.open_session(peer, address, 0, False)
         return peer
@@ -486,7 +487,7 @@ class RemotingServer:
             listener.stop()
 
     async def close(self, *, abruptly: bool = False) -> None:
-        """Write what is due, close every connection, and wait for them up to SHUTDOWN_GRACE_S. ``abruptly``:
+        """Write pending answers, close every connection, and wait for them up to SHUTDOWN_GRACE_S. ``abruptly``:
         write nothing more, as when the process is killed."""
         self._closing = True
         self.stop_accepting()

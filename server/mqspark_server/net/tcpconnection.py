@@ -1,7 +1,7 @@
 """One connection of a RemotingServer: its bytes to commands, its answers to bytes, TLS, and what its peer has not read.
 
-Must not know the other connections: it tells its server what it holds, and the server decides when it is served and
-when it is dropped. The bounds are those of ``tcp``.
+Must not know the other connections: it reports to its server what it holds, and the server decides when it is served
+and when it is dropped. The bounds are those of ``tcp``.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class RemotingConnection(asyncio.Protocol):
         self._session: Session | None = None
         self._tls: TlsStream | None = None
         self._decode: Callable[[bytes], bytes] | None = None if server.tls is None else self._choose
-        """From received bytes to those of frames; None: they are the same."""
+        """Turns received bytes into those of frames; None: they are the same."""
         self._waiting: deque[Command] = deque()
         self._waiting_bytes = 0
         self._write_paused = False
@@ -153,7 +153,7 @@ class RemotingConnection(asyncio.Protocol):
     # -- asyncio.Protocol --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         transport = cast(asyncio.Transport, transport)
         server = self._server
         self._transport = transport
@@ -219,7 +219,7 @@ class RemotingConnection(asyncio.Protocol):
             self._deliver(session, commands)
         else:
             self._waiting.extend(commands)
-            self._deliver(session, self._paced(session))
+            self._deliver(session, self._take_waiting(session))
             if self._waiting:
                 self._deliver_waiting()
             if self._waiting:
@@ -258,7 +258,7 @@ class RemotingConnection(asyncio.Protocol):
     # -- TLS ---------------------------------------------------------------------------------------
 
     def _choose(self, data: bytes) -> bytes:
-        """The first bytes of the connection decide."""
+        """Decide between TLS and plain frames by the first bytes of the connection."""
         tls = self._server.tls
         if tls is not None and data[0] == HANDSHAKE_BYTE:
             self._tls = TlsStream(tls.context())
@@ -273,7 +273,7 @@ class RemotingConnection(asyncio.Protocol):
         return data
 
     def _collect(self, data: bytes) -> bytes:
-        """A handshake costs processor time: this one waits for its turn."""
+        """Collect bytes of the handshake, which waits for its turn because it costs processor time."""
         tls, transport = self._tls, self._transport
         if tls is None or transport is None or transport.is_closing():
             return b""
@@ -384,8 +384,9 @@ class RemotingConnection(asyncio.Protocol):
         if not server.scheduled:
             server.schedule()
 
-    def _paced(self, session: Session) -> Iterator[Command]:
-        """Waiting commands: at least one, until the time is over, an answer is slow to make or the peer has to read."""
+    def _take_waiting(self, session: Session) -> Iterator[Command]:
+        """Waiting commands: at least one, and more until the time is used up, an answer needs long work or the peer has
+        to read."""
         waiting, until, floor = self._waiting, self._until, self._server.floor
         popleft = waiting.popleft
         if len(waiting) <= SLICE_COMMANDS and self._parser.unparsed:
@@ -418,15 +419,15 @@ class RemotingConnection(asyncio.Protocol):
         if session is None:
             return
         self._until = until
-        self._iteration = self._server.iteration  # what its socket already has does not get time of its own
+        self._iteration = self._server.iteration  # bytes already in its socket get no additional time
         if self._transport is None:
             self._deliver_rest(session)
         elif not self._write_paused:
             self._deliver_waiting()
 
     def _deliver_waiting(self) -> None:
-        """Hand over slices until the time is over or the answers reach the high-water mark; then wait for the others or
-        for the peer to read."""
+        """Hand over slices until the time is used up or the answers reach the high-water mark; then wait for the others
+        or for the peer to read."""
         transport, session, waiting = self._transport, self._session, self._waiting
         if transport is None or session is None or transport.is_closing():
             return
@@ -441,7 +442,7 @@ class RemotingConnection(asyncio.Protocol):
             and not session.long_answers
             and not transport.is_closing()
         ):
-            self._deliver(session, self._paced(session))
+            self._deliver(session, self._take_waiting(session))
             is_time = monotonic() < self._until
         if transport.is_closing():
             return
@@ -477,7 +478,7 @@ class RemotingConnection(asyncio.Protocol):
         """Hand over what the peer sent before it disconnected. Answers are dropped. Then the session ends."""
         waiting = self._waiting
         while waiting and not self._closed_here and monotonic() < self._until and not session.long_answers:
-            self._deliver(session, self._paced(session))
+            self._deliver(session, self._take_waiting(session))
         if waiting and not self._closed_here:
             self._write_paused = False
             self._wait()

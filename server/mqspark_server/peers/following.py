@@ -189,7 +189,7 @@ class Following:
                     REQUEST_TIMEOUT_S,
                     tls=self._registrar.tls,
                     signer=self._registrar.signer,
-                    told=self._noticed,
+                    on_request=self._noticed,
                 )
         try:
             return await connection.request(request.code, request.ext, timeout_s=REQUEST_TIMEOUT_S)

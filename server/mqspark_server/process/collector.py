@@ -3,8 +3,8 @@
 A full collection visits every object, so its pause grows with the tables: 100 ms for some 100,000 groups with their
 members, and peers decide how often it is due. Nearly everything here is freed by its reference count, and what
 survives a full collection mostly stays. So the survivors are set aside, and the next collection visits only what came
-later. What becomes cyclic garbage after that is found when the process has twice as many objects as at the last visit
-of all.
+later. Survivors that become cyclic garbage later are found when the process has twice as many objects as at the last
+visit of all.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Collector:
         """Collect the garbage among all objects."""
         gc.unfreeze()
         gc.collect()
-        # Python waits with a full collection for a quarter of the survivors of the last: let those be none.
+        # Python delays a full collection until new objects are a quarter of its last survivors: let those be none.
         gc.collect()
         self._due_blocks = 2 * sys.getallocatedblocks() + MORE_BLOCKS
 

@@ -193,7 +193,7 @@ class Flusher:
 
     def _begin_in_thread(self, job: FlushJob) -> None:
         def done(error: BaseException | None) -> None:
-            if error is not None:  # a FlushJob keeps its error: this one comes from the thread
+            if error is not None:  # a FlushJob stores its own error: this one comes from the thread
                 log.critical("a flush job failed unexpectedly", exc_info=error)
                 job.error = job.error or RuntimeError(f"the flush did not run: {error!r}")
             self._finish_group(job)
@@ -241,7 +241,7 @@ class Flusher:
             self._kernel = None
 
     async def stop(self) -> None:
-        """Wait for the group in flight, sync what is left, and begin no other."""
+        """Wait for the group in flight, sync the rest, and start no other group."""
         if self._timer is not None:
             self._timer.cancel()
         self._stopped = True
@@ -259,7 +259,7 @@ class Flusher:
         await self._finish()
 
     async def abandon(self) -> None:
-        """Wait for the group in flight, which cannot be cancelled, and begin no other."""
+        """Wait for the group in flight, which cannot be cancelled, and start no other."""
         if self._timer is not None:
             self._timer.cancel()
         self._stopped = True
@@ -346,7 +346,7 @@ class Housekeeper:
             self._progressed()
 
     async def stop(self) -> None:
-        """Stop after the present round: the owner of a job that runs learns how it ended."""
+        """Stop after the present round: the owner of a running job is told its result."""
         if self._task is None:
             return
         self._is_stopping = True

@@ -1,6 +1,6 @@
-"""Says what the event loop was doing when it stood still: a thread looks at it, and a line of the log names the place.
+"""Logs what the event loop was doing when it stood still: a thread watches it, and a line of the log names the place.
 
-While one turn of the loop takes longer than STALL_S, nobody is served. The line has where the loop was, for how long,
+While one turn of the loop takes longer than STALL_S, no peer is served. The line says where the loop was, for how long,
 and what of that was garbage collection, time on a processor, and pages that were read from the disk; the rest is
 waiting: for a disk, a lock or a processor. A thread wakes ten times a second, the loop four times.
 """
@@ -56,7 +56,7 @@ class StallWatch:
         except (
             RuntimeError
         ) as error:  # no memory for another thread: stalls are still counted, without their place
-            log.warning("no thread looks at the event loop: %s", error)
+            log.warning("no thread watches the event loop: %s", error)
         else:
             self._thread = thread
 
@@ -121,7 +121,7 @@ class StallWatch:
 
 
 def _describe_frames(frame: FrameType | None) -> str:
-    """The innermost frames that are ours, and what they call."""
+    """The innermost frames of this project, and what they call."""
     names: list[str] = []
     while frame is not None and len(names) < MAX_FRAMES:
         path = frame.f_code.co_filename

@@ -29,8 +29,8 @@ End = Callable[[], Awaitable[None] | None]
 
 
 class Ends:
-    """How each started part ends: when the process is stopped, and when it is killed. The last one comes first, and a
-    failing one keeps no other from its end."""
+    """How each started part ends: when the process is stopped, and when it is killed. They run in reverse order, and
+    all of them run even if some fail."""
 
     def __init__(self) -> None:
         self._stop = AsyncExitStack()
@@ -40,7 +40,7 @@ class Ends:
         self._stop.push_async_callback(_run, end)
 
     def on_kill(self, end: End) -> None:
-        """What frees threads, ports and files, and answers, saves and syncs nothing."""
+        """An end that frees threads, ports and files, and answers, saves and syncs nothing."""
         self._kill.push_async_callback(_run, end)
 
     def always(self, end: End) -> None:

@@ -209,8 +209,8 @@ def _failure_text(
 ) -> str:
     if outcome == "timeout":
         return f"it ran for longer than timeoutSeconds={job.timeout_seconds}"
-    said = summary.get("error")
-    found = said if isinstance(said, str) else directory.last_error(job.name)
+    reported = summary.get("error")
+    found = reported if isinstance(reported, str) else directory.last_error(job.name)
     return printable(without_secrets(found), MAX_ERROR)
 
 

@@ -57,7 +57,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True):
 
     @property
     def place(self) -> str:
-        """Tells it from other runs, also when lines before it have left the history: a job runs once at a time."""
+        """Identifies the run, also after lines before it have left the history: a job runs once at a time."""
         return f"{self.finished_ms}-{self.started_ms}-{self.job}"
 
 

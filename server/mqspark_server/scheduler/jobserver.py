@@ -94,12 +94,14 @@ class JobServerApp(ProcessApp):
                 self._start_what_is_due()
                 self.problem = None
             except OSError as error:
-                self._failed(f"{error.filename or self.directory.path}: {error.strerror or error}", None)
+                self._record_problem(
+                    f"{error.filename or self.directory.path}: {error.strerror or error}", None
+                )
             except Exception as error:  # a bug: a server that gave up would never start a job again
-                self._failed(f"{type(error).__name__}: {printable(str(error))}", error)
+                self._record_problem(f"{type(error).__name__}: {printable(str(error))}", error)
             await asyncio.sleep(self._poll_s)
 
-    def _failed(self, problem: str, error: Exception | None) -> None:
+    def _record_problem(self, problem: str, error: Exception | None) -> None:
         if problem != self.problem:
             log.error("no job can be started: %s", problem, exc_info=error)
         self.problem = problem

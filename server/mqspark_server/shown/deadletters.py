@@ -10,7 +10,7 @@ __all__ = ["origin_of", "resent_copy"]
 
 
 def origin_of(message: MessageExt) -> str | None:
-    """The topic that a dead letter came from; None: it does not say so."""
+    """The topic that a dead letter came from; None: unknown."""
     return message.properties.get("DLQ_ORIGIN_TOPIC") or message.properties.get(RETRY_TOPIC)
 
 
