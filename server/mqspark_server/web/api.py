@@ -81,7 +81,7 @@ class StoredMessage(BaseModel):
 
 
 def store_report(app: BrokerNode) -> dict[str, Any]:
-    """What a broker knows of the state of its store: why it takes no messages, damage, the recovery at its start."""
+    """The known state of the store of a broker: why it accepts no messages, its damage, the recovery at its start."""
     store = app.store
     segments = None
     if store is not None and app.lifecycle.ready:
@@ -113,7 +113,7 @@ def store_report(app: BrokerNode) -> dict[str, Any]:
 
 
 def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
-    """``more``: routes of others, which take part in the limits."""
+    """``more``: further routes, under the same limits."""
     from importlib.metadata import version
 
     api = FastAPI(
@@ -164,7 +164,7 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
     )
     async def ready(request: Request) -> JSONResponse:
         """Whether messages are accepted and served: the start-up state, the store, the name servers. A broker with
-        users says why to those who may Get its cluster."""
+        users gives the reason only to callers who may Get its cluster."""
         store, parts = app.store, app.parts
         read_only = store.read_only if store is not None and app.lifecycle.ready else None
         disk_full = store.disk_full if store is not None else None
@@ -194,7 +194,7 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
     @api.get("/metrics", tags=["metrics"], response_class=Response)
     async def metrics(request: Request) -> Response:
         """Prometheus text, RocketMQ 5 metric names. Concurrent requests share one rendering. A broker with users shows
-        them to those who may Get its cluster."""
+        them only to callers who may Get its cluster."""
         if callers.has_users:
             callers.authorize(callers.identify(request.scope), CLUSTER, Action.GET)
         if not scrapes:
@@ -205,7 +205,7 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
 
     @api.get("/api/v1/cluster", tags=["cluster"], responses=ERRORS)
     async def cluster(caller: CallerNow) -> dict[str, Any]:
-        """This broker, as its tools see it."""
+        """The state of this broker, as the admin tools show it."""
         callers.authorize(caller, CLUSTER, Action.GET)
         parts, config = serving(), app.config
         return {
@@ -274,7 +274,7 @@ def _body(message: NewMessage) -> bytes:
 def _properties(message: NewMessage, unique_id: str) -> str:
     properties = dict(message.properties)
     if TRANSACTION_PREPARED in properties:
-        # The broker's check would reach no producer.
+        # The broker's transaction check would reach no producer.
         raise InvalidMessage("half messages are sent by a TransactionProducer", field="properties")
     if message.tags:
         properties["TAGS"] = message.tags

@@ -1,15 +1,15 @@
-"""Who asks over HTTP, and what they may do: by the same users, policies and table of requests as over remoting.
+"""The callers of the HTTP API and what they may do, by the same users, policies and table of requests as remoting.
 
-A caller shows one of
+A caller authenticates with one of
 
 - ``Authorization: Basic`` with an access key and a secret, or ``Authorization: Bearer`` with a token: of a login
   (``POST /api/v1/session``), or the loopback token of a broker without users;
-- the cookie of a login, and for what changes something the login's CSRF token in the header ``X-CSRF-Token``.
+- the cookie of a login. A request that changes something also needs the login's CSRF token in the header
+  ``X-CSRF-Token``.
 
-Secrets are accepted over TLS and from loopback only, unless ``httpAllowPlaintext`` consents. Requests of a caller go to
-the broker on a connection of their own inside the process, for which the gate is told who asks; so the gate judges and
-audits them as it does those of remoting. A broker without users lets everybody read and send; other changes need the
-loopback token.
+Secrets are accepted over TLS and from loopback only, unless ``httpAllowPlaintext`` allows more. Requests of a caller go
+to the broker on a separate connection inside the process, whose user the gate knows, so the gate authorizes and audits
+them like those of remoting. A broker without users lets everyone read and send; other changes need the loopback token.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FAILED = "the access key or the secret is wrong, or the user is disabled"
 """One text for an unknown user, a disabled one and a wrong secret."""
 _READS = frozenset({Action.GET, Action.LIST, Action.SUB, Action.PUB})
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="mqspark"'}
-"""Not Basic, though it is accepted: for that a browser would ask, and then send the secret with every request."""
+"""Basic is accepted but not offered: a browser would prompt for it, and then send the secret with every request."""
 
 log = logging.getLogger("mqspark.http")
 _changes_log = sparing("mqspark.http.changes", lines=20)
@@ -68,7 +68,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """``user``: empty for nobody. ``address``: host and port of the connection."""
+    """``user``: empty for an anonymous caller. ``address``: host and port of the connection."""
 
     user: str
     address: tuple[str, int]
@@ -106,7 +106,8 @@ CLUSTER = Subject(Kind.CLUSTER, "")
 
 
 class Callers:
-    """The door of one broker's HTTP. ``loopback_token``: lets its holder change what a broker without users has."""
+    """Authenticates and authorizes callers of one broker's HTTP. ``loopback_token``: lets its holder change what a
+    broker without users has."""
 
     def __init__(self, app: BrokerNode, loopback_token: str) -> None:
         self._app = app
@@ -117,7 +118,7 @@ class Callers:
     # --- who ---
 
     def identify(self, scope: Mapping[str, Any]) -> Caller:
-        """Raises Problem: 401 for credentials that are none, 403 for a missing CSRF token or credentials in clear, 429
+        """Raises Problem: 401 for invalid credentials, 403 for a missing CSRF token or credentials in clear, 429
         after too many failures."""
         host, port = scope.get("client") or ("0.0.0.0", 0)  # noqa: S104 - an address that means none
         address = str(host).partition("%")[0].removeprefix("::ffff:"), int(port)
@@ -129,7 +130,7 @@ class Callers:
             return self._by_header(credentials, address, request)
         cookie = _cookie(headers.get("cookie", ""), self.cookie_name(scope))
         login = None if cookie is None else self._find(cookie, address)
-        if login is None or not login.csrf_token:  # a bearer's token is no cookie
+        if login is None or not login.csrf_token:  # a bearer token is not accepted as a cookie
             return Caller("", address, How.NOT, request=request)
         self._check_private(scope, address)
         if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
@@ -167,10 +168,10 @@ class Callers:
                         request=request,
                         login=login,
                     )
-        raise self._failed("", address, "the credentials are none")
+        raise self._record_failure("", address, "the credentials are malformed, unknown or expired")
 
     def _find(self, secret: str, address: tuple[str, int]) -> Login | None:
-        """A login that still holds: its user is there with the same secret."""
+        """A login that is still valid: its user exists with the same secret."""
         login = self._logins.find(secret, self._now_ms())
         if login is None:
             return None
@@ -195,7 +196,7 @@ class Callers:
         except UnicodeEncodeError:
             proof = None
         if proof is None:
-            raise self._failed(name, address, _FAILED)
+            raise self._record_failure(name, address, _FAILED)
         return proof
 
     def _check_failures(self, address: tuple[str, int]) -> None:
@@ -203,7 +204,7 @@ class Callers:
         if wait_ms:
             raise Problem(429, TOO_MANY, headers={"Retry-After": str(-(-wait_ms // 1000))})
 
-    def _failed(self, name: str, address: tuple[str, int], reason: str) -> Problem:
+    def _record_failure(self, name: str, address: tuple[str, int], reason: str) -> Problem:
         try:
             self._check_failures(address)
         except Problem as problem:
@@ -213,7 +214,7 @@ class Callers:
         return Problem(401, reason, headers=_CHALLENGE)
 
     def _is_loopback_token(self, given: str, address: tuple[str, int]) -> bool:
-        """Of no use to others, nor when there are users."""
+        """It is valid only from loopback, and only while the broker has no users."""
         return (
             self._gate() is None
             and _is_loopback(address[0])
@@ -224,7 +225,9 @@ class Callers:
         """Raises Problem."""
         is_open = scope.get("scheme") != "https" and not _is_loopback(address[0])
         if is_open and not self._app.settings.server.http_allow_plaintext:
-            raise Problem(403, "secrets go over TLS only: set httpTlsCertPath or tls.server.certPath")
+            raise Problem(
+                403, "secrets are accepted over TLS only: set httpTlsCertPath or tls.server.certPath"
+            )
 
     # --- logins ---
 
@@ -249,7 +252,7 @@ class Callers:
         return session_id, Caller(name, address, how, proof, reads_only, nobody.request, login)
 
     def check_login(self, scope: Mapping[str, Any], name: str, secret: str) -> tuple[Caller, str]:
-        """Whoever asks, as nobody yet, and the proof that they may log in. Raises Problem as ``log_in``."""
+        """The caller, who is not logged in yet, and the proof that they may log in. Raises Problem as ``log_in``."""
         nobody = self.identify({**scope, "headers": []})
         self._check_private(scope, nobody.address)
         proof = ""
@@ -258,7 +261,9 @@ class Callers:
         else:
             self._check_failures(nobody.address)
             if not self._is_loopback_token(secret, nobody.address):
-                raise self._failed("", nobody.address, "this is not the loopback token of this broker")
+                raise self._record_failure(
+                    "", nobody.address, "this is not the loopback token of this broker"
+                )
         self._audit_login(name, nobody.address, allowed=True)
         return nobody, proof
 
@@ -274,7 +279,8 @@ class Callers:
 
     @staticmethod
     def cookie_name(scope: Mapping[str, Any]) -> str:
-        """Cookies are not kept apart by port, and brokers share hosts. The prefix binds it to TLS and the host."""
+        """The name has the port: browsers do not separate cookies by port, and brokers may share a host. The prefix
+        binds the cookie to TLS and the host."""
         server = scope.get("server") or ("", 0)
         return f"{'__Host-' if scope.get('scheme') == 'https' else ''}mqspark-{server[1]}"
 
@@ -298,8 +304,8 @@ class Callers:
         return bool(caller.user) if self.has_users else caller.how in (How.TOKEN, How.SESSION, How.BEARER)
 
     def authorize(self, caller: Caller, resource: Subject, *actions: Action) -> None:
-        """Whether the caller may do one of ``actions``, for what no request of remoting does. Raises Problem: 401 for
-        nobody, 403 for a user without the right, 503 while the broker does not serve."""
+        """Check that the caller may do one of ``actions``, for operations without a request of remoting. Raises
+        Problem: 401 for an anonymous caller, 403 for a user without the right, 503 while the broker does not serve."""
         self._serving()
         gate = self._gate()
         if gate is None:
@@ -313,7 +319,7 @@ class Callers:
 
     @contextlib.contextmanager
     def peer(self, caller: Caller) -> Iterator[LocalPeer]:
-        """A connection to the broker on which everything is asked in the caller's name. Raises Problem while the broker
+        """A connection to the broker whose requests are sent on behalf of the caller. Raises Problem while the broker
         does not serve."""
         parts, gate = self._serving(), self._gate()
         peer = parts.server.local_peer(caller.address)
@@ -363,7 +369,7 @@ class Callers:
         return app.parts
 
     def _gate(self) -> Gate | None:
-        """None: the broker has no users. Raises Problem while it has them, but has not read them yet."""
+        """None: the broker has no users. Raises Problem while it has users and has not read them yet."""
         parts = self._app.parts
         gate = None if parts is None else parts.core.gate
         if gate is None and self.has_users:
@@ -386,12 +392,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Raises Problem for credentials that come twice, which proxies and servers could read differently."""
+    """Raises Problem for repeated credentials, which proxies and servers could read differently."""
     found: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name = raw_name.decode("latin-1")
         if name in ("authorization", CSRF_HEADER) and name in found:
-            raise Problem(400, f"the header {name} comes twice")
+            raise Problem(400, f"the header {name} is given twice")
         value = raw_value.decode("latin-1")
         found[name] = f"{found[name]}; {value}" if name == "cookie" and name in found else value
     return found

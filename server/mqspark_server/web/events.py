@@ -1,6 +1,7 @@
-"""Server-sent events: an answer that goes on until its client, its source or its time ends.
+"""Server-sent events: a response that lasts until its client disconnects, its source ends or its time is over.
 
-Each event waits until the connection takes it; nothing is queued. A client that takes nothing for STUCK_S is given up.
+Each event waits until the connection takes it; nothing is queued. A client that takes nothing for STUCK_S is
+disconnected.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ __all__ = ["EVENTS", "STREAM_S", "EventStream", "event"]
 
 EVENTS = "text/event-stream"
 STREAM_S = 600.0
-"""The longest life of one stream; browsers connect again."""
+"""The longest duration of one stream; browsers reconnect."""
 STUCK_S = 30.0
 
 
 def event(name: str, data: str) -> bytes:
-    """``data``: one line or several, which may not choose another event."""
+    """``data``: one or more lines, each prefixed so that it cannot begin another event."""
     lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
     return f"event: {name}\n{lines}\n".encode("utf-8", "replace")
 
 
 class EventStream(Response):
-    """``ended`` is called once, however it ends."""
+    """``ended`` is called once, however the stream ends."""
 
     media_type = EVENTS
 

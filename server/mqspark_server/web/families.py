@@ -1,4 +1,4 @@
-"""Families of metrics with the labels that all of one server have."""
+"""Families of metrics with the labels that all metrics of one server have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Families:
 def extension_calls(
     extensions: Extensions | None, node: tuple[str, ...], labels: tuple[str, ...] = NODE
 ) -> Iterator[CounterMetricFamily]:
-    """What the calls of each extension came to; nothing without extensions. ``node``: the values of ``labels``."""
+    """Counts of the calls of each extension by result; nothing without extensions. ``node``: the values of
+    ``labels``."""
     if extensions is None:
         return
     for name, text, attribute in (

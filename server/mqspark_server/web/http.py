@@ -4,8 +4,8 @@ Holds the listening socket from the start, and loads FastAPI and uvicorn (half a
 thread when the first connection comes: a broker without HTTP requests does not pay for it. The application itself
 is in ``api``.
 
-``callers`` says who asks; ``httpguard`` refuses requests of web pages of another origin and closes slow connections.
-With a certificate the port speaks TLS alone.
+``callers`` identifies callers; ``httpguard`` refuses requests of web pages of another origin and closes slow
+connections. With a certificate the port accepts only TLS.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Import:
             access_log=False,
             lifespan="off",
             server_header=False,
-            proxy_headers=False,  # anybody could write them
+            proxy_headers=False,  # any client could forge these headers
             timeout_graceful_shutdown=1,
         )
         self.server = Server(config)

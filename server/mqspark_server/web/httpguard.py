@@ -5,10 +5,10 @@ of this broker (``httpAllowedHosts``); otherwise a name that someone else's DNS 
 read and post. Requests that a browser marks as coming from another origin are refused. Tools send neither Origin
 nor Sec-Fetch-Site.
 
-Time and connections are limited before anybody is known, TLS handshakes included: HEAD_S for the head of a request,
-BODY_S for its body and ANSWER_S for its answer, or STREAM_S for a stream of events, which limits itself. At
-``httpMaxConnections`` a new connection replaces the one that has been idle for longest, or else one of the address
-that has the most, so that neither idle connections nor a single peer lock anybody out.
+Time and connections are limited before a caller is identified, TLS handshakes included: HEAD_S for the head of a
+request, BODY_S for its body and ANSWER_S for its answer, or STREAM_S for a stream of events, which limits itself. At
+``httpMaxConnections`` a new connection replaces the one that has been idle for longest, or else one of the address that
+has the most, so that neither idle connections nor a single peer can lock others out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ANSWER_S = 60.0
 STREAM_S = 660.0
 """Longer than ``events.STREAM_S``."""
 STREAMS = "/tail"
-"""The end of the paths that answer with a stream of events."""
+"""Suffix of the paths that answer with a stream of events."""
 _NEEDS_TLS = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 30\r\nconnection: close\r\n\r\n"
     b"this port speaks https alone.\n"
@@ -93,25 +93,25 @@ class Guarded:
         await send({"type": "http.response.body", "body": body})
 
     def problem(self, scope: Scope) -> str | None:
-        """Fixed texts that contain nothing from the peer."""
+        """Why the request is refused, or None. The texts are fixed and contain nothing from the peer."""
         if scope["type"] != "http":
-            return "this is no HTTP request"
+            return "this is not an HTTP request"
         headers: dict[bytes, list[str]] = {}
         for name, value in scope.get("headers", ()):
             headers.setdefault(name, []).append(value.decode("latin-1"))
         authorities = headers.get(b"host", [])
         host = host_of(authorities[0]) if len(authorities) == 1 else None
-        if host is None or not self._is_ours(host, scope.get("server")):
-            return "the request names a host that this broker does not go by: set httpAllowedHosts"
+        if host is None or not self._is_allowed_host(host, scope.get("server")):
+            return "the host of the request is not one of this broker: set httpAllowedHosts"
         if any(site not in ("same-origin", "none") for site in headers.get(b"sec-fetch-site", ())):
-            return "a page of another site may not ask this broker"
+            return "a page of another site may not send requests to this broker"
         own = authorities[0].lower()
         for origin in headers.get(b"origin", ()):
             if origin.lower() not in (f"http://{own}", f"https://{own}"):
-                return "a page of another origin may not ask this broker"
+                return "a page of another origin may not send requests to this broker"
         return None
 
-    def _is_ours(self, host: str, server: tuple[str, int] | None) -> bool:
+    def _is_allowed_host(self, host: str, server: tuple[str, int] | None) -> bool:
         """The address of the connection itself is always allowed: DNS cannot redirect an address."""
         return (
             self._any_host
@@ -236,7 +236,7 @@ def bounded_protocol(max_connections: int, tls: Certificates | None = None) -> t
                 transport.close()
                 return
             except ProtocolError:
-                transport.plain.write(stream.to_send())  # an alert says why
+                transport.plain.write(stream.to_send())  # send the TLS alert that says why
                 transport.plain.close()
                 return
             if reply := stream.to_send():

@@ -33,7 +33,7 @@ async def _caller(request: Request) -> Caller:
 
 
 CallerNow = Annotated[Caller, Depends(_caller)]
-"""Who asks. Nobody is a caller, too: what a route does needs ``Callers.authorize`` or ``Callers.ask``."""
+"""The caller of the request, who may be anonymous: a route has to use ``Callers.authorize`` or ``Callers.ask``."""
 
 
 class NewSession(BaseModel):
@@ -48,16 +48,18 @@ class NewSession(BaseModel):
         default=False, description="answer with a token for the header Authorization instead of a cookie"
     )
     readOnly: bool = Field(
-        default=False, description="whether the session may change nothing, whatever the user may"
+        default=False, description="whether the session is read-only, whatever the user may do"
     )
     lastsSeconds: int | None = Field(default=None, ge=1, le=LONGEST_MS // 1000)
 
 
 class SessionView(BaseModel):
-    user: str = Field(description="empty: nobody")
-    how: str = Field(description="by what the request was recognised")
+    user: str = Field(description="empty: not logged in")
+    how: str = Field(description="how the request was authenticated")
     mayChange: bool = Field(description="whether any change may be allowed")
-    hasUsers: bool = Field(description="whether the broker has users; without them everybody reads and sends")
+    hasUsers: bool = Field(
+        description="whether the broker has users; without users everyone may read and send"
+    )
     expiresInSeconds: int | None = None
     csrfToken: str | None = Field(
         default=None, repr=False, description="for the header X-CSRF-Token of requests that change something"
@@ -99,7 +101,7 @@ async def log_in(request: Request, response: Response, credentials: NewSession) 
 
 @router.get("")
 async def who_am_i(request: Request, response: Response, caller: CallerNow) -> SessionView:
-    """Who asks, and the CSRF token of their session."""
+    """The caller, and the CSRF token of their session."""
     response.headers["Cache-Control"] = "no-store"
     return _session(callers_of(request), caller)
 

@@ -166,7 +166,7 @@ class _Collector:
         yield refused
         slaves = self._counter(
             "replication_connections_refused",
-            "connections to haListenPort that were refused, or never had a position",
+            "connections to haListenPort that were refused, or closed before they reported a position",
         )
         slaves.add_metric(node, parts.slaves.refused_connections)
         yield slaves
@@ -231,14 +231,14 @@ class _Collector:
         decisions = core.decisions
         if decisions is not None:
             counted = CounterMetricFamily(
-                "mqspark_auth_decisions", "requests by what was decided", labels=(*_NODE, "decision")
+                "mqspark_auth_decisions", "requests by decision", labels=(*_NODE, "decision")
             )
             for decision, count in sorted(decisions.items()):
                 counted.add_metric([*self._node, decision], count)
             yield counted
             shares = CounterMetricFamily(
                 "mqspark_user_share_refused",
-                "entries refused because their user holds their share",
+                "entries refused because their user has used up its share",
                 labels=(*_NODE, "kind"),
             )
             for share in core.shares:
@@ -330,7 +330,7 @@ class _Collector:
         for name, text, value in (
             ("runs", "runs of the broker's own compaction", duty.runs),
             ("failures", "runs that left a queue because of an error, or did not end", duty.failures),
-            ("queues", "queues that runs gave a new generation", duty.queues),
+            ("queues", "queues for which runs published a new generation", duty.queues),
             ("written_bytes", "bytes of records in these generations", duty.bytes_written),
         ):
             counter = CounterMetricFamily(f"mqspark_compaction_{name}", text, labels=_NODE)
@@ -354,7 +354,9 @@ class _Collector:
         )
         cached.add_metric(self._node, archived.cached_bytes)
         yield cached
-        up = GaugeMetricFamily("mqspark_archive_readable", "1 if the last look at it worked", labels=_NODE)
+        up = GaugeMetricFamily(
+            "mqspark_archive_readable", "1 if the last check of the archive succeeded", labels=_NODE
+        )
         up.add_metric(self._node, float(archived.problem is None))
         yield up
         for name, text, value in (
@@ -374,7 +376,7 @@ class _Collector:
             ("dequeue_lag", "messages in the wheel", int(table["timerCongestNum"])),
             (
                 "enqueue_latency_milliseconds",
-                "ms that the oldest message has waited that is not in the wheel yet",
+                "ms that the oldest message outside the wheel has waited",
                 core.timers.enqueue_latency_ms(),
             ),
             (
@@ -388,7 +390,7 @@ class _Collector:
             yield gauge
         snapshot = self._gauge(
             "timer_message_snapshot",
-            "messages in the wheel by how long they wait",
+            "messages in the wheel by remaining delay",
             *_STORAGE,
             "timer_bound_s",
         )
@@ -397,7 +399,7 @@ class _Collector:
         yield snapshot
         yield None
         delays = Families(self._node).histogram(
-            "delay_message_latency_seconds", "how long timer messages are told to wait", *_STORAGE, "topic"
+            "delay_message_latency_seconds", "delays that timer messages ask for", *_STORAGE, "topic"
         )
         for topic, events in list(core.state.stats.of_topics.items()):
             if events.delays_s.count:
@@ -443,7 +445,7 @@ class _Collector:
             gauge.add_metric(node, size)
             yield gauge
         scans = Families(node).histogram(
-            "pop_buffer_scan_time_consume_milliseconds", "time of a look at the revive log"
+            "pop_buffer_scan_time_consume_milliseconds", "duration of a scan of the revive log"
         )
         scans.add_metric(node, core.pop.scans_ms.buckets(), core.pop.scans_ms.total)
         yield scans

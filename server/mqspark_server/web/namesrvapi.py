@@ -1,6 +1,6 @@
 """The HTTP application of a name server: /health, /metrics and its brokers under /api/v1.
 
-It is there when httpPort is set, and only reads.
+It is served when httpPort is set, and is read-only.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Families:
 
 
 def create_namesrv_api(app: NamesrvNode, hosts: tuple[str, ...]) -> ASGIApp:
-    """``hosts``: names under which it may be asked, in addition to loopback's."""
+    """``hosts``: host names that requests may use, in addition to loopback's."""
     from importlib.metadata import version
 
     api = FastAPI(title="mqspark name server", version=version("mqspark"), openapi_url="/openapi.json")

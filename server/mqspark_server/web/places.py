@@ -1,6 +1,6 @@
-"""Places for requests that take long: a number at once, of which one caller has no more than a part.
+"""Bounds on concurrent long requests: of all callers together, and of each caller.
 
-Who is not logged in is their address.
+A caller who is not logged in is identified by the address.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from mqspark_server.web.problems import Problem
 __all__ = ["Places"]
 
 OF_ONE = 2
-"""One caller may hold a half."""
+"""One caller may hold half of the places."""
 
 
 class Places:
-    """``what``: requests of which kind are limited, for the refusal."""
+    """``what``: the kind of requests, as a refusal names it."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -27,7 +27,8 @@ class Places:
         return self._held.total()
 
     def take(self, user: str, address: str, most: int, *, retry_s: int) -> str:
-        """To be given back with ``leave``. ``most``: of all callers; ``retry_s``: for a refusal. Raises Problem."""
+        """Take a place, to be released by ``leave``. ``most``: of all callers; ``retry_s``: for a refusal. Raises
+        Problem."""
         holder = f"User:{user}" if user else address
         if self.held >= most or self._held[holder] >= max(1, most // OF_ONE):
             text = f"{self.held} {self._what} already, {self._held[holder]} of them by this caller"

@@ -45,7 +45,7 @@ class ProblemDetails(BaseModel):
 
 def response(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
     document = {"type": "about:blank", "title": _title(status), "status": status, "detail": detail, **more}
-    # As ASCII, which can also hold what is no text.
+    # As ASCII, whose escapes can also represent lone surrogates.
     return Response(json.dumps(document), status, headers, MEDIA_TYPE)
 
 
@@ -82,7 +82,7 @@ def answer_on(api: FastAPI) -> None:
 
     @api.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        return response(500, "the broker failed at this request; its log says how")
+        return response(500, "the broker failed to handle this request; its log has the details")
 
 
 def _as_problems(responses: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Logins over HTTP: sessions by their secret ids.
 
-A session's id is known to its holder alone; the table has its hash. Times are milliseconds of a clock that only moves
+Only its holder knows the id of a session; the table has the hash. Times are milliseconds of a clock that only moves
 forward. Must not know HTTP, users or policies.
 """
 
@@ -16,23 +16,23 @@ MAX_LOGINS = 1_024
 MAX_LOGINS_OF_ONE = 64
 """Of one user; a further login ends the one that has been idle for longest."""
 IDLE_MS = 30 * 60_000
-"""A session that a browser does not use for so long has ended."""
+"""A session ends when a browser has not used it for this time."""
 LONGEST_MS = 12 * 3_600_000
-"""A session ends after so long however much it is used."""
+"""A session ends after this time, however much it is used."""
 
 
 @dataclass(slots=True)
 class Login:
     user: str
-    """Empty: nobody, for a holder of the loopback token."""
+    """Empty for a holder of the loopback token, who is not a user."""
     proof: str = field(repr=False)
     csrf_token: str = field(repr=False)
-    """Empty for a bearer's token, which no browser sends by itself."""
+    """Empty for a bearer token, which no browser sends by itself."""
     reads_only: bool
     ends_ms: int
     used_ms: int
     kept: object = field(default=None, repr=False)
-    """What its owner keeps as long as the session lasts."""
+    """Data that its owner keeps as long as the session lasts."""
 
 
 class Logins:

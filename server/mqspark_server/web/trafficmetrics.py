@@ -188,12 +188,14 @@ def consumers(state: BrokerState, families: Families, now_ms: int) -> Iterator[M
         "consumer_lag_latency_milliseconds", "age of the oldest message that is not consumed", *labels
     )
     in_flight = families.gauge(
-        "consumer_inflight_messages", "messages that clients have and did not finish", *labels
+        "consumer_inflight_messages", "messages that clients have received and not finished", *labels
     )
     queueing_ms = families.gauge(
-        "consumer_queueing_latency_milliseconds", "age of the oldest message that no client has yet", *labels
+        "consumer_queueing_latency_milliseconds",
+        "age of the oldest message that no client has received",
+        *labels,
     )
-    ready = families.gauge("consumer_ready_messages", "messages that no client has yet", *labels)
+    ready = families.gauge("consumer_ready_messages", "messages that no client has received", *labels)
     for number, found in enumerate(all_progress(state), 1):
         if found is not None:
             system = _is_system(state, found.topic, found.group)

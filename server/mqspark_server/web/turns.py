@@ -1,4 +1,4 @@
-"""Work on the broker's loop in slices: no answer over HTTP holds up the messages."""
+"""Work on the broker's loop in slices, so that HTTP does not delay messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all routes of /api/v1 share: the broker behind them, its answers as results or problems, pages and ETags."""
+"""What all routes of /api/v1 share: the broker, its answers as results or problems, pages and ETags."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ _REMARKS = {
 
 _PROBLEMS = {
     400: "the request is malformed, or the broker refuses its values",
-    401: "nobody is logged in, or the credentials are wrong",
-    403: "the caller may not do that",
-    404: "there is no such thing",
+    401: "the caller is not logged in, or the credentials are wrong",
+    403: "the caller lacks the permission",
+    404: "it does not exist",
     409: "the state of the broker does not allow it now",
-    412: "the thing has changed since it was read, or is there already",
+    412: "it has changed since it was read, or already exists",
     413: "the request is too large",
-    415: "the body has a content type that is not taken here",
-    422: "the request is not of the documented form",
+    415: "the content type of the body is not accepted here",
+    422: "the request does not have the documented form",
     429: "too many failed logins from this address; see Retry-After",
     500: "the broker failed",
     501: "the broker does not have this feature, or it is off",
-    502: "another server of the cluster refuses or cannot be asked; the text says who has done it",
+    502: "another server of the cluster refuses or cannot be asked; the text says which servers made the change",
     503: "the broker is busy, read-only, full or not ready",
-    504: "the broker did not answer in time; a change may have happened",
+    504: "the broker did not answer in time; a change may have been made",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemDetails, "description": text} for status, text in _PROBLEMS.items()
@@ -93,10 +93,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 TopicName = Annotated[str, Path(min_length=1, max_length=255)]
 GroupName = Annotated[str, Path(min_length=1, max_length=255)]
 UserName = Annotated[str, Path(min_length=1, max_length=128)]
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="at most so many")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="the most items to return")]
 After = Annotated[
     str | None,
-    Query(max_length=_MAX_CURSOR_LENGTH, description="`next` of the page before; absent: the first page"),
+    Query(max_length=_MAX_CURSOR_LENGTH, description="`next` of the previous page; absent: the first page"),
 ]
 
 
@@ -128,9 +128,7 @@ class Asker(NamedTuple):
         try:
             answer = await self.callers.ask(self.caller, code, header, body)
         except TimeoutError:
-            raise Problem(
-                504, "the broker did not answer in time; what was asked for may have happened"
-            ) from None
+            raise Problem(504, "the broker did not answer in time; a change may have been made") from None
         except ConnectionError as error:
             raise Problem(503, str(error)) from None
         except FrameTooLarge as error:
@@ -164,8 +162,8 @@ AskerNow = Annotated[Asker, Depends(_asker)]
 
 
 def page_after(names: Iterable[str], after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """The ``limit`` names behind a cursor, and the cursor of the next page. Names that come or go meanwhile move no
-    other from its page. Raises Problem for a cursor that is none."""
+    """The ``limit`` names behind a cursor, and the cursor of the next page. Names that are created or deleted meanwhile
+    do not move others to another page. Raises Problem for an invalid cursor."""
     ordered = sorted(names)
     first = 0 if after is None else bisect_right(ordered, decoded(after))
     page = ordered[first : first + limit]
@@ -177,12 +175,12 @@ def cursor(text: str) -> str:
 
 
 def decoded(text: str) -> str:
-    """Raises Problem for what is no cursor."""
+    """Raises Problem for an invalid cursor."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise Problem(
-            400, "the cursor is none of this broker's: leave `after` out for the first page"
+            400, "the cursor is not from this broker: leave `after` out for the first page"
         ) from None
 
 
@@ -190,7 +188,7 @@ def decoded(text: str) -> str:
 
 
 def etag(document: Any) -> str:
-    """Of what a document says, whenever it was written."""
+    """The ETag of the content of a document, whenever it was written."""
     text = msgspec.json.encode(document, order="sorted")
     return f'"{hashlib.sha256(text).hexdigest()[:32]}"'
 
@@ -202,8 +200,8 @@ def check_match(request: Request, current: str | None) -> None:
         current is None
         or (wanted.strip() != "*" and current not in [each.strip() for each in wanted.split(",")])
     ):
-        raise Problem(412, "it has changed since it was read: read it again, and then decide")
+        raise Problem(412, "it has changed since it was read: read it again before you change it")
     unwanted = request.headers.get("if-none-match")
     values = [] if unwanted is None else [each.strip() for each in unwanted.split(",")]
     if current is not None and ("*" in values or current in values):
-        raise Problem(412, "it is there already")
+        raise Problem(412, "it already exists")

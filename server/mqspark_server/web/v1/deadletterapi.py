@@ -48,7 +48,7 @@ STEP = 128
 IN_FLIGHT = 32
 IN_FLIGHT_BYTES = 16 << 20
 RESEND_S = 20.0
-"""After so long a request answers where to go on."""
+"""A request that takes longer stops, and its answer says where to continue."""
 _PRODUCER_GROUP = "HTTP_PRODUCER"
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], responses=ERRORS)
@@ -62,20 +62,20 @@ class DeadLetterGroup(BaseModel):
 
 class DeadLetterGroupPage(BaseModel):
     items: list[DeadLetterGroup]
-    next: str | None = Field(description="for `after` of the next page; null: this is the last one")
+    next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
 class DeadLetter(MessageView):
-    originTopic: str | None = Field(description="where it came from; null: it does not say so")
+    originTopic: str | None = Field(description="the topic that it came from; null: unknown")
 
 
 class DeadLetterPage(BaseModel):
     items: list[DeadLetter]
-    next: str | None = Field(description="as of a page of messages")
+    next: str | None = Field(description="as in a page of messages")
 
 
 class Resend(BaseModel):
-    """Which dead letters to send again: those that every given filter takes."""
+    """Which dead letters to send again: those that match every given filter."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,17 +90,17 @@ class Resend(BaseModel):
     until: int | None = Field(default=None, ge=0, le=EVER_MS)
     to: Literal["group", "topic"] = Field(
         default="group",
-        description="group: through its retry topic, so that no other group gets them; topic: to where they came from,"
-        " which groups in POP mode need",
+        description="group: through its retry topic, so that no other group gets them; topic: to the topic that they"
+        " came from, which groups in POP mode need",
     )
     limit: int = Field(default=MAX_RESENT, ge=1, le=MAX_RESENT)
-    after: str | None = Field(default=None, max_length=200, description="`next` of the answer before")
-    dryRun: bool = Field(default=False, description="only say what would be sent")
+    after: str | None = Field(default=None, max_length=200, description="`next` of the previous answer")
+    dryRun: bool = Field(default=False, description="only report what would be sent")
 
 
 class Resent(BaseModel):
     msgId: str = Field(description="of the dead letter")
-    to: str | None = Field(description="null: it does not say where it came from, and is not sent")
+    to: str | None = Field(description="null: its origin is unknown, and it is not sent")
     tags: str | None
     keys: str | None
     storeTime: int
@@ -254,7 +254,7 @@ async def _send_again(
 
 
 async def _flight(asker: Asker, messages: list[Message], outcome: ResendOutcome) -> None:
-    """Send them at the same time. Raises Problem for the first that fails, when all are answered."""
+    """Send them concurrently. When all are answered, raises the Problem of the first failure."""
     sent = await asyncio.gather(*(_send(asker, each) for each in messages), return_exceptions=True)
     outcome.resent += sum(not isinstance(each, BaseException) for each in sent)
     for each in sent:

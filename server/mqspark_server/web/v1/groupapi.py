@@ -1,4 +1,4 @@
-"""/api/v1/groups: list, describe, make, change and delete consumer groups, and move them to other offsets."""
+"""/api/v1/groups: list, describe, create, change and delete consumer groups, and reset their offsets."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class GroupView(BaseModel):
 
 class GroupPage(BaseModel):
     items: list[GroupView]
-    next: str | None = Field(description="for `after` of the next page; null: this is the last one")
+    next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
 class GroupChange(BaseModel):
-    """Of a group; what is absent stays as it is, or is RocketMQ's default for a new group."""
+    """Settings of a group. An absent field is unchanged; in a new group it has RocketMQ's default."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -104,7 +104,7 @@ class GroupSettingsView(BaseModel):
 
 
 class Reset(BaseModel):
-    """To where a group is to be moved in a topic."""
+    """The new offsets of a group in a topic."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -115,7 +115,7 @@ class Reset(BaseModel):
         default=None, ge=0, le=0x7FFF, description="for `offset`; otherwise all queues move"
     )
     offset: int | None = Field(default=None, ge=0, le=1 << 62)
-    dryRun: bool = Field(default=False, description="only say what would happen")
+    dryRun: bool = Field(default=False, description="only report what would happen")
 
 
 class QueueMove(BaseModel):
@@ -185,7 +185,8 @@ async def group_settings(group: GroupName, asker: AskerNow, response: Response) 
 async def put_group(
     group: GroupName, settings: GroupChange, asker: AskerNow, request: Request, response: Response
 ) -> GroupSettingsView:
-    """Make a group, or change it: with If-Match only as it was read, with `If-None-Match: *` only if it is new."""
+    """Create or change a group: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only
+    if it is new."""
     try:
         check_group(group)
     except InvalidMessage as error:
@@ -203,7 +204,7 @@ async def put_group(
     }
     given = {names[key]: value for key, value in settings.model_dump(exclude_none=True).items()}
     config = old or SubscriptionGroupConfig(group_name=group)
-    # Attributes of a request are changes to those that are there.
+    # The attributes of a request are changes to the present ones.
     new = msgspec.structs.replace(config, attributes={}, **given)
     await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(new))
     response.status_code = 201 if old is None else 200
@@ -233,9 +234,9 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
     asker.authorize(group_named(group), Action.GET, Action.UPDATE)
     asker.authorize(topic_named(reset.topic), Action.GET, Action.UPDATE)
     if (reset.to == "time") != (reset.timeMs is not None):
-        raise Problem(422, "timeMs belongs to `time`, and only to that")
+        raise Problem(422, "timeMs is required with `time`, and only allowed with it")
     if (reset.to == "offset") != (reset.offset is not None and reset.queueId is not None):
-        raise Problem(422, "offset and queueId belong to `offset`, and only to that")
+        raise Problem(422, "offset and queueId are required with `offset`, and only allowed with it")
     moves = await between_turns(_moves(asker, group, reset))
     if not reset.dryRun:
         header = ResetOffsetRequestHeader(group=group, topic=reset.topic, is_force=True)

@@ -35,7 +35,7 @@ IN_FLIGHT = 4
 """Batches of one request that wait for the disk at the same time."""
 
 KINDS = ("application/x-ndjson", "application/octet-stream")
-"""None of them can be sent by a page of another site without being asked first."""
+"""A browser sends none of them for a page of another site without a preflight request."""
 
 _NEWLINE = 10
 _HEAD_BYTES = 20
@@ -46,12 +46,14 @@ router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
 
 class Ingested(BaseModel):
-    stored: int = Field(description="messages, under the promise of the broker's flush type")
+    stored: int = Field(
+        description="number of stored messages, as durable as the broker's flush type makes them"
+    )
 
 
 def batch_of(data: bytes, tail: bytes) -> tuple[bytes, int]:
-    """The body of a batch send, and its number of messages, of lines that all end with a newline; empty lines are none.
-    ``tail``: the length of the properties as two bytes, and the properties, the same for all."""
+    """The body of a batch send, and its number of messages, of lines that all end with a newline; empty lines are
+    skipped. ``tail``: the length of the properties as two bytes, and the properties, the same for all."""
     source = np.frombuffer(data, np.uint8)
     is_text = source != _NEWLINE
     ends = np.flatnonzero(~is_text)
@@ -75,7 +77,7 @@ def batch_of(data: bytes, tail: bytes) -> tuple[bytes, int]:
 
 
 class Lines:
-    """Whole lines of a body that comes in pieces."""
+    """The whole lines of a body that arrives in pieces."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -125,7 +127,7 @@ class Lines:
 
 
 class _BatchesUnderWay:
-    """The batches of one request on their way; the first that fails ends the request."""
+    """The batches of one request that are in flight; the first that fails ends the request."""
 
     def __init__(self, asker: Asker, header: SendMessageRequestHeaderV2, tail: bytes) -> None:
         self._asker = asker
@@ -138,7 +140,7 @@ class _BatchesUnderWay:
     async def send(self, lines: bytes) -> None:
         """Raises Problem when an earlier batch has failed."""
         if len(self._under_way) >= IN_FLIGHT:
-            await self._first()
+            await self._await_oldest()
         body, count = batch_of(lines, self._tail)
         if count:
             asked = self._asker.ask(RequestCode.SEND_BATCH_MESSAGE, self._header, body)
@@ -147,15 +149,15 @@ class _BatchesUnderWay:
 
     async def finish(self) -> None:
         while self._under_way:
-            await self._first()
+            await self._await_oldest()
 
-    async def _first(self) -> None:
+    async def _await_oldest(self) -> None:
         task, count = self._under_way.pop(0)
         await task
         self.stored += count
 
     async def end(self) -> None:
-        """Wait for what is under way, and want nothing of it."""
+        """Wait for the batches in flight, and discard their results."""
         await asyncio.gather(*(task for task, _ in self._under_way), return_exceptions=True)
         self._under_way.clear()
 
@@ -178,7 +180,7 @@ async def ingest(
         int | None, Query(ge=0, le=0x7FFF, description="the broker chooses for each batch when absent")
     ] = None,
 ) -> Ingested:
-    """Store each line of the body as a message: up to 64 MiB a request, within half a minute. Empty lines are none.
+    """Store each line of the body as a message: up to 64 MiB a request, within half a minute. Empty lines are skipped.
 
     A problem's member `stored` says how many of the first lines are stored for certain; later ones may be.
     """
@@ -220,7 +222,7 @@ async def ingest(
         raise
     except ClientDisconnect:
         await sending.end()
-        raise Problem(400, "the body ended before its end", stored=sending.stored) from None
+        raise Problem(400, "the body of the request is incomplete", stored=sending.stored) from None
     finally:
         places.leave(holder)
     return Ingested(stored=sending.stored)

@@ -34,7 +34,7 @@ router = APIRouter(prefix="/api/v1/groups", tags=["groups"], responses=ERRORS)
 
 class MemberPage(BaseModel):
     items: list[Member]
-    next: str | None = Field(description="for `after` of the next page; null: this is the last one")
+    next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
 class MemberQueue(BaseModel):
@@ -48,13 +48,13 @@ class MemberQueue(BaseModel):
 
 
 class MemberState(BaseModel):
-    """What a consumer says of itself."""
+    """What a consumer reports about itself."""
 
     clientId: str
     properties: dict[str, str]
     queues: list[MemberQueue]
     rates: dict[str, dict[str, float]] = Field(description="by topic")
-    stacks: str | None = Field(description="of its threads, if asked for")
+    stacks: str | None = Field(description="of its threads, if requested")
 
 
 class Mode(BaseModel):
@@ -72,7 +72,7 @@ class ModeChange(BaseModel):
 
 
 class Modes(BaseModel):
-    items: list[Mode] = Field(description="of topics where it is set; elsewhere the broker's default counts")
+    items: list[Mode] = Field(description="of topics with a set mode; elsewhere the broker's default applies")
 
 
 @router.get("/{group}/members")
@@ -103,9 +103,9 @@ async def show_member(
     group: GroupName,
     clientId: str,
     asker: AskerNow,
-    stacks: bool = Query(default=False, description="ask for the stacks of its threads, too"),
+    stacks: bool = Query(default=False, description="also request the stacks of its threads"),
 ) -> MemberState:
-    """What one consumer is doing, asked of it through the broker."""
+    """What one consumer is doing. The broker requests it from the consumer."""
     found = asker.state.clients.consumer(group)
     if found is None or clientId not in found.members:
         asker.authorize(group_named(group), Action.GET)
@@ -164,7 +164,7 @@ async def show_modes(group: GroupName, asker: AskerNow) -> Modes:
 
 @router.put("/{group}/modes")
 async def put_mode(group: GroupName, change: ModeChange, asker: AskerNow) -> Modes:
-    """How the group consumes a topic from now on, where its consumers leave that to the broker."""
+    """Set how the group consumes a topic. It applies to consumers that leave the mode to the broker."""
     body = SetMessageRequestModeRequestBody(
         topic=change.topic, consumer_group=group, mode=change.mode, pop_share_queue_num=change.shareQueues
     )

@@ -57,13 +57,13 @@ Until = Annotated[int | None, Query(ge=0, le=EVER_MS, description="stored before
 Filtering = Annotated[
     str | None, Query(max_length=4_096, description="tags as `a || b`, or an expression of SQL92")
 ]
-_Limit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="at most so many")]
+_Limit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="the most messages to return")]
 
 
 class MessagePage(BaseModel):
     items: list[MessageView]
     next: str | None = Field(
-        description="for `after` of the next page; null: this is the last one. With a filter a page may have few items"
+        description="the `after` of the next page; null on the last page. With a filter a page may have few items"
         " or none, and not be the last."
     )
 
@@ -93,9 +93,9 @@ async def list_messages(
         raise Problem(422, "offset needs queueId, and excludes since")
     ways = [name for name, given in (("key", key), ("last", last)) if given is not None]
     if len(ways) == 2 or (ways and any(each is not None for each in (offset, sql, after))):
-        raise Problem(422, f"{ways[0]} goes with none of offset, sql and after, and key not with last")
+        raise Problem(422, f"{ways[0]} excludes offset, sql and after, and key excludes last")
     if last is not None and (tags or since is not None or until is not None):
-        raise Problem(422, "last goes with no filter and no time")
+        raise Problem(422, "last excludes filters and times")
     chosen = choose(asker, tags, sql)
     if key is not None:
         messages = _by_key(
@@ -133,7 +133,7 @@ def found_topic(asker: Asker, topic: str) -> Topic:
 
 
 def place_after(after: str | None) -> Place | None:
-    """The place of a cursor. Raises Problem for one that is none."""
+    """The place of a cursor. Raises Problem for an invalid one."""
     if after is None:
         return None
     queue_id, colon, offset = decoded(after).partition(":")
@@ -142,7 +142,7 @@ def place_after(after: str | None) -> Place | None:
         and all(each.isascii() and each.isdecimal() for each in (queue_id, offset))
         and len(queue_id) + len(offset) <= _MAX_NUMBER_LENGTH
     ):
-        raise Problem(400, "the cursor is none of this broker's: leave `after` out for the first page")
+        raise Problem(400, "the cursor is not from this broker: leave `after` out for the first page")
     return Place(int(queue_id), int(offset))
 
 

@@ -27,7 +27,7 @@ class SettingsChange(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     settings: dict[str, str] = Field(
-        min_length=1, max_length=MAX_CHANGES, description="to change; all others stay"
+        min_length=1, max_length=MAX_CHANGES, description="to change; all others are unchanged"
     )
 
 
@@ -51,7 +51,7 @@ async def change_settings(
         if key not in known:
             raise Problem(400, f"there is no setting {key[:80]!r}{did_you_mean(key[:80], known)}")
         if any(mark in f"{key}{value}" for mark in "\r\n") or len(value) > MAX_VALUE_LENGTH:
-            raise Problem(422, f"{key}: a value is one line of at most {MAX_VALUE_LENGTH} letters")
+            raise Problem(422, f"{key}: a value is one line of at most {MAX_VALUE_LENGTH} characters")
     text = "".join(f"{key}={value}\n" for key, value in change.settings.items())
     await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, text.encode("utf-8", "replace"))
     settings = await _settings(asker)

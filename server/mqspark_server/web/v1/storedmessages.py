@@ -50,7 +50,7 @@ class MessageView(BaseModel):
     topic: str
     queueId: int
     queueOffset: int
-    msgId: str = Field(description="the producer's unique id; the broker's where there is none")
+    msgId: str = Field(description="the producer's unique id, or the broker's id if there is none")
     offsetMsgId: str = Field(description="the broker's id: where the message is")
     tags: str | None
     keys: list[str]
@@ -74,7 +74,8 @@ class Place(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """A filter. ``tags``: their texts, where the store compares hashes; ``accepts``: what no index knows."""
+    """A filter. ``tags``: their texts, since the store compares only hashes; ``accepts``: conditions that no index
+    covers."""
 
     wanted: Wanted = None
     tags: frozenset[str] = frozenset()
@@ -96,7 +97,7 @@ def choose(
     sql: str | None,
     accepts: Callable[[MessageExt], bool] = lambda message: True,
 ) -> Chosen:
-    """Raises Problem for an expression that is none."""
+    """Raises Problem for an invalid expression."""
     if tags and sql:
         raise Problem(422, "tags and sql exclude each other")
     if not sql:
@@ -149,7 +150,7 @@ async def read_some(
 def _read_step(
     asker: Asker, store: MessageStore, topic: str, place: Place, count: int, chosen: Chosen
 ) -> tuple[list[MessageExt], int]:
-    """Messages and the offset behind those that were looked at."""
+    """Messages, and the offset after the last one that was read."""
     queue_id, offset = place
     try:
         result = get_wanted(store, topic, queue_id, offset, count, STEP_BYTES, chosen.wanted)
@@ -190,7 +191,7 @@ async def views(messages: Sequence[MessageExt]) -> list[MessageView]:
 
 
 def view_of(message: MessageExt) -> MessageView:
-    """May inflate the body, so that a large one takes its time."""
+    """May inflate the body, which takes long for a large one."""
     view = MessageView(
         topic=message.topic,
         queueId=message.queue_id,

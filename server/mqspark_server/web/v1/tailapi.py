@@ -1,7 +1,8 @@
 """/api/v1/topics/{topic}/tail: messages as they arrive, as server-sent events.
 
-A tail holds a place in each queue and no message: what its client has not taken is read when it does. One that falls
-behind skips what it would show too late, and says so. It ends with its client, with its rights, and with the broker.
+A tail holds an offset of each queue and no messages: a message is read when the client is ready to take it. A tail that
+falls behind skips messages, and reports how many. It ends when its client disconnects or loses its rights, and when the
+broker stops.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_BEHIND = 1_000
 AT_ONCE = 64
 PAUSE_S = 0.1
 CHECK_S = 5.0
-"""How often the rights of its client are looked at again, and a sign of life is sent."""
+"""Interval at which the rights of its client are checked again and a sign of life is sent."""
 
 router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
@@ -46,7 +47,7 @@ async def tail(
 ) -> Response:
     """Messages as they arrive, from now on: events `message` with the JSON of a message, `skipped` with the number of
     messages that a slow client did not get, and `problem` at the end of a tail that cannot go on. At most ten minutes:
-    browsers then connect again by themselves."""
+    browsers then reconnect by themselves."""
     asker.authorize(topic_named(topic), Action.GET, Action.SUB)
     found = found_topic(asker, topic)
     chosen = choose(asker, tags, sql)
@@ -67,7 +68,7 @@ async def _arrivals(
         grown = [queue_id for queue_id in places if store.max_offset(topic, queue_id) != places[queue_id]]
         for queue_id in grown:
             end = store.max_offset(topic, queue_id)
-            place = min(places[queue_id], end)  # a topic that was deleted and made again
+            place = min(places[queue_id], end)  # a topic that was deleted and created again
             if end - place > MAX_BEHIND:
                 yield event("skipped", str(end - AT_ONCE - place))
                 place = end - AT_ONCE

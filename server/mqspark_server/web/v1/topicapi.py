@@ -1,4 +1,4 @@
-"""/api/v1/topics: list, describe, make, change and delete topics."""
+"""/api/v1/topics: list, describe, create, change and delete topics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from mqspark_server.web.v1.asking import (
 __all__ = ["router"]
 
 MAX_QUEUES_SHOWN = 10_000
-"""Queues of all topics of one page; a page ends early behind the topic that exceeds it."""
+"""Queues of all topics of one page; a page ends early after the topic that exceeds this number."""
 
 _SEPARATORS = (",", "=")
 
@@ -62,11 +62,11 @@ class TopicView(BaseModel):
 
 class TopicPage(BaseModel):
     items: list[TopicView]
-    next: str | None = Field(description="for `after` of the next page; null: this is the last one")
+    next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
 class TopicChange(BaseModel):
-    """Of a topic; what is absent stays as it is, or is the broker's default for a new topic."""
+    """Settings of a topic. An absent field is unchanged; in a new topic it has the broker's default."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -88,7 +88,7 @@ class TopicFigures(BaseModel):
     bytesIn: int
     putTps: float
     lastStored: int | None = Field(description="when the newest message was stored, ms since 1970")
-    groups: list[str] = Field(description="with offsets in it, the first thousand")
+    groups: list[str] = Field(description="groups with offsets in the topic, the first thousand")
 
 
 @router.get("")
@@ -129,7 +129,8 @@ async def describe_topic(topic: TopicName, asker: AskerNow, response: Response) 
 async def put_topic(
     topic: TopicName, settings: TopicChange, asker: AskerNow, request: Request, response: Response
 ) -> TopicView:
-    """Make a topic, or change it: with If-Match only as it was read, with `If-None-Match: *` only if it is new."""
+    """Create or change a topic: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only
+    if it is new."""
     try:
         check_topic(topic)
     except InvalidMessage as error:
@@ -167,7 +168,7 @@ async def delete_topic(topic: TopicName, asker: AskerNow, request: Request) -> N
 
 @router.get("/{topic}/stats")
 async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicFigures:
-    """How much is in it, comes in, and who reads it."""
+    """The number of messages in a topic, its incoming traffic, and the groups that read it."""
     asker.authorize(topic_named(topic), Action.GET)
     state = asker.state
     found = state.topics.get(topic)

@@ -1,7 +1,7 @@
-"""/api/v1/users: the users of this broker, and what their policies let them do.
+"""/api/v1/users: the users of this broker, and their policies.
 
-A change is made at this broker first, and then at the name servers and the other masters of its cluster. They are asked
-with the caller's own secret, so that they let the caller do what their own users and policies say.
+A change is made at this broker first, and then at the name servers and the other masters of its cluster. Requests to
+them use the caller's own secret, so that they apply their own users and policies.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class UserView(BaseModel):
 
 class UserPage(BaseModel):
     items: list[UserView]
-    next: str | None = Field(description="for `after` of the next page; null: this is the last one")
+    next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
 class UserChange(BaseModel):
-    """Of a user; what is absent stays as it is. A new user needs a password."""
+    """Settings of a user. An absent field is unchanged. A new user needs a password."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -131,7 +131,8 @@ async def put_user(
     response: Response,
     hereOnly: HereOnly = False,
 ) -> UserView:
-    """Make a user, or change it: with If-Match only as it was read, with `If-None-Match: *` only if it is new."""
+    """Create or change a user: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only if
+    it is new."""
     old = await _user(asker, user)
     check_match(request, None if old is None else etag(_view(old).model_dump()))
     info = UserInfo(password=change.password, user_type=change.type, user_status=change.status)
@@ -187,7 +188,7 @@ async def put_policies(
     response: Response,
     hereOnly: HereOnly = False,
 ) -> UserPolicies:
-    """Rules for resources: each replaces the one that the user has for it, and all others stay."""
+    """Set rules for resources: each replaces the rule of the user for the same resource; other rules are unchanged."""
     check_match(request, etag((await _policies(asker, user)).model_dump()))
     given = [
         PolicyInfo(
@@ -233,8 +234,9 @@ async def delete_policy(
 
 @contextlib.asynccontextmanager
 async def _others(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts | None]:
-    """The users of the name servers and of the other masters; None: no other server is to be told. Raises Problem: 502
-    when one of them cannot be asked, before anything is changed, or did not do what this broker did."""
+    """The users of the name servers and of the other masters; None: no other server is changed. Raises Problem: 502
+    when one of them is unreachable, before anything is changed, or when one did not make the change that this broker
+    made."""
     app, user, authority = asker.app, asker.caller.user, asker.parts.core.authority
     if here_only or not user or authority is None or not app.config.namesrv_addr:
         yield None
@@ -258,11 +260,11 @@ async def _others(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts | 
 
 
 async def _also(change: Awaitable[object]) -> None:
-    """What the others do after this broker. Raises Problem."""
+    """Make the change on the other servers, after this broker. Raises Problem."""
     try:
         await change
     except MQError as error:
-        raise Problem(502, f"this broker did it, but another server did not: {error}") from None
+        raise Problem(502, f"this broker made the change, but another server did not: {error}") from None
 
 
 def _nothing_changed(error: MQError) -> Problem:
