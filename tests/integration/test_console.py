@@ -135,7 +135,7 @@ def test_brokers_their_stores_and_settings(broker: Broker) -> None:
     text = page(broker, f"/brokers/{name}/config?q=enablepropertyfilter")
     assert "enablePropertyFilter" in text
     assert "flushDiskType" not in text
-    assert "No setting has this in it" in page(broker, f"/brokers/{name}/config?q=nothing-like-this")
+    assert "No setting contains this" in page(broker, f"/brokers/{name}/config?q=nothing-like-this")
     page(broker, "/brokers/nowhere", 404)
 
 
@@ -168,11 +168,11 @@ def test_messages_are_shown_newest_first(broker: Broker) -> None:
         ("tag=open", ">k2<", ">k1<"),
         ("sql=n+%3E+1", ">k2<", ">k1<"),
         ("sql=n+%3E", "parse the consumer", ">k1<"),
-        ("sql=n+%3D+1&tag=open", "goes with no tag", ">k1<"),
+        ("sql=n+%3D+1&tag=open", "excludes a tag", ">k1<"),
         ("by=offset&value=0", ">k1<", None),
         ("by=time&value=2001-01-01T00:00", ">k1<", None),
-        ("by=time&value=2901-01-01T00:00", "No message is there", ">k1<"),
-        ("by=key&value=nobody", "No message is there", ">k1<"),
+        ("by=time&value=2901-01-01T00:00", "No message matches this search", ">k1<"),
+        ("by=key&value=nobody", "No message matches this search", ">k1<"),
         ("view=json&by=key&value=k1", "&#34;a&#34;: [\n    1,", None),
         ("view=hex&by=key&value=k2", "000000  ff 00 01 62 69 6e", None),
         ("by=offset&value=x", "give an offset", ">k1<"),
@@ -200,7 +200,7 @@ def test_what_peers_write_is_text(broker: Broker) -> None:
 
 def test_a_message_that_nobody_traced_is_no_trouble(broker: Broker) -> None:
     """Whether the trace topic is there already or not; one that somebody names has to be there."""
-    assert "Nothing is recorded of it" in page(broker, "/trace?id=none")
+    assert "Nothing is recorded about this message" in page(broker, "/trace?id=none")
     assert 'role="alert"' in page(broker, "/trace?id=none&topic=Nowhere")
 
 
@@ -298,7 +298,7 @@ def test_nobody_changes_anything(broker: Broker, visitor: httpx.Client, path: st
     for fields in ({}, {"csrf": ""}, {"csrf": "x" * 43}):
         answer = visitor.post(path, data={"sure": "yes", **fields})
         assert answer.status_code == 400
-        assert "not of this session" in answer.text
+        assert "belongs to another session" in answer.text
 
 
 def test_other_methods_and_other_sites_change_nothing(broker: Broker, visitor: httpx.Client) -> None:
@@ -332,11 +332,11 @@ def test_logging_in_and_out(broker: Broker) -> None:
         cookie = answer.headers["set-cookie"]
         assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Path=/console"))
         text = client.get("/topics").text
-        assert "Make a topic" in text
+        assert "Create a topic" in text
         assert client.post("/logout", data={"csrf": "wrong"}).status_code == 303
-        assert "Make a topic" in client.get("/topics").text
+        assert "Create a topic" in client.get("/topics").text
         assert client.post("/logout", data={"csrf": csrf(text)}).status_code == 303
-        assert "Make a topic" not in client.get("/topics").text
+        assert "Create a topic" not in client.get("/topics").text
 
 
 def test_topics_are_made_changed_and_deleted(visitor: httpx.Client, broker: Broker) -> None:
@@ -466,10 +466,10 @@ def test_dead_letters_are_shown_and_sent_again(visitor: httpx.Client, broker: Br
         path = "/dead-letters/mourners/resend"
         text = visitor.get("/dead-letters/mourners?key=k1").text
         (one,) = re.findall(r'name="id" value="([^"]+)"', text)
-        assert "1 dead letters are sent again." in change(visitor, path, {"which": "chosen", "id": [one]})
+        assert "1 dead letters were sent again." in change(visitor, path, {"which": "chosen", "id": [one]})
         eventually(lambda: got == [b"m1"])
         text = change(visitor, path, {"which": "all", "tag": "even", "to": "topic"})
-        assert "2 dead letters are sent again." in text
+        assert "2 dead letters were sent again." in text
         eventually(lambda: sorted(got) == [b"m0", b"m1", b"m2"])
     token = csrf(visitor.get("/topics").text)
     assert visitor.post(path, data={"csrf": token, "which": "chosen"}).status_code == 400
@@ -713,7 +713,7 @@ def test_the_command_asks_for_keys_where_there_are_users(guarded: Broker, tmp_pa
     with gateway(guarded, tmp_path) as visit, visit() as client:
         assert client.get("/topics").status_code == 303
         assert log_in(client, user=ROOT[0], secret=WRONG).status_code == 401
-        assert "access key, too" in log_in(client, secret=TOKEN).text
+        assert "access key is required, too" in log_in(client, secret=TOKEN).text
         assert log_in(client, user=ROOT[0], secret=ROOT[1]).status_code == 303
         assert client.get("/topics").status_code == 200
 

@@ -193,4 +193,4 @@ def test_what_no_job_server_says_is_no_fault_of_the_console(
 
     monkeypatch.setattr(WebServer, "get", get)
     with pytest.raises(Trouble, match="not that of a job server of this version"):
-        asyncio.run(jobpages.told_by(WebServer("jobs", 80), "/", JobOverview))
+        asyncio.run(jobpages.answer_of(WebServer("jobs", 80), "/", JobOverview))

@@ -1,4 +1,4 @@
-"""/docs: the HTTP API on one page, made of its own OpenAPI document. It loads nothing from anywhere else."""
+"""/docs: the HTTP API on one page, made of its own OpenAPI document. It loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ docs_router = APIRouter(include_in_schema=False)
 
 @docs_router.get("/docs")
 async def docs(request: Request) -> Response:
-    """The API, to read."""
+    """The page about the API."""
     document = request.app.openapi()
     content = await asyncio.to_thread(
         render,

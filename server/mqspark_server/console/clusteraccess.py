@@ -34,7 +34,7 @@ class ClusterAt:
     """Other pages of this process: name and path."""
     job_server: WebServer | None = None
     own_credentials: Credentials | None = None
-    """The keys of this process, for samples alone: pages use the keys of their visitors."""
+    """The keys of this process, for samples only: pages use the keys of their visitors."""
 
 
 class Trouble(Exception):

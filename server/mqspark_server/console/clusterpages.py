@@ -68,7 +68,7 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
 
     @router.get(f"{ROOT}/lags")
     async def lags(request: Request) -> Response:
-        """A part of the overview, which asks for it when it is there."""
+        """A part of the overview, which requests it after it has loaded."""
 
         async def work(asked: Asking) -> dict[str, Any]:
             return await ConsoleData(asked.admin).largest_lags()
@@ -129,7 +129,7 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
             key, value = form.one("key").strip(), form.one("value").strip()
             if not key or any(mark in key + value for mark in "\r\n") or len(value) > MAX_VALUE:
                 raise InvalidMessage(
-                    f"give a key, and a value of one line with at most {MAX_VALUE} letters", field="key"
+                    f"give a key, and a value of one line with at most {MAX_VALUE} characters", field="key"
                 )
             return key, value
 
@@ -218,9 +218,9 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
             facts += [("Type", info.user_type or "Normal" if is_new else info.user_type or "stays")]
             facts += [("Status", info.user_status or "enable" if is_new else info.user_status or "stays")]
             facts.append(places(accounts))
-            title = f"Make the user {name}?" if is_new else f"Change the user {name}?"
+            title = f"Create the user {name}?" if is_new else f"Change the user {name}?"
             return Confirmation(
-                title, "Make" if is_new else "Change", facts, is_dangerous=info.user_type == "Super"
+                title, "Create" if is_new else "Change", facts, is_dangerous=info.user_type == "Super"
             )
 
         async def do(asked: Asking, form: Form) -> Done:
@@ -267,7 +267,7 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
                 ("From", ", ".join(rule.source_ips or ()) or "anywhere"),
                 places(await everywhere(asked)),
             ]
-            return Confirmation(f"{rule.decision} this to {name}?", str(rule.decision), facts)
+            return Confirmation(f"{rule.decision} this for {name}?", str(rule.decision), facts)
 
         async def do(asked: Asking, form: Form) -> Done:
             rule = given(form)

@@ -57,7 +57,7 @@ MAX_ROWS = 256
 """Of every other table."""
 MESSAGES = 20
 FILTERED = 2_000
-"""Newest messages of a queue among which a filter looks for those to show."""
+"""The number of newest messages of a queue that a filter searches."""
 READS = 64
 """Of one queue for one page, with a filter."""
 GROUPS_SHOWN = 50
@@ -230,10 +230,10 @@ class ConsoleData:
     async def messages(
         self, topic: str, look: Look, bounds: dict[MessageQueue, tuple[int, int]]
     ) -> list[MessageExt]:
-        """At most MESSAGES, the newest first unless an offset or time is where they begin. Raises InvalidMessage."""
+        """At most MESSAGES: from an offset or time on, or else the newest first. Raises InvalidMessage."""
         value = look.value.strip()
         if look.sql and (look.tag or look.by == "key"):
-            raise InvalidMessage("an expression goes with no tag and no key", field="sql")
+            raise InvalidMessage("an expression excludes a tag and a key", field="sql")
         if look.by == "key":
             if not value:
                 raise InvalidMessage("give the key to find", field="value")
@@ -296,7 +296,7 @@ class ConsoleData:
         return await paged(rows, wanted, number, self._add_progress)
 
     async def largest_lags(self) -> Row:
-        """Of the first LAGS_ASKED groups those that are furthest behind."""
+        """The groups with the largest lag among the first LAGS_ASKED."""
         names = [name for name in await self._admin.groups() if not is_built_in(name)]
         rows: list[Row] = [{"group": name} for name in names[:LAGS_ASKED]]
 
@@ -348,7 +348,8 @@ class ConsoleData:
             return []
 
     async def modes_of(self, group: str) -> list[Row]:
-        """Topics for which it is set whether the group pulls or pops, of one broker: all have the same."""
+        """Topics for which the mode of the group (pull or pop) is set, as one broker has them: all brokers have the
+        same."""
         for address in (
             each.broker_addrs.get(0) for each in (await self._admin.cluster_info()).broker_addr_table.values()
         ):
@@ -367,7 +368,8 @@ class ConsoleData:
         return []
 
     async def member(self, group: str, client_id: str) -> Row:
-        """What a consumer says of itself, with the stacks of its threads. Raises BrokerError if it is not there."""
+        """What a consumer reports about itself, with the stacks of its threads. Raises BrokerError if it is not
+        there."""
         info = await self._running_info(group, client_id)
         queues = [
             {
@@ -507,4 +509,4 @@ def number_of(text: str | None) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
-        return None  # a broker that is not ready says so in words
+        return None  # a broker that is not ready sends a text instead

@@ -23,7 +23,7 @@ from mqspark_server.web.problems import Problem
 __all__ = ["BrokerDoor", "ClusterDoor"]
 
 KNOWN_MS = 10_000
-"""How long it is cached whether the cluster has users."""
+"""How long the knowledge whether the cluster has users is cached."""
 TIMEOUT_MS = 5_000
 _MAY_NOT = "has no permission"
 """In the remark of a broker that knows the user, but does not let them do that."""
@@ -31,7 +31,7 @@ log = logging.getLogger("mqspark.console")
 
 
 class BrokerDoor:
-    """Of the console of a broker."""
+    """The login of the console of a broker."""
 
     has_keys = False
 
@@ -82,14 +82,14 @@ class ClusterDoor:
         refusal: str | None
         if name or (await self.has_users() and self._own is None):
             if not name:
-                refusal = "give an access key, too"
+                refusal = "an access key is required, too"
             elif not await self.has_users():
                 refusal = "the cluster has no users: give the token alone"
             else:
                 found = Credentials(name, secret)
                 refusal = await self._refusal(found)
         elif not hmac.compare_digest(secret.encode("utf-8", "replace"), self._token.encode()):
-            refusal = "this is not the token that the console printed when it began"
+            refusal = "this is not the token that the console printed at its start"
         elif await self.has_users():
             found = self._own
             refusal = await self._refusal(found)
@@ -105,7 +105,7 @@ class ClusterDoor:
         return found
 
     async def _refusal(self, credentials: Credentials | None) -> str | None:
-        """The answer of the first reachable broker to a client without rights; None: it answered."""
+        """The refusal of the first reachable broker; None: it accepted the request."""
         options = dataclasses.replace(self._options, credentials=credentials or False)
         last = "the name servers know no broker"
         async with AdminClient(self._namesrv, timeout_ms=TIMEOUT_MS, options=options) as admin:

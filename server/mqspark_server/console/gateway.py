@@ -30,7 +30,7 @@ class ConsoleApp:
     """``port`` 0: any free one. ``job_server``: whose jobs are shown.
 
     The keys of ``options`` or of the environment are used for the samples of the charts, and for visitors with the
-    token. Raises ConfigError for half a pair in the environment.
+    token. Raises ConfigError if the environment has only one of the two keys.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ConsoleApp:
         self._console: Console | None = None
         self._sampler: Sampler | None = None
         self.token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
-        """Lets its holder ask with the keys of the console, and change a cluster without users."""
+        """Lets its holder use the keys of the console, and change a cluster without users."""
 
     @property
     def has_keys(self) -> bool:

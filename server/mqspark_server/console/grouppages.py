@@ -1,4 +1,4 @@
-"""The pages about consumer groups: list, make, members and what they do, lag, reset, mode, settings, delete."""
+"""The pages about consumer groups: list, create, members and what they do, lag, reset, mode, settings, delete."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
             name = form.one("name").strip()
             check_group(name)
             if name in await asked.admin.groups():
-                raise Trouble(409, "There is this group already", f"Change {name} on its own page.")
+                raise Trouble(409, "This group already exists", f"Change {name} on its own page.")
             facts = [
                 ("Name", name),
                 ("Retries before a message is dead", str(number_in(form, "retries", 0, MAX_RETRIES, 16))),
             ]
-            return Confirmation(f"Make the group {name}?", "Make", facts)
+            return Confirmation(f"Create the group {name}?", "Create", facts)
 
         async def do(asked: Asking, form: Form) -> Done:
             name = form.one("name").strip()
@@ -159,13 +159,13 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
                 if getattr(old, key) != getattr(new, key)
             ]
             if not rows:
-                raise Trouble(409, "Nothing would change", "The settings are already as they are given.")
+                raise Trouble(409, "Nothing would change", "The settings already have these values.")
             return Confirmation(f"Change {name}?", "Change", columns=("Setting", "Now", "Then"), rows=rows)
 
         async def do(asked: Asking, form: Form) -> Done:
             check_group(name)
             old = (await asked.admin.groups()).get(name) or SubscriptionGroupConfig(group_name=name)
-            # Attributes of a request are changes to those that are there.
+            # The attributes of a request are changes to the present ones.
             await asked.admin.create_group(
                 name, config=msgspec.structs.replace(_changed(old, form), attributes={})
             )
@@ -265,7 +265,7 @@ async def _queue(asked: Asking, topic: str, form: Form) -> MessageQueue:
 
 
 async def _preview(asked: Asking, group: str, topic: str, form: Form) -> Confirmation:
-    """Where every queue would be."""
+    """The offset that every queue would have."""
     data, to = ConsoleData(asked.admin), form.one("to")
     bounds = await data.bounds(topic)
     queues = list(bounds) if to != "offset" else [await _queue(asked, topic, form)]
@@ -295,13 +295,16 @@ async def _preview(asked: Asking, group: str, topic: str, form: Form) -> Confirm
     facts = [
         ("Topic", topic),
         ("Messages to be consumed afterwards", f"{behind:,}"),
-        ("Members that are connected", f"{members}, which go on from there at once" if members else "none"),
+        (
+            "Members that are connected",
+            f"{members}, which continue from there at once" if members else "none",
+        ),
     ]
     return Confirmation(
         f"Move {group} to other offsets?",
         "Move",
         facts,
-        ("Queue", "#Now", "#Then", "#Moves by", "#Lag then"),
+        ("Queue", "#Now", "#Then", "#Moves by", "#Lag afterwards"),
         rows,
         is_dangerous=True,
         more=max(0, len(queues) - len(rows)),

@@ -21,7 +21,7 @@ from mqspark_server.console.site import Asking, Site
 from mqspark_server.net.httpget import NotAnswered, WebServer
 from mqspark_server.scheduler.jobrecords import MAX_ERROR, JobOverview, JobRow, RunPage, RunRecord
 
-__all__ = ["add_job_pages", "job_row", "run_row", "told_by"]
+__all__ = ["add_job_pages", "job_row", "run_row", "answer_of"]
 
 RUNS_SHOWN = 50
 RUNS_OF_JOB = 20
@@ -41,7 +41,7 @@ def add_job_pages(router: APIRouter, site: Site, now_ms: Callable[[], int]) -> N
             server = asked.job_server
             if server is None:
                 return {"job_server": ""}
-            found = await told_by(server, f"/api/v1/overview?runs={RUNS_SHOWN}", JobOverview)
+            found = await answer_of(server, f"/api/v1/overview?runs={RUNS_SHOWN}", JobOverview)
             rows = [job_row(each, now_ms()) for each in found.jobs]
             return {
                 "job_server": str(server),
@@ -64,14 +64,14 @@ def add_job_pages(router: APIRouter, site: Site, now_ms: Callable[[], int]) -> N
             server = asked.job_server
             if server is None:
                 raise Trouble(404, "There is no such job", _NO_SERVER)
-            rows = await told_by(server, "/api/v1/jobs", list[JobRow])
+            rows = await answer_of(server, "/api/v1/jobs", list[JobRow])
             found = next((each for each in rows if each.name == name), None)
             if found is None:
                 raise Trouble(
-                    404, "There is no such job", f"The job server at {server} has none of this name."
+                    404, "There is no such job", f"The job server at {server} has no job of this name."
                 )
             path = f"/api/v1/jobs/{quote(found.name, safe='')}/runs?limit={RUNS_OF_JOB}"
-            runs = await told_by(server, path, RunPage)
+            runs = await answer_of(server, path, RunPage)
             return {
                 "job": job_row(found, now_ms()),
                 "runs": [run_row(each) for each in runs.items[:RUNS_OF_JOB]],
@@ -82,14 +82,15 @@ def add_job_pages(router: APIRouter, site: Site, now_ms: Callable[[], int]) -> N
 
 
 async def _check_may_look(asked: Asking) -> None:
-    """In a cluster with users: whether this one may see the cluster itself. The job server knows no users."""
+    """In a cluster with users, check that the visitor may see the cluster: the job server has no users. Raises
+    MQError."""
     if not asked.visitor.has_users:
         return
     for address in list((await masters_of(asked.admin)).values())[:1]:
         await asked.admin.broker_runtime_info(address)
 
 
-async def told_by(server: WebServer, target: str, kind: type[T]) -> T:
+async def answer_of(server: WebServer, target: str, kind: type[T]) -> T:
     """What a job server answers to a GET. Raises Trouble."""
     try:
         return msgspec.json.decode(await server.get(target), type=kind)

@@ -32,7 +32,7 @@ _PRODUCER_GROUP = "mqspark_console"
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which dead letters; an empty field takes all. ``ids``: by message id."""
+    """Which dead letters to find; an empty field matches all. ``ids``: by message id."""
 
     origin: str = ""
     tag: str = ""
@@ -117,7 +117,7 @@ async def find_letters(
 async def resend(
     asked: Asking, group: str, messages: Collection[MessageExt], to: Literal["group", "topic"]
 ) -> tuple[int, int]:
-    """How many are sent, and how many do not say where they came from. Raises Trouble if some failed."""
+    """How many were sent, and how many were not because their origin is unknown. Raises Trouble if some failed."""
     sent = unknown = 0
     failures: list[BaseException] = []
     async with Producer(asked.namesrv, group=_PRODUCER_GROUP, options=asked.options) as producer:
@@ -138,7 +138,7 @@ async def resend(
                 if failures:
                     break
     if failures:
-        detail = f"{sent} are sent, then {len(failures)} failed: {failures[0]}"
+        detail = f"{sent} were sent, then {len(failures)} failed: {failures[0]}"
         raise Trouble(502, "Not all were sent", detail)
     return sent, unknown
 

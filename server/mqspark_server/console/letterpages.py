@@ -98,7 +98,7 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
             chosen, to = given(form)
             found, is_more = await find_letters(asked.admin, name, chosen, MAX_RESENT)
             if not found:
-                raise Trouble(404, "Nothing to send", "No dead letter is taken by this filter.")
+                raise Trouble(404, "Nothing to send", "No dead letter matches this filter.")
             rows: list[Any] = [
                 (each["origin"] or "unknown: not sent", each["place"], each["tags"] or "", each["preview"])
                 for each in (message_row(message, "text") for message in found[:SHOWN])
@@ -123,9 +123,9 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
             chosen, to = given(form)
             found, _ = await find_letters(asked.admin, name, chosen, MAX_RESENT)
             sent, unknown = await resend(asked, name, found, to)
-            text = f"{sent:,} dead letters are sent again."
+            text = f"{sent:,} dead letters were sent again."
             if unknown:
-                text += f" {unknown:,} do not say where they came from."
+                text += f" {unknown:,} were not sent: their origin is unknown."
             fields = {"origin": chosen.origin, "tag": chosen.tag, "key": chosen.key}
             return Done(text, f"{path}/{quote(name, safe='')}?{urlencode(fields)}")
 
@@ -142,7 +142,7 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
                 try:
                     values["steps"] = await traced(asked.admin, wanted, topic)
                 except MQError as error:
-                    # The topic that clients record in by default is made by the first of them.
+                    # The default trace topic is created by the first client that records a trace.
                     if not (isinstance(error, NoRoute) and topic == TRACE_TOPIC):
                         values["trouble"] = str(error)
             return values
@@ -172,7 +172,7 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
 async def _arrivals(
     site: Site, request: Request, visitor: Visitor, topic: str, tag: str
 ) -> AsyncGenerator[bytes, None]:
-    """Until the visitor is somebody else: has logged out, or the session has ended."""
+    """Ends when the visitor logs out or the session ends."""
     yield b": from now on\n\n"
     try:
         async with site.connected(visitor) as asked:
@@ -191,7 +191,7 @@ async def _arrivals(
                         answer = await asked.admin.read(
                             queue, place, max_messages=_READ_AT_ONCE, expression=tag or "*"
                         )
-                        # What came since the bounds were asked is shown with what came to other queues then.
+                        # Messages stored after the bounds were read wait for the next round, as in other queues.
                         arrived += [each for each in answer.messages if each.queue_offset < high]
                         places[queue] = min(high, max(answer.next_offset, place + 1))
                 for message in sorted(

@@ -1,4 +1,4 @@
-"""The routes of the console, and the one of its files."""
+"""The routes of the console and of its static files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Console"]
 class Console:
     """The pages of one process.
 
-    ``cluster`` is asked for each page; ``door`` says who may log in; ``sampler`` has the past of the charts.
+    ``cluster`` is asked for each page; ``door`` decides who may log in; ``sampler`` has the data of the charts.
     """
 
     def __init__(self, cluster: Callable[[], ClusterAt], door: Door, clock: Clock, sampler: Sampler) -> None:

@@ -122,7 +122,7 @@ def _environment() -> Environment:
 
 
 def chart(title: str, labels: Sequence[str], columns: Sequence[Sequence[float | None]]) -> dict[str, Any]:
-    """Figures over time for ``chart`` of the templates: the data of its script, and a sentence for readers who do not
+    """Figures over time for ``chart`` of the templates: the data of its script, and a sentence for readers who cannot
     see it. ``columns``: times in seconds since the epoch, and the values of each label."""
     known = [
         (label, [value for value in values if value is not None])
@@ -147,7 +147,7 @@ def _ago(ms: int | None) -> str:
 
 
 def _until(ms: int | None) -> str:
-    """How long until then."""
+    """The time until then."""
     if ms is None or not 0 < ms < 1 << 53:
         return NONE
     left_s = ms / 1000 - time.time()
@@ -182,7 +182,7 @@ def render(template: str, values: dict[str, Any]) -> bytes:
     found: list[MessageExt] = values.get("found", [])
     more = {"messages": [message_row(each, values["look"].view) for each in found]}
     page = _environment().get_template(template).render(**values, **more)
-    return page.encode("utf-8", "replace")  # a name may hold what is no text
+    return page.encode("utf-8", "replace")  # a name may contain lone surrogates
 
 
 def message_row(message: MessageExt, view: str) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _body(body: bytes, view: str, *, is_whole: bool) -> str:
         try:
             return json.dumps(json.loads(body), indent=2, ensure_ascii=False)[: 4 * BODY_BYTES]
         except (ValueError, RecursionError):
-            return "The body is no JSON. As text:\n" + body.decode("utf-8", "replace")
+            return "The body is not JSON. As text:\n" + body.decode("utf-8", "replace")
     if view == "hex":
         lines = []
         for begin in range(0, len(body), 16):

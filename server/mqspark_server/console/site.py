@@ -26,7 +26,7 @@ from mqspark_server.web.problems import Problem
 __all__ = ["Asking", "Confirmation", "Done", "Site"]
 
 AT_ONCE = 4
-"""Pages that are made at the same time; others wait."""
+"""The number of pages that are made concurrently; others wait."""
 PAGE_S = 20.0
 CHANGE_S = 60.0
 TIMEOUT_MS = 5_000
@@ -136,7 +136,7 @@ class Site:
         return await self.page(request, "problem.html", section, visitor, values, status)
 
     async def absent(self, request: Request) -> Response:
-        trouble = Trouble(404, "There is no such page", "The console has none at this address.")
+        trouble = Trouble(404, "There is no such page", "The console has no page at this address.")
         return await self._error_page(request, trouble, "")
 
     def _to_login(self, request: Request) -> Response:
@@ -146,8 +146,8 @@ class Site:
     # --- changes ---
 
     async def change(self, request: Request, section: str, ask: Ask, do: Do) -> Response:
-        """A form that changes something. The first time ``ask`` returns what would happen, and the same form is shown;
-        the second time ``do`` does it."""
+        """Handle a form that changes something. The first submission shows what ``ask`` says would happen, with the
+        same form; the second one runs ``do``."""
         try:
             visitor = await self.visitors.of(request)
             if not visitor.is_in:
@@ -200,17 +200,17 @@ def _describe_error(error: Exception) -> tuple[int, str, str]:
         case Trouble():
             return error.status, error.title, error.detail
         case Problem():
-            return error.status, "This is refused", error.detail
+            return error.status, "The request is refused", error.detail
         case NoForm():
-            return 400, "This form cannot be taken", str(error)
+            return 400, "This form cannot be accepted", str(error)
         case TimeoutError():
             return (
                 504,
                 "The cluster did not answer in time",
-                "Try again; what was asked for may have happened.",
+                "Try again; the change may have been made.",
             )
         case InvalidMessage() | ConfigError():
-            return 400, "This cannot be asked", str(error)
+            return 400, "The request is invalid", str(error)
         case BrokerError(code=ResponseCode.NO_PERMISSION):
             return 403, "You may not do that", str(error)
         case NoRoute():

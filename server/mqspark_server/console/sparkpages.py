@@ -27,13 +27,13 @@ from mqspark_server.console.site import Asking, Site
 __all__ = ["add_spark_pages", "latest_of", "parsed"]
 
 PROGRESS_TOPIC = "mqspark_spark"
-"""Where ``observe`` writes unless it is told otherwise."""
+"""The default topic of ``observe``."""
 EVENTS_READ = 2_000
 """The newest of each queue."""
 MAX_QUEUES = 8
 STORED_BYTES = 16 << 20
 INFLATED_BYTES = 64 << 20
-"""Limit of all events of a page; their size is the choice of whoever writes to the topic."""
+"""Limit of all events of a page; writers of the topic choose their size."""
 EVENT_BYTES = 256 * 1024
 """Of one; ``observe`` writes at most a quarter of it."""
 MAX_QUERIES = 200
@@ -66,7 +66,9 @@ def add_spark_pages(router: APIRouter, site: Site) -> None:
             topic = _topic(request)
             events = [each for each in await _events(asked.admin, topic) or () if each["id"] == query]
             if not events:
-                raise Trouble(404, "There is no such query", "None of the newest events is of this query.")
+                raise Trouble(
+                    404, "There is no such query", "None of the newest events belongs to this query."
+                )
             steps = [each for each in events if each["event"] == "progress"]
             times = [each["at_ms"] / 1000 for each in steps]
             rates = chart(
@@ -200,7 +202,7 @@ def _source(source: dict[str, Any]) -> Row:
 
 
 def _source_name(source: dict[str, Any], queues: dict[str, int]) -> str:
-    """The topics of a source of ours; Spark describes every source in Python by the same words."""
+    """The topics of a ``pymq`` source, since Spark describes every source in Python by the same words."""
     topics = sorted({queue.partition(" ")[0] for queue in queues if " " in queue})
     return f"pymq: {', '.join(topics)}"[:200] if topics else str(source.get("description") or "")[:200]
 

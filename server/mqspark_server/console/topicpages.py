@@ -1,4 +1,4 @@
-"""The pages about topics: list, make, browse, follow, send one, configure, delete."""
+"""The pages about topics: list, create, browse, follow, send a message, configure, delete."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _PRODUCER_GROUP = "mqspark_console"
 
 
 def wanted_page(request: Request) -> tuple[str, int, bool]:
-    """What a list is asked for: a part of a name, the page, and whether system names are wanted. Raises
+    """The parameters of a list: a part of a name, the page, and whether system names are included. Raises
     InvalidMessage."""
     wanted, every = request.query_params.get("q", "").strip(), "every" in request.query_params
     number = request.query_params.get("page", "1")
     if len(wanted) > MAX_WANTED:
-        raise InvalidMessage(f"a name has at most {MAX_WANTED} letters", field="q")
+        raise InvalidMessage(f"a name has at most {MAX_WANTED} characters", field="q")
     if not (number.isascii() and number.isdecimal() and 1 <= len(number) <= 7 and int(number) > 0):
         raise InvalidMessage("a page has a number from 1 on", field="page")
     return wanted, min(int(number), MAX_PAGE), every
@@ -223,14 +223,14 @@ async def _ask_make(asked: Asking, form: Form) -> Confirmation:
     name = form.one("name").strip()
     check_topic(name)
     if name in await asked.admin.topic_list():
-        raise Trouble(409, "There is this topic already", f"Change {name} on its own page.")
+        raise Trouble(409, "This topic already exists", f"Change {name} on its own page.")
     new = _settings(form)
     facts = [
         ("Name", name),
         ("Queues", f"{new['read_queues']} on each broker"),
         ("Type", form.one("type", "NORMAL")),
     ]
-    return Confirmation(f"Make the topic {name}?", "Make", facts)
+    return Confirmation(f"Create the topic {name}?", "Create", facts)
 
 
 async def _do_make(asked: Asking, form: Form) -> Done:
@@ -245,10 +245,10 @@ def _settings(form: Form) -> dict[str, Any]:
     read = number_in(form, "read_queues", 1, MAX_QUEUES, 8)
     perm = form.one("perm", "read and write")
     if perm not in _PERMS:
-        raise InvalidMessage("perm: choose one of the list", field="perm")
+        raise InvalidMessage("perm: choose one from the list", field="perm")
     kind = form.one("type")
     if kind and kind not in _TYPES:
-        raise InvalidMessage("type: choose one of the list", field="type")
+        raise InvalidMessage("type: choose one from the list", field="type")
     return {
         "read_queues": read,
         "write_queues": number_in(form, "write_queues", 1, MAX_QUEUES, read),
@@ -269,7 +269,7 @@ def _message(topic: str, form: Form) -> Message:
         except (binascii.Error, ValueError):
             raise InvalidMessage("the body is not base64", field="body") from None
     else:
-        body = text.replace("\r\n", "\n").encode()  # browsers send lines with both
+        body = text.replace("\r\n", "\n").encode()  # browsers end lines with both
     if not body:
         raise InvalidMessage("the message has no body", field="body")
     properties: dict[str, str] = {}

@@ -1,9 +1,9 @@
 """The visitors of the pages: sessions by a cookie, and the forms that visitors send.
 
 In a cluster with users, the brokers are asked with the visitor's own keys, which are held in memory as long as the
-session lasts, so the brokers judge and audit visitors as they do any client. If the process was given keys, whoever
-shows the token that it printed at its start uses those. A cluster without users is open to read; to change it, a
-visitor shows the token.
+session lasts, so the brokers judge and audit visitors as they do any client. If the process was given keys, a visitor
+with the token that it printed at its start uses those. Everyone may read a cluster without users; to change it, a
+visitor needs the token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PATH = "/console"
 
 
 class NoForm(Exception):
-    """A form that cannot be taken; says why."""
+    """A form that cannot be accepted; the text says why."""
 
 
 class Door(Protocol):
@@ -39,7 +39,7 @@ class Door(Protocol):
     """Whether this process has keys, which the holder of its token uses."""
 
     async def has_users(self) -> bool:
-        """Whether the cluster has users: then nothing is shown without keys."""
+        """Whether the cluster has users; if so, nothing is shown without keys."""
         ...
 
     async def check(self, request: Request, name: str, secret: str) -> Credentials | None:
@@ -56,7 +56,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """``has_users``: of the cluster."""
+    """``has_users``: whether the cluster has users."""
 
     login: Login | None
     has_users: bool
@@ -166,7 +166,7 @@ class Form:
         return bool(self.one(name))
 
     def pairs(self) -> list[tuple[str, str]]:
-        """All fields, for the page that asks once more."""
+        """All fields, for the page that asks for confirmation."""
         return [
             (name, value)
             for name, values in self._fields.items()
@@ -176,7 +176,7 @@ class Form:
 
 
 async def read_form(request: Request, visitor: Visitor) -> Form:
-    """The form of a visitor who is in. Raises NoForm."""
+    """The form of a visitor who is logged in. Raises NoForm."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise NoForm("A form is sent as application/x-www-form-urlencoded.")
@@ -195,5 +195,5 @@ async def read_form(request: Request, visitor: Visitor) -> Form:
         raise NoForm("The form cannot be read.") from None
     form = Form(fields)
     if visitor.is_in and not hmac.compare_digest(form.one("csrf").encode(), visitor.csrf.encode()):
-        raise NoForm("The form is not of this session: load the page again.")
+        raise NoForm("The form belongs to another session: load the page again.")
     return form

@@ -1,7 +1,7 @@
 """Takes samples of a cluster in the background: rates and disks of its brokers, and the lag of its groups.
 
 Its cost is bounded, whatever the size of the cluster: a limited number of requests a round, and pauses that are longer
-than the rounds by PAUSE_FACTOR. Each broker of a cluster has a sampler. While nobody looks at its pages, a sampler
+than the rounds by PAUSE_FACTOR. Each broker of a cluster has a sampler. While nobody views its pages, a sampler
 pauses one second for each broker of the cluster, so that all of them together ask a broker about once a second. A
 cluster that does not answer is asked again after a minute, then less and less often.
 """
@@ -33,9 +33,9 @@ MAX_GROUPS = 64
 REQUESTS_FOR_GROUPS = 64
 """Groups of one round; each group is asked of every master."""
 UNWATCHED_S = 1.0
-"""Pause between two rounds for each broker, while nobody looks."""
+"""Pause between two rounds for each broker, while nobody views a page."""
 WATCHED_FOR_MS = 3_600_000
-"""How long somebody counts as looking after the newest page."""
+"""How long a visitor counts as present after the last request for a page."""
 NAMES_S = 300.0
 NAMES_FACTOR_S = 0.5
 """For each group that the cluster has: the names of all groups come in one answer for each master, which is large where
@@ -61,7 +61,7 @@ def group_series(name: str) -> str:
 
 
 class Sampler:
-    """``cluster`` is asked where the cluster is. ``pause`` waits for that many seconds."""
+    """``cluster`` returns where the cluster is. ``pause`` waits for that many seconds."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Sampler:
         self._watched_ms: int | None = None
 
     def watched(self) -> None:
-        """Somebody looks at a page. Samples are taken from then on."""
+        """Called for each request for a page; samples are taken from then on."""
         self._watched_ms = self._clock.monotonic_ms()
         self.begin()
 
@@ -150,7 +150,7 @@ class Sampler:
         self._next_group += count
 
         async def ask(group: str) -> None:
-            with contextlib.suppress(MQError):  # it has committed nothing, or its broker is away
+            with contextlib.suppress(MQError):  # it has committed nothing, or its broker is unreachable
                 lag = self._lags[group] = await admin.group_lag(group)
                 self.history.note(group_series(group), self._clock.now_ms(), lag)
 
