@@ -42,10 +42,10 @@ INT64_MAX = 0x7FFFFFFFFFFFFFFF
 T = TypeVar("T")
 
 MAX_NAMES = 4_096
-"""Names whose spelling is remembered: all of them are those of settings, of which there are some hundreds."""
+"""Size of the cache of spellings: all names are those of settings, some hundreds in all."""
 
 MAX_CLASSES = 64
-"""Settings classes whose types are remembered; there are some ten."""
+"""Size of the cache of types by settings class; there are about ten classes."""
 
 ForeignKeys = Callable[[Mapping[str, str]], Collection[str]]
 """Called with settings that a core does not have. Returns the keys that belong to its process, which are
@@ -116,7 +116,7 @@ def set_setting(settings: Any, key: str, value: Any) -> None:
 
 def check_numbers(settings: Any, *names: str, least: int = 1, most: int = INT32_MAX) -> None:
     """Raise ConfigError (with ``.key``) for the first of these fields that is out of range; None is skipped.
-    RocketMQ has nearly all of them as 32-bit integers."""
+    Nearly all of them are 32-bit integers in RocketMQ."""
     fields = {field.name: field for field in dataclasses.fields(settings)}
     for name in names:
         value = getattr(settings, name)
@@ -138,7 +138,7 @@ _ALSO_CLOSE = 0.05
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'a' or 'b'?`` with the closest of ``known``; nothing when none is close."""
-    import difflib  # for mistakes alone
+    import difflib  # imported only to report a mistake
 
     folded = {_folded(each): each for each in sorted(known)}
     wanted = _folded(name)
@@ -157,7 +157,8 @@ def _folded(name: str) -> str:
 
 
 def parse_addresses(text: str, *, key: str, required: bool = False) -> list[str]:
-    """The name servers of ``host:port;host:port``; commas also separate. Raises ConfigError (with ``key``)."""
+    """The name servers in ``host:port;host:port``; commas are accepted as separators, too. Raises ConfigError (with
+    ``key``)."""
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     for address in addresses:
         host, _, port = address.rpartition(":")

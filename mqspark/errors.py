@@ -283,6 +283,6 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 def is_shortage(error: Exception) -> bool:
-    """Whether the process or the system lacked a descriptor, memory or a mapping. The operation was not
-    begun, and the disk is not at fault."""
+    """Whether the process or the system lacked a descriptor, memory or a mapping. The operation was not started, and
+    the disk is not at fault."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)

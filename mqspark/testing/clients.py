@@ -35,7 +35,8 @@ __all__ = ["Clients"]
 _numbers = itertools.count(1)
 
 OPTIONS = ClientOptions(route_interval_ms=500, heartbeat_interval_ms=1_000, request_timeout_ms=30_000)
-"""A test waits for no round of 30 s; and its machine may be busy."""
+"""Shorter intervals than the default 30 s, since a test waits for them; and longer time-outs, since its machine may be
+busy."""
 REBALANCE_INTERVAL_MS = 500
 SEND_TIMEOUT_MS = 30_000
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -68,7 +69,7 @@ class Clients:
         self.close()
 
     def topic(self, name: str | None = None, *, queues: int = 4) -> str:
-        """Create a topic on every broker, and give back its name: a new one unless it is given."""
+        """Create a topic on every broker, and return its name: a new one unless it is given."""
         name = name or new_name("topic")
         self.admin().create_topic(name, queues=queues)
         return name
@@ -189,7 +190,7 @@ class Clients:
         return self._started(consumer)
 
     def close(self) -> None:
-        """Stop what is not stopped yet. Raises what the first of them raised, when all are stopped."""
+        """Stop the clients that are not stopped yet. When all are stopped, raises the first error."""
         failure: BaseException | None = None
         self._admin = None
         while self._clients:

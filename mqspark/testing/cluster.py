@@ -30,8 +30,8 @@ class Cluster:
     too. Brokers are known by their numbers, from 0; the slaves' numbers follow: first all of broker 0.
 
     ``replication="controller"``: the brokers are replicas of one, and a controller beside them elects their master, at
-    first number 0 (``master`` tells). A message is acknowledged when all replicas in the SyncStateSet have it, and two
-    at least (``minInSyncReplicas``). ``start`` returns when all of them are in it. Not together with ``slaves`` and
+    first number 0 (see ``master``). A message is acknowledged when all replicas in the SyncStateSet have it, and two at
+    least (``minInSyncReplicas``). ``start`` returns when all of them are in it. Not together with ``slaves`` and
     ``clock``.
 
     Use it as a context manager, or call ``start`` and ``stop``. Safe to use from any thread.
@@ -83,7 +83,7 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Clean shutdown; raises what went wrong in it. May be called more than once."""
+        """Clean shutdown; raises the error of a part that failed to stop. May be called more than once."""
         thread, loop, asked = self._thread, self._loop, self._stop_asked
         if thread is None or not thread.is_alive() or loop is None or asked is None:
             return
@@ -147,12 +147,12 @@ class Cluster:
         self.run(self._cluster.restart(number))
 
     def add_broker(self) -> int:
-        """One broker more; its number. It has none of the topics yet, but those that it creates by itself. Raises
-        ValueError for a cluster that began with one broker, or with ``replication``."""
+        """Add a broker; returns its number. It has none of the existing topics, only those that every broker creates by
+        itself. Raises ValueError for a cluster that began with one broker, or with ``replication``."""
         return self.run(self._cluster.add())
 
     def follow(self) -> int:
-        """For the clock: do what is due by it."""
+        """Called by the clock: run what has become due."""
 
         ahead_ms = 0 if self._clock is None else self._clock.moved_ms
 
@@ -162,9 +162,7 @@ class Cluster:
         return self.run(tick())
 
     def call(self, function: Callable[[], R]) -> R:
-        """Run ``function`` on the cluster's loop and give back what it returns: a look inside without a
-        race.
-        """
+        """Run ``function`` on the cluster's loop and return its result: for reading internals without a race."""
 
         async def on_loop() -> R:
             return function()
@@ -180,12 +178,12 @@ class Cluster:
 
     @property
     def apps(self) -> list[BrokerApp]:
-        """The brokers' insides, for ``call`` and ``run``; no stable interface."""
+        """The brokers' internals, for ``call`` and ``run``; not a stable interface."""
         return self._cluster.brokers
 
     @property
     def processes(self) -> DevCluster:
-        """The insides of all of it; no stable interface."""
+        """The internals of the cluster; not a stable interface."""
         return self._cluster
 
     def _run(self, up: threading.Event) -> None:

@@ -11,7 +11,7 @@ __all__ = ["FakeClock", "RunningClock"]
 MAX_STEPS = 1_000
 """Of one ``advance``, unless these would be longer than LONGEST_STEP_MS."""
 LONGEST_STEP_MS = 30_000
-"""Shorter than anything a broker forgets for want of a word: clients after 120 s, queue locks after 60 s."""
+"""Shorter than any period after which a broker drops a silent peer: clients after 120 s, queue locks after 60 s."""
 
 
 class FakeClock:
@@ -20,9 +20,9 @@ class FakeClock:
     A ``Broker`` or ``Cluster`` that was given the clock follows ``advance``: when it returns, delayed messages, timers,
     retries, transaction checks and invisible messages that became due meanwhile are where they belong, each at its
     time and in order. (Timer messages become due with the whole second after their time.) Connected clients count as
-    alive all the while. Clients work on real connections, so their clock is ``running``, the real time plus all that
-    this clock is moved by: pauses, listeners' time limits and invisible times that pass by ``advance`` end at once,
-    network time-outs do not notice. ``advance`` returns when clients have begun what became due.
+    alive throughout. Clients work on real connections, so their clock is ``running``, the real time plus all that this
+    clock is moved by: pauses, listeners' time limits and invisible times that pass by ``advance`` end at once, network
+    time-outs are not affected. ``advance`` returns when clients have begun what became due.
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000_000) -> None:
@@ -45,8 +45,8 @@ class FakeClock:
         return self._monotonic_ms
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, on both faces. Raises ValueError for a negative step, RuntimeError when a broker's own
-        thread would wait for itself.
+        """Advance the wall clock and the monotonic time. Raises ValueError for a negative step, RuntimeError when a
+        broker's own thread would wait for itself.
         """
         if milliseconds < 0:
             raise ValueError("time does not go back; step_wall_clock() moves only the wall clock")
@@ -63,8 +63,8 @@ class FakeClock:
             self.moved_ms += step_ms
 
     def step_wall_clock(self, milliseconds: int) -> None:
-        """Set the wall clock forward or back, as an administrator or NTP would; monotonic time does not
-        notice. Brokers do what became due by it, as after ``advance``.
+        """Set the wall clock forward or back, as an administrator or NTP would; monotonic time is not affected. Brokers
+        do what became due by it, as after ``advance``.
         """
         self._now_ms += milliseconds
         self.moved_ms += milliseconds
@@ -76,12 +76,12 @@ class FakeClock:
         return self._monotonic_ms - self._began_ms
 
     def attach(self, driver: ClockDriver) -> None:
-        """From now on ``driver`` follows."""
+        """Let ``driver`` follow this clock from now on."""
         with self._lock:
             self._drivers.append(driver)
 
     def detach(self, driver: ClockDriver) -> None:
-        """``driver`` follows no longer."""
+        """Stop ``driver`` from following."""
         with self._lock:
             self._drivers.remove(driver)
 
@@ -107,9 +107,9 @@ class RunningClock:
         return self._real.monotonic_ms() + self._moved.advanced_ms
 
     def attach(self, driver: ClockDriver) -> None:
-        """From now on ``driver`` follows the ``FakeClock``."""
+        """Let ``driver`` follow the ``FakeClock`` from now on."""
         self._moved.attach(driver)
 
     def detach(self, driver: ClockDriver) -> None:
-        """``driver`` follows no longer."""
+        """Stop ``driver`` from following."""
         self._moved.detach(driver)

@@ -1,4 +1,4 @@
-"""Fixtures for pytest, there wherever mqspark is installed: pytest finds this module by its entry point.
+"""Fixtures for pytest, available wherever mqspark is installed: pytest finds this module by its entry point.
 
     mq_broker     a broker, and its name server, of this test alone
     mq_cluster    two brokers and a name server: ``kill``, ``restart``, ``add_broker``
@@ -8,13 +8,13 @@
 
 A test that asks for ``mq_clock`` moves the time of its ``mq_broker`` or ``mq_cluster``, and of what its ``mq_client``
 makes; without it they go by the real time. ``mq_client`` is for the ``mq_cluster`` if the test has one, else for the
-``mq_broker``; its clients block, and asyncio tests say ``async with mqspark.aio.Producer(mq_broker.namesrv,
+``mq_broker``; its clients block, and asyncio tests use ``async with mqspark.aio.Producer(mq_broker.namesrv,
 group=...)``. What ``Broker`` and ``Cluster`` take as keywords can be given by marks::
 
     @pytest.mark.mq_cluster(brokers=3, settings={"flushDiskType": "SYNC_FLUSH"})
     def test_three(mq_cluster): ...
 
-Importing this module costs nothing but itself: every pytest run on the machine does it.
+Importing this module imports nothing else of mqspark, because every pytest run on the machine imports it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     assert signing.credentials() == Credentials("me", "canary")
     path.unlink()
     os.mkfifo(path, 0o600)
-    with pytest.raises(ConfigError, match="no regular file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         signing.credentials()
 
 

@@ -92,7 +92,7 @@ class Credentials:
 
 def _check_private(path: str | Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"the credentials file {path} is no regular file", key="credentials")
+        raise ConfigError(f"the credentials file {path} is not a regular file", key="credentials")
     if found.st_uid not in (0, os.geteuid()):
         raise ConfigError(f"the credentials file {path} belongs to another user", key="credentials")
     if found.st_mode & 0o077:
