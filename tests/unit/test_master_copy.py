@@ -168,7 +168,7 @@ def test_what_is_no_record_of_the_queue_is_not_taken(
     source, slave = stores
     master = Master(source)
     master.flip = byte
-    with pytest.raises(ProtocolError, match="no next record of C/0"):
+    with pytest.raises(ProtocolError, match="a malformed or unexpected record of C/0"):
         look(slave, master)
     _nothing_changed(stores, tmp_path)
 
