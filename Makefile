@@ -35,11 +35,13 @@ fmt: $(READY)
 	$(BIN)/ruff format .
 
 # Lint and pytest side by side, then a second try of what failed: see tests/support/run.py.
-RUN := $(BIN)/python -m tests.support.run -n $(WORKERS)
+RUN = $(BIN)/python -m tests.support.run -n $(WORKERS)
 
 test: $(READY) $(FETCHED)
 	$(RUN) -m 'not slow'
 
+# Slow tests start Java, Spark and clusters of their own: six at once wait for processors until they time out.
+test-all: WORKERS = 4
 test-all: $(READY) $(FETCHED)
 	$(RUN) -m 'not night' --hypothesis-profile=thorough
 

@@ -36,10 +36,13 @@ OLD = 20
 """Keys with one value, at the begin of the log."""
 
 
-def fill(broker: Cluster, count: int = 300) -> dict[str, bytes]:
-    """The last value of each key."""
+def create_compacted(broker: Cluster) -> None:
     with AdminClient(broker.namesrv) as admin:
         admin.create_topic(TOPIC, queues=1, attributes={"cleanup.policy": "COMPACTION"})
+
+
+def fill(broker: Cluster, count: int = 300) -> dict[str, bytes]:
+    """The last value of each key."""
     values: dict[str, bytes] = {}
     with Producer(broker.namesrv, group="fill", compress_from_bytes=1 << 20) as producer:
         for number in range(count):
@@ -100,6 +103,7 @@ def expired(broker: Cluster) -> None:
 
 def test_a_log_that_expires_keeps_the_last_value_of_each_key(tmp_path: Path) -> None:
     with Broker(store=tmp_path, settings=SETTINGS, http=True) as broker:
+        create_compacted(broker)
         values = fill(broker)
         expired(broker)
         assert read_all(broker) == values
@@ -128,6 +132,7 @@ def test_a_killed_compaction_is_made_up_for_and_nothing_is_deleted_before(
 
     monkeypatch.setattr(compactrunner, "Popen", Killed)
     with Broker(store=tmp_path, settings=SETTINGS) as broker:
+        create_compacted(broker)
         values = fill(broker)
         expired(broker)
         assert len(killed) == 2
@@ -153,6 +158,7 @@ def test_while_another_compacts_the_log_stays(tmp_path: Path, monkeypatch: pytes
         path = broker.store_path / COMPACT_LOCK
         lock = files.lock(path, alone=False)
         try:
+            create_compacted(broker)
             values = fill(broker)
             eventually(lambda: duty(broker).runs >= 1, "a run came to nothing")
             assert duty(broker).held_segments > 0
@@ -170,6 +176,7 @@ def test_a_wrong_entry_of_a_queue_costs_no_value(tmp_path: Path, monkeypatch: py
     because compaction is off."""
     monkeypatch.setattr(compactduty, "BUSY_MS", 100)
     with Broker(store=tmp_path, settings=SETTINGS | {"enableCompaction": False}) as broker:
+        create_compacted(broker)
         values = fill(broker)
         eventually(lambda: duty(broker).runs >= 1, "a run has measured")
         assert (duty(broker).queues, log_begin(broker)) == (0, 0)
@@ -190,6 +197,7 @@ def test_a_wrong_entry_of_a_queue_costs_no_value(tmp_path: Path, monkeypatch: py
 )
 def test_a_slave_compacts_its_own_copy(tmp_path: Path) -> None:
     with Cluster(slaves=1, store=tmp_path, settings=SETTINGS) as cluster:
+        create_compacted(cluster)
         values = fill(cluster)
         eventually(lambda: log_begin(cluster, 1) > 2 * OLD, "the slave's log expired")
         store = cluster.apps[1].store
@@ -205,6 +213,7 @@ def test_a_new_slave_gets_from_its_master_what_the_log_has_no_longer(tmp_path: P
     with Cluster(slaves=1, store=tmp_path, settings=SETTINGS) as cluster:
         cluster.shut_down(1)
         shutil.rmtree(cluster.store_paths[1])
+        create_compacted(cluster)
         values = fill(cluster)
         expired(cluster)
         cluster.restart(1)

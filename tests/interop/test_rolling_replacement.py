@@ -141,7 +141,7 @@ class Reader:
         self.read: Counter[bytes] = Counter()
 
     def stop(self) -> None:
-        self._member.stop()
+        self._member.do("stop")
 
     def has(self, wanted: set[bytes]) -> bool:
         self.read.update(self._member.take(1, 1.0))

@@ -289,4 +289,5 @@ def test_typed_rows_get_past_a_bad_message(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.WARNING):
         rows = pa.Table.from_batches(list(unpack([batch], schema, strict=False)), schema)
     assert rows.column("a").to_pylist() == [1, 2, 1, 2]
-    assert len(caplog.records) == 1
+    # A broker of this process may have something to report, too.
+    assert len([record for record in caplog.records if record.name.startswith("pyspark_pymq")]) == 1

@@ -121,5 +121,8 @@ def azure_store(folder: Path) -> Iterator[EmulatedStore]:
         wait_for_start(lambda: listens(f"{HOST}:{port}"), "Azurite listens", child, log)
         import fsspec
 
+        # fsspec looks for the entry points of packages when it is imported, which has happened before.
+        for protocol in ("abfs", "abfss"):
+            fsspec.register_implementation(protocol, "adlfs.AzureBlobFileSystem", clobber=True)
         fsspec.filesystem("abfs").mkdir(CONTAINER)
         yield EmulatedStore(f"abfss://{CONTAINER}@{account}.dfs.core.windows.net", values)
