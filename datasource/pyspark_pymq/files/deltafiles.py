@@ -21,7 +21,6 @@ __all__ = ["DeltaFile", "DeltaTable", "delta_table"]
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 
-
 MAX_COMMIT_BYTES = 256 << 20
 """Of one commit; one that adds 100,000 files has some 100 MiB."""
 
