@@ -35,6 +35,8 @@ __all__: list[str] = []
 
 KNOWN = {"pytest": (9, 2), "pytest-xdist": (3, 8)}
 """Versions whose insides are as this module expects."""
+SHORT_S = 0.005
+"""``--durations`` hides what is shorter."""
 
 
 def _unknown() -> str:
@@ -52,10 +54,6 @@ def pytest_report_header() -> list[str]:
     return (
         [f"each worker collects the tests by itself: {unknown} is not known to {__name__}"] if unknown else []
     )
-
-
-SHORT_S = 0.005
-"""``--durations`` hides what is shorter."""
 
 
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
