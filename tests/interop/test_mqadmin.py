@@ -165,6 +165,16 @@ def broker_status(scene: Scene) -> None:
     assert "commitLogMaxOffset" in by_cluster
 
 
+CHANGED_MEANWHILE = {
+    "noSuchKey",
+    "traceOn",
+    "useEpollNativeSelector",
+    "fileReservedTime",
+    "timerRocksDBStopScan",
+}
+"""Settings of the broker that the chains of ``mqadmin_table`` change side by side with the stories."""
+
+
 @story
 def broker_config_is_shown_and_changed(scene: Scene) -> None:
     broker = scene.cluster.broker
@@ -183,7 +193,9 @@ def broker_config_is_shown_and_changed(scene: Scene) -> None:
     assert f"update broker config success, {broker}" in scene.admin(*update, "false")
     assert config()["storeReplyMessageEnable"] == "false"
     scene.admin(*update, "true")
-    assert config() == before
+    after = config()
+    changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    assert changed <= CHANGED_MEANWHILE
     complaint = scene.refused("updateBrokerConfig", "-b", broker, "-k", "brokerConfigPath", "-v", "elsewhere")
     assert "CODE: 16" in complaint
 
