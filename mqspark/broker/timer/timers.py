@@ -213,7 +213,13 @@ class TimerService:
     def saved_checkpoint(self, session: Session, command: Command) -> bytes:
         if not self._state.store_config.timer_wheel_enable:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-        return ok(command, None, (self._followed or self.files.checkpoint).encode())
+        reached = self._followed or self.files.checkpoint
+        if not reached.read_time_ms:
+            # Nothing was saved yet. A RocketMQ slave that acts would walk through every second since 1970, and its
+            # timer messages would be minutes late.
+            oldest_ms = self._clock.now_ms() - self._window * self._precision_ms
+            reached = replace(reached, read_time_ms=oldest_ms)
+        return ok(command, None, reached.encode())
 
     def all_metrics(self, session: Session, command: Command) -> bytes:
         if not self._state.store_config.timer_wheel_enable:
