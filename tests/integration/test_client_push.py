@@ -614,6 +614,11 @@ async def test_the_broker_can_look_into_a_consumer(mq_broker: Broker, mq_topic: 
     consumer.subscribe(mq_topic, "*")
     async with consumer, AdminClient(mq_broker.namesrv) as admin:
         await eventually_async(lambda: len(seen.messages) == 3, "messages")
+        # The first heartbeat makes the group's retry topic, so its queue may come later than the others.
+        await eventually_async(
+            lambda: {queue.topic for queue in consumer.assignment()} == {mq_topic, "%RETRY%look"},
+            "the retry queue",
+        )
         members = await admin.group_members("look")
         assert [member.client_id for member in members.connection_set] == [consumer.client_id]
         assert members.connection_set[0].language == "PYTHON"
