@@ -95,7 +95,9 @@ def test_a_slave_acts_until_its_master_is_back(tmp_path: Path, more: dict[str, A
             assert slave_state(cluster) == (False, False, True)
 
 
-@pytest.mark.slow("messages wait for ten seconds; tests/unit/test_broker_acting.py is the fast twin")
+@pytest.mark.slow(
+    "messages wait for ten seconds; tests/unit/broker/replication/test_acting.py is the fast twin"
+)
 def test_what_waits_is_delivered_once_while_a_slave_acts_as_master(tmp_path: Path) -> None:
     assert ACTING["enableSlaveActingMaster"]
     with (

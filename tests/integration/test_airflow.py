@@ -37,7 +37,9 @@ def environment() -> Path:
 
 
 @pytest.mark.timeout(1_200)
-@pytest.mark.slow("installs Airflow; the text of the DAG is looked at in tests/unit/test_schedulers.py")
+@pytest.mark.slow(
+    "installs Airflow; the text of the DAG is looked at in tests/unit/project/test_schedulers.py"
+)
 def test_airflow_makes_a_dag_of_each_job(tmp_path: Path) -> None:
     try:
         python = environment()

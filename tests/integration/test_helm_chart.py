@@ -27,7 +27,7 @@ from tests.support.helm import CHART, KUBERNETES, helm, helm_program, rendered
 from tests.support.maven import ToolMissing
 
 pytestmark = [
-    pytest.mark.slow("builds Helm once, some minutes; tests/unit/test_chart.py looks at the files"),
+    pytest.mark.slow("builds Helm once, some minutes; tests/unit/project/test_chart.py looks at the files"),
     pytest.mark.timeout(1_800),
 ]
 

@@ -149,7 +149,7 @@ def test_a_killed_compaction_is_made_up_for_and_nothing_is_deleted_before(
 
 
 @pytest.mark.slow(
-    "a run comes to nothing first; tests/unit/test_compactor.py has the lock, test_compact_duty.py the wait"
+    "a run comes to nothing first; tests/unit/store/tools/test_compactor.py has the lock, test_compact_duty.py the wait"
 )
 def test_while_another_compacts_the_log_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compactduty, "BUSY_MS", 100)
@@ -170,7 +170,7 @@ def test_while_another_compacts_the_log_stays(tmp_path: Path, monkeypatch: pytes
         assert read_all(broker) == values
 
 
-@pytest.mark.slow("several runs; tests/unit/test_compactor.py shows the same without a broker")
+@pytest.mark.slow("several runs; tests/unit/store/tools/test_compactor.py shows the same without a broker")
 def test_a_wrong_entry_of_a_queue_costs_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run stops before it, the broker corrects it, the next run takes its record. Until then the log stays: first
     because compaction is off."""
@@ -208,7 +208,7 @@ def test_a_slave_compacts_its_own_copy(tmp_path: Path) -> None:
         assert values_of(cluster, 1) == values
 
 
-@pytest.mark.slow("a slave copies a log twice; tests/unit/test_master_copy.py has the parts")
+@pytest.mark.slow("a slave copies a log twice; tests/unit/server/test_master_copy.py has the parts")
 def test_a_new_slave_gets_from_its_master_what_the_log_has_no_longer(tmp_path: Path) -> None:
     with Cluster(slaves=1, store=tmp_path, settings=SETTINGS) as cluster:
         cluster.shut_down(1)

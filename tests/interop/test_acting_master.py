@@ -33,7 +33,7 @@ def is_acknowledged(producer: Producer, body: bytes) -> bool:
         return False
 
 
-@pytest.mark.slow("two Java brokers start; tests/unit/test_namesrv.py is the fast twin")
+@pytest.mark.slow("two Java brokers start; tests/unit/namesrv/test_namesrv.py is the fast twin")
 def test_consumers_find_a_rocketmq_slave_that_acts_as_master(jars: Jars, tmp_path: Path) -> None:
     settings = {
         "brokerClusterName": "Pair",
@@ -87,7 +87,7 @@ THEIR_SLAVE = {**acting.SLAVE, "syncBrokerMemberGroupPeriod": 500}
 NAMESRV = {"supportActingMaster": True, "notifyMinBrokerIdChanged": True}
 
 
-@pytest.mark.slow("Java brokers start; tests/unit/test_broker_acting.py is the fast twin")
+@pytest.mark.slow("Java brokers start; tests/unit/broker/replication/test_acting.py is the fast twin")
 def test_our_slave_acts_for_a_rocketmq_master(jars: Jars, tmp_path: Path) -> None:
     """All others are RocketMQ's. Its master pulls our slave's progress before it comes back."""
     theirs = {**acting.MASTER, **acting.QUICK_CHECKS, "timerFlushIntervalMs": 1_000}
@@ -108,7 +108,7 @@ def test_our_slave_acts_for_a_rocketmq_master(jars: Jars, tmp_path: Path) -> Non
         )
 
 
-@pytest.mark.slow("a Java broker starts; tests/unit/test_broker_acting.py is the fast twin")
+@pytest.mark.slow("a Java broker starts; tests/unit/broker/replication/test_acting.py is the fast twin")
 def test_a_rocketmq_slave_acts_for_our_master(jars: Jars, tmp_path: Path) -> None:
     """All others are ours. Our master pulls its progress before it comes back."""
     with (
@@ -211,7 +211,7 @@ def pop_and_lose(
     assert again == bodies - done
 
 
-@pytest.mark.slow("a Java broker starts; tests/unit/test_acting_pops.py is the fast twin")
+@pytest.mark.slow("a Java broker starts; tests/unit/broker/pop/test_acting_pops.py is the fast twin")
 def test_a_rocketmq_broker_revives_what_our_acting_slave_handed_out(jars: Jars, tmp_path: Path) -> None:
     with (
         mqspark_namesrv(tmp_path / "namesrv", NAMESRV) as namesrv,
@@ -221,7 +221,7 @@ def test_a_rocketmq_broker_revives_what_our_acting_slave_handed_out(jars: Jars, 
         pop_and_lose(namesrv, lambda: mqspark_broker(tmp_path / "0", namesrv, acting.MASTER), slave, other)
 
 
-@pytest.mark.slow("a Java broker starts; tests/unit/test_acting_pops.py is the fast twin")
+@pytest.mark.slow("a Java broker starts; tests/unit/broker/pop/test_acting_pops.py is the fast twin")
 def test_our_broker_revives_what_a_rocketmq_acting_slave_handed_out(jars: Jars, tmp_path: Path) -> None:
     with (
         mqspark_namesrv(tmp_path / "namesrv", NAMESRV) as namesrv,

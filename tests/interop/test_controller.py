@@ -39,7 +39,7 @@ def until_both_are_in_sync(controller: str) -> None:
     eventually(lambda: in_sync(controller) == BOTH, lambda: state(controller))
 
 
-@pytest.mark.slow("two Java brokers start; tests/unit/test_controller.py is the fast twin")
+@pytest.mark.slow("two Java brokers start; tests/unit/controller/test_controller.py is the fast twin")
 def test_rocketmq_brokers_fail_over_under_our_controller(jars: Jars, tmp_path: Path) -> None:
     with ExitStack() as stack:
         enter = stack.enter_context

@@ -23,7 +23,7 @@ from mqspark.client.push.ordered import OrderedQueue
 from mqspark.message import MessageQueue
 from mqspark.testing import FakeClock
 from tests.support.draws import draws
-from tests.unit.test_client_decisions import message
+from tests.unit.client.test_decisions import message
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(3)]
 GROUP = "G"

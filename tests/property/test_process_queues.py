@@ -24,7 +24,7 @@ from mqspark.errors import RequestTimeout
 from mqspark.message import MessageExt
 from mqspark.testing import FakeClock
 from tests.support.draws import draws
-from tests.unit.test_client_decisions import message
+from tests.unit.client.test_decisions import message
 
 NUMBERS = st.integers(0, 100)
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.message import MessageExt
+from tests.unit.broker.send.test_retry import configure, give_back
 from tests.unit.broker_kit import SEND, Bench, send_ext
-from tests.unit.test_broker_retry import configure, give_back
 
 LEVELS = "1s 2s 3s 5s 8s 13s"
 LEVELS_MS = (1_000, 2_000, 3_000, 5_000, 8_000, 13_000)

@@ -26,8 +26,8 @@ from mqspark.message import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
+from tests.unit.broker.transaction.test_broker_transactions import COMMIT, ROLLBACK, Kit
 from tests.unit.broker_kit import SEND, send_ext
-from tests.unit.test_broker_transactions import COMMIT, ROLLBACK, Kit
 
 OP_INTERVAL_MS = 3_000
 

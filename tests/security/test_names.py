@@ -46,7 +46,7 @@ NAMELESS = [
     "UPDATE_NAMESRV_CONFIG",
 ]
 """Changing requests that have no name in them, those of the name server's table, whose keys may be any text, and those
-of cold reads, whose groups are checked line by line (``tests/unit/test_broker_coldreads.py``)."""
+of cold reads, whose groups are checked line by line (``tests/unit/broker/state/test_coldreads.py``)."""
 
 HERE = Path(__file__).resolve().parents[2]
 

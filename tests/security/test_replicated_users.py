@@ -15,7 +15,7 @@ from tests.support.remoting import RawConnection, Reply
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow(
-    "clusters that fail over take ten seconds; tests/unit/test_user_copies is the fast twin"
+    "clusters that fail over take ten seconds; tests/unit/auth/test_user_copies is the fast twin"
 )
 
 ROOT = Credentials("root", "root-secret")

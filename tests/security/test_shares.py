@@ -30,10 +30,10 @@ from mqspark.shares import NOBODY, Holders, Shares
 from mqspark.store.older import NotAtHand
 from tests.unit import pop_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
+from tests.unit.broker.pop.test_poprevive import put_record
+from tests.unit.broker.replication.test_acting import Pair
 from tests.unit.broker_kit import Bench, Peer, pull_ext, send_ext
 from tests.unit.pop_kit import Popped, ack_ext, batch_body, handed_out, pass_time, pop_ext
-from tests.unit.test_broker_acting import Pair
-from tests.unit.test_broker_poprevive import put_record
 
 BUSY, FULL = ResponseCode.SYSTEM_BUSY, ResponseCode.POLLING_FULL
 HARD = {

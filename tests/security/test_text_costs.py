@@ -14,9 +14,9 @@ import pytest
 from mqspark.broker.pop import revive
 from mqspark.filter.sql import compile_sql
 from mqspark.logs import without_secrets
+from tests.unit.broker.pop.test_poprevive import put_record
 from tests.unit.broker_kit import Bench
 from tests.unit.pop_kit import pass_time, pop, put
-from tests.unit.test_broker_poprevive import put_record
 
 LONGEST = 32_000
 """About the longest value of a property."""

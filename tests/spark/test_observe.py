@@ -30,7 +30,7 @@ def published(namesrv: str, topic: str) -> list[dict[str, Any]]:
     return [json.loads(message.body) for message in found]
 
 
-@pytest.mark.slow("half a minute; tests/unit/test_observer.py has what it decides")
+@pytest.mark.slow("half a minute; tests/unit/datasource/test_observer.py has what it decides")
 def test_the_console_shows_queries_of_an_observed_session(
     spark: SparkSession, cluster: DevCluster, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ SHOWN = {
     "pip install .": "tests/integration/test_packaging.py installs each extra",
     "mqspark dev\n": "server/README.md has a block with it that ends",
     "mqspark namesrv run": "tests/integration/test_cli.py starts both, on free ports",
-    "make bench": "tests/unit/test_benchmarks.py",
+    "make bench": "tests/unit/project/test_benchmarks.py",
 }
 """First words of a shell block that is not run by a test → what tests it instead."""
 

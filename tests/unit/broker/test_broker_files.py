@@ -1,0 +1,310 @@
+"""Files under ``config/`` over restarts; what an operator cleans."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.errors import StoreCorrupt
+from mqspark.message import encode_properties
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.retention import DiskUsage
+from mqspark.store.disk.saved import PAUSE_S, SavedTable
+from tests.unit.broker.admin.admin_kit import commit, create, group
+from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, namesrv_peer, pull_ext, send_ext
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+# --- files ---
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    create(peer, "Kept", attributes="+message.type=FIFO")
+    group(peer, "CG")
+    peer.ask(SEND, send_ext("Kept"), b"a")
+    commit(peer, "CG", "Kept", 0, 1)
+    peer.ask(
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, {"group": "CG", "topic": "Kept", "readable": "false"}
+    )
+    version = bench.broker.state.topics.data_version
+    bench.reopen()
+    state = bench.broker.state
+    topic = state.topics.get("Kept")
+    assert topic is not None
+    assert topic.config.attributes == {"message.type": "FIFO"}
+    assert state.topics.data_version == version
+    assert "CG" in state.subscriptions
+    assert state.subscriptions.is_read_forbidden("CG", "Kept")
+    assert state.offsets.queues("CG", "Kept") == {0: 1}
+    assert not bench.broker.jobs_due
+    bench.close()
+
+
+def test_offsets_are_saved_every_five_seconds(bench: Bench) -> None:
+    peer = bench.peer()
+    peer.ask(SEND, send_ext(), b"a")
+    group(peer, "CG")
+    commit(peer, "CG", "T", 0, 1)
+    path = bench.directory / "config" / "consumerOffset.json"
+    bench.run_jobs()
+    assert not path.exists()
+    bench.clock.advance(5_000)
+    bench.run_jobs()
+    text = path.read_text()
+    assert '"offsetTable":{\n\t\t"T@CG":{0:1\n\t\t}\n\t}' in text or '"T@CG":{' in text
+    assert fastjson.loads(text.encode())["offsetTable"] == {"T@CG": {"0": 1}}
+
+
+def test_the_version_of_the_offsets_steps_with_the_commits(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, consumer_offset_update_version_step=10)
+    offsets = bench.broker.state.offsets
+    for offset in range(25):
+        offsets.commit("CG", "T", 0, offset)
+    assert offsets.data_version.counter == 2
+    bench.close()
+
+
+@pytest.mark.parametrize("name", ["topics.json", "subscriptionGroup.json", "consumerOffset.json"])
+def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, name: str) -> None:
+    bench = Bench(tmp_path)
+    bench.close()
+    path = tmp_path / "config" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"dataVersion":7')
+    path.with_name(name + ".bak").unlink(missing_ok=True)
+    with pytest.raises(StoreCorrupt, match=name):
+        bench.open()
+    bench.store.close()
+    path.with_name(name + ".bak").write_text('{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1}}')
+    bench.open()  # the .bak is good
+    bench.close()
+
+
+def test_a_store_of_the_real_broker(tmp_path: Path) -> None:
+    """config/*.json as RocketMQ 5.3.3 left them."""
+    import tarfile
+
+    with tarfile.open(GOLDEN / "store" / "clean.tar.gz") as archive:
+        members = [member for member in archive.getmembers() if "/config/" in member.name]
+        for member in members:
+            if member.isfile() and member.name.endswith(".json"):
+                target = tmp_path / "config" / Path(member.name).name
+                target.parent.mkdir(exist_ok=True)
+                content = archive.extractfile(member)
+                assert content is not None
+                target.write_bytes(content.read())
+    assert (tmp_path / "config" / "topics.json").exists()
+    bench = Bench(tmp_path)
+    recorded = fastjson.loads((tmp_path / "config" / "topics.json").read_bytes())
+    topics = bench.broker.state.topics
+    assert {"GsPlain", "GsBcq", "GsTx"} <= recorded["topicConfigTable"].keys() & set(topics.names())
+    assert topics.data_version.counter == recorded["dataVersion"]["counter"]
+    inner = topics.get("GsBcq")
+    assert inner is not None
+    assert inner.inner_batch
+    assert bench.peer().ask(SEND, send_ext("GsBcq"), b"x").code == 0
+    offsets = fastjson.loads((tmp_path / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
+    assert offsets
+    wrapper = bench.broker.state.offsets.wrapper()
+    assert wrapper.offset_table == {
+        key: {int(queue_id): offset for queue_id, offset in queues.items()} for key, queues in offsets.items()
+    }
+    bench.close()
+
+
+def test_a_name_server_that_is_current_need_not_be_told(bench: Bench) -> None:
+    namesrv, _, registrar = namesrv_peer()
+    registration = last_registration(bench.broker)
+    registrar.ask(RequestCode.REGISTER_BROKER, registration.header, registration.body)
+    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.publication.version_query()).ext == {
+        "changed": "false"
+    }
+    create(bench.peer(), "New")
+    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.publication.version_query()).ext == {
+        "changed": "true"
+    }
+    namesrv.routes.unregister(namesrv.routes.live_brokers()[0].identity)
+    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.publication.version_query()).ext == {
+        "changed": "true"
+    }
+
+
+@pytest.mark.parametrize(("perm", "enabled", "after"), [(6, True, 7), (7, False, None), (7, True, 7)])
+def test_a_template_from_a_file_follows_the_setting(
+    tmp_path: Path, perm: int, enabled: bool, after: int | None
+) -> None:
+    path = tmp_path / "config" / "topics.json"
+    path.parent.mkdir()
+    config = {"topicName": "TBW102", "readQueueNums": 3, "writeQueueNums": 3, "perm": perm}
+    version = {"counter": 9, "stateVersion": 0, "timestamp": 1}
+    path.write_text(json.dumps({"dataVersion": version, "topicConfigTable": {"TBW102": config}}))
+    bench = Bench(tmp_path, auto_create_topic_enable=enabled)
+    topic = bench.broker.state.topics.get("TBW102")
+    assert (topic and topic.config.perm) == after
+    if topic is not None:
+        assert topic.config.write_queue_nums == 3
+    bench.close()
+
+
+def test_expired_messages_are_deleted_when_an_operator_asks(bench: Bench) -> None:
+    peer = bench.peer()
+    for _ in range(4):
+        assert peer.ask(SEND, send_ext(), b"x" * (3 << 20)).code == 0
+    first = sorted((bench.directory / "commitlog").iterdir())[0]
+    long_ago = bench.clock.now_ms() / 1000 - 4 * 3600
+    os.utime(first, (long_ago, long_ago))
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=3\n").code == 0
+    assert peer.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+    bench.flush()
+    bench.run_jobs()
+    bench.clock.advance(10_000)
+    bench.run_jobs()
+    assert not first.exists()
+    ext = {"topic": "T", "queueId": "0"}
+    assert peer.ask(RequestCode.GET_MIN_OFFSET, ext).ext["offset"] == "1"
+    assert peer.ask(RequestCode.GET_MAX_OFFSET, ext).ext["offset"] == "4"
+    behind = peer.ask(PULL, pull_ext(offset=0))
+    assert behind.code == ResponseCode.PULL_OFFSET_MOVED
+    assert behind.ext["nextBeginOffset"] == "1"
+    assert peer.ask(PULL, pull_ext(offset=1)).code == 0
+    assert bench.broker.runtime_info()["commitLogMinOffset"] == str(1 << 22)
+    assert peer.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == 0
+    bench.run_jobs()
+    assert peer.ask(RequestCode.GET_MAX_OFFSET, ext).ext["offset"] == "4"
+
+
+def test_a_disk_over_the_mark_is_service_not_available(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = bench.peer()
+    assert peer.ask(SEND, send_ext(), b"before").code == 0
+    settings = b"diskSpaceWarningLevelRatio=90\ndiskSpaceCleanForciblyRatio=85\n"
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, settings).code == 0
+    used = 91
+    monkeypatch.setattr(bench.store.files, "disk", lambda path: (1, DiskUsage(used, 100 - used)))
+    bench.clock.advance(10_000)
+    bench.run_jobs()
+    answer = peer.ask(SEND, send_ext(), b"refused")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "91.0% full" in (answer.remark or "")
+    assert peer.ask(PULL, pull_ext()).code == 0
+    assert create(peer, "StillMade") == 0
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "StillMade"}).code == 0
+    used = 50
+    bench.clock.advance(10_000)
+    bench.run_jobs()
+    assert peer.ask(SEND, send_ext(), b"after").code == 0
+
+
+def test_retention_settings_are_checked_when_they_are_changed(bench: Bench) -> None:
+    peer = bench.peer()
+    answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=9\ndeleteWhen=25\n")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "deleteWhen" in (answer.remark or "")
+    assert (bench.store_config.file_reserved_time, bench.store_config.delete_when) == (72, "04")
+
+
+def test_long_tables_are_encoded_in_pieces_beside_the_loop(bench: Bench) -> None:
+    """On the loop only lists are copied; in the thread each topic is read as it is by then."""
+    topics, offsets = bench.broker.state.topics, bench.broker.state.offsets
+    for number in range(200):
+        topics.put(TopicConfig(topic_name=f"T{number:03}", read_queue_nums=4, write_queue_nums=4))
+        offsets.commit("CG", f"T{number:03}", 0, number)
+    in_topics, in_offsets = topics.snapshot()(), offsets.snapshot()()
+    topics.put(TopicConfig(topic_name="T150", read_queue_nums=8, write_queue_nums=8))
+    topics.put(TopicConfig(topic_name="Later", read_queue_nums=4, write_queue_nums=4))
+    offsets.commit("CG", "T150", 0, 1_000)
+    pieces = list(in_topics)
+    assert len(pieces) > 200 // fastjson.PIECE_ENTRIES
+    table = fastjson.loads(b"".join(pieces))["topicConfigTable"]
+    assert list(table) == sorted(table)
+    assert {name for name in table if name.startswith("T0")} == {f"T0{number:02}" for number in range(100)}
+    assert table["T150"]["readQueueNums"] == 8
+    assert "Later" not in table
+    pieces = list(in_offsets)
+    assert len(pieces) > 200 // fastjson.PIECE_ENTRIES
+    assert fastjson.loads(b"".join(pieces))["offsetTable"]["T150@CG"] == {"0": 1_000}
+
+
+def test_a_thread_that_saves_pauses_after_each_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("mqspark.store.disk.saved.time.sleep", pauses.append)
+
+    class Table:
+        generation = 1
+
+        def load(self, data: bytes) -> None:
+            raise AssertionError(data)
+
+        def snapshot(self) -> Callable[[], Iterable[bytes]]:
+            return lambda: iter([b"a", b"b", b"c"])
+
+    table = SavedTable(Table(), ConfigFile(tmp_path / "t.json"))
+    job = table.job()
+    job.run()
+    assert (tmp_path / "t.json").read_bytes() == b"abc"
+    assert pauses == [PAUSE_S] * 2
+
+
+def test_the_backup_of_a_file_that_is_missing_is_used_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    group(peer, "CG")
+    peer.ask(SEND, send_ext(), b"a")
+    commit(peer, "CG", "T", 0, 1)
+    bench.close()
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.rename(path.with_name("consumerOffset.json.bak"))
+    with caplog.at_level(logging.WARNING):
+        bench.open()
+    assert bench.broker.state.offsets.query("CG", "T", 0) == 1
+    assert [record.getMessage() for record in caplog.records if "consumerOffset" in record.getMessage()] == [
+        f"{path} is missing: its .bak is used, and the last save may be lost"
+    ]
+    bench.close()
+
+
+@pytest.mark.parametrize("with_backup", [False, True])
+def test_counts_of_timer_messages_that_cannot_be_read_stop_no_start(
+    tmp_path: Path, with_backup: bool
+) -> None:
+    bench = Bench(tmp_path, store_settings={"timer_wheel_enable": True})
+    timed = encode_properties({"TIMER_DELAY_SEC": "100"}).decode()
+    assert bench.peer().ask(SEND, send_ext(properties=timed), b"later").code == 0
+    bench.run_for(3_000)
+    assert bench.broker.timers.metrics.counts() == {"T": 1}
+    bench.close()
+    path = tmp_path / "config" / "timermetrics"
+    backup = path.with_name("timermetrics.bak")
+    if with_backup:
+        backup.write_bytes(path.read_bytes())
+    else:
+        backup.unlink(missing_ok=True)
+    path.write_text('{"timingCount":{"T":')
+    bench.open()
+    assert bench.broker.timers.metrics.counts() == ({"T": 1} if with_backup else {})
+    outcome = "healed" if with_backup else "lost"
+    assert bench.store.damages.counts["config.unreadable", outcome] == 1
+    bench.run_for(110_000, 1_000)
+    assert [message.body for message in bench.records("T")] == [b"later"]
+    bench.reopen()
+    assert not bench.store.damages.counts
+    bench.close()

@@ -1,0 +1,178 @@
+"""What may run of an ordered queue, step by step."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqspark.client.delivery.process_queue import ProcessQueue
+from mqspark.client.push.ordered import LOCK_LIFETIME_MS, OrderedQueue
+from tests.unit.client.test_decisions import message
+
+
+def locked(batch_size: int = 1) -> tuple[OrderedQueue, ProcessQueue]:
+    ordered, process = OrderedQueue(batch_size=batch_size, needs_lock=True), ProcessQueue(0)
+    ordered.renewed(0)
+    ordered.restart(process)
+    return ordered, process
+
+
+def fill(ordered: OrderedQueue, process: ProcessQueue, end: int) -> None:
+    ordered.add(process.put([message(offset) for offset in range(process.next_offset, end)], end))
+
+
+def run(ordered: OrderedQueue, now_ms: int = 0) -> list[int]:
+    return [each.queue_offset for each in ordered.next(now_ms)]
+
+
+def test_one_batch_at_a_time() -> None:
+    ordered, process = locked(2)
+    fill(ordered, process, 5)
+    assert (run(ordered), run(ordered)) == ([0, 1], [])
+    ordered.done(process)
+    assert (process.commit_offset, run(ordered)) == (2, [2, 3])
+    ordered.done(process)
+    assert run(ordered) == [4]
+
+
+def test_what_failed_comes_first_when_the_queue_has_rested() -> None:
+    ordered, process = locked(2)
+    fill(ordered, process, 3)
+    first = ordered.next(0)
+    ordered.put_back(process, 1_000)
+    assert (run(ordered, 999), process.commit_offset) == ([], 0)
+    assert run(ordered, 1_000) == [0, 1]
+    assert [each.reconsume_times for each in first] == [1, 1]
+
+
+def test_nothing_runs_without_a_fresh_lock() -> None:
+    ordered, process = locked()
+    fill(ordered, process, 3)
+    assert ordered.locked(LOCK_LIFETIME_MS)
+    assert run(ordered, LOCK_LIFETIME_MS + 1) == []
+    assert OrderedQueue(batch_size=1, needs_lock=False).locked(1 << 40)
+
+
+@pytest.mark.parametrize("denied", [False, True])
+def test_after_a_lapse_what_was_cached_is_not_served(denied: bool) -> None:
+    ordered, process = locked()
+    fill(ordered, process, 3)
+    if denied:
+        ordered.lost()
+        assert run(ordered, 10) == []
+    ordered.renewed(LOCK_LIFETIME_MS + 1)
+    assert ordered.lapsed
+    assert run(ordered, LOCK_LIFETIME_MS + 2) == []
+    again = ProcessQueue(2)
+    ordered.restart(again)
+    fill(ordered, again, 4)
+    assert run(ordered, LOCK_LIFETIME_MS + 2) == [2]
+
+
+def test_a_renewal_in_time_is_no_lapse() -> None:
+    ordered, process = locked()
+    fill(ordered, process, 1)
+    ordered.renewed(LOCK_LIFETIME_MS)
+    assert run(ordered, 2 * LOCK_LIFETIME_MS) == [0]
+
+
+def test_what_runs_from_before_a_restart_is_waited_for_and_then_ignored() -> None:
+    ordered, before = locked()
+    fill(ordered, before, 3)
+    assert run(ordered) == [0]
+    before.drop()
+    after = ProcessQueue(1)
+    ordered.restart(after)
+    fill(ordered, after, 3)
+    assert run(ordered) == []
+    ordered.done(before)
+    assert (after.commit_offset, run(ordered)) == (1, [1])
+    ordered.restart(ProcessQueue(2))
+    ordered.put_back(after, 99)
+    assert (ordered.resume_ms, list(ordered.waiting)) == (0, [])
+
+
+def test_a_queue_that_is_given_up_starts_nothing() -> None:
+    ordered, process = locked()
+    fill(ordered, process, 3)
+    ordered.closing = True
+    assert run(ordered) == []
+
+
+def test_a_dropped_queue_commits_what_it_would_have() -> None:
+    process = ProcessQueue(0)
+    process.put([message(0), message(1)], 5)
+    process.complete(message(0))
+    process.drop()
+    assert process.commit_offset == 1
+    assert not process.holds(message(1))
+
+
+def test_what_is_held_is_consumed_with_the_commit() -> None:
+    ordered, process = locked()
+    fill(ordered, process, 4)
+    for expected in ([0], [1]):
+        assert run(ordered) == expected
+        ordered.hold(process)
+        assert process.commit_offset == 0
+    assert run(ordered) == [2]
+    ordered.done(process)
+    assert (process.commit_offset, ordered.held) == (3, [])
+
+
+def test_a_roll_back_brings_everything_since_the_last_commit_again() -> None:
+    ordered, process = locked(2)
+    fill(ordered, process, 7)
+    assert run(ordered) == [0, 1]
+    ordered.done(process)
+    first = ordered.next(0)
+    ordered.hold(process)
+    assert run(ordered) == [4, 5]
+    ordered.roll_back(process, 1_000)
+    assert (run(ordered, 999), process.commit_offset) == ([], 2)
+    assert run(ordered, 1_000) == [2, 3]
+    assert [each.reconsume_times for each in first] == [0, 0]
+
+
+def test_what_was_held_before_a_restart_is_forgotten() -> None:
+    ordered, before = locked()
+    fill(ordered, before, 3)
+    run(ordered)
+    ordered.hold(before)
+    before.drop()
+    after = ProcessQueue(0)
+    ordered.restart(after)
+    fill(ordered, after, 3)
+    assert (run(ordered), ordered.held) == ([0], [])
+    ordered.hold(before)
+    assert ordered.held == []
+
+
+@given(
+    st.lists(st.sampled_from(["done", "commit", "again", "back"]), max_size=40),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_the_offset_to_commit_is_the_one_after_the_last_commit(
+    words: list[str], batch_size: int, auto_commit: bool
+) -> None:
+    ordered, process = locked(batch_size)
+    fill(ordered, process, 30)
+    now = consumed = committed = 0
+    for word in words:
+        batch = run(ordered, now)
+        assert batch == list(range(consumed, min(consumed + batch_size, 30)))
+        if not batch:
+            break
+        if word == "again":
+            ordered.put_back(process, now)
+        elif word == "back":
+            ordered.roll_back(process, now)
+            consumed = committed
+        elif word == "commit" or auto_commit:
+            ordered.done(process)
+            committed = consumed = batch[-1] + 1
+        else:
+            ordered.hold(process)
+            consumed = batch[-1] + 1
+        assert process.commit_offset == committed
+        assert process.message_count == 30 - committed

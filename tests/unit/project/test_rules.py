@@ -1,0 +1,519 @@
+"""Rules of ARCHITECTURE.md that no linter knows, checked on the syntax of the modules."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import merged
+from mqspark.protocol.session import Session
+from mqspark.record import HEADS
+
+ROOT = Path(__file__).parents[3]
+
+# --- the store's way to the disk -------------------------------------------------------------------------------
+
+EVERYTHING = frozenset({"*"})
+BESIDE_THE_FILE_LAYER = {
+    "disk/files.py": (EVERYTHING, "is the file layer"),
+    "disk/kernelsync.py": (EVERYTHING, "syncs the file layer's descriptors in the kernel; owns an eventfd"),
+    "disk/filesystemsync.py": (
+        EVERYTHING,
+        "syncs the file system of the file layer's files; owns a descriptor",
+    ),
+    "disk/cuts.py": (
+        EVERYTHING,
+        "maps files for readers in other processes, which a broker may cut meanwhile",
+    ),
+    "disk/trusted.py": (EVERYTHING, "opens what a reader in another process may believe"),
+    "tools/reader.py": (EVERYTHING, "reads a store directory from another process"),
+    "tools/offline.py": (EVERYTHING, "reads a directory that no broker works on"),
+    "tools/fsck.py": (EVERYTHING, "works on a directory without a broker"),
+    "tools/remake.py": (EVERYTHING, "works on a directory without a broker"),
+    "tools/compactionfiles.py": (EVERYTHING, "works on a directory without a broker"),
+    "recovery/rebuild.py": (
+        frozenset({"ScanManifest", "scan_segment", "_QueueBuilder", "fetch_keys", "build_index_file"}),
+        "the files between the steps of a job, in a directory of their own",
+    ),
+}
+"""Modules of the store, and what of each, that reach the disk without the file layer, and why. A broker runs none of
+them but those of ``disk/``."""
+
+MODULES_OF_FILES = frozenset({"shutil", "tempfile", "fcntl", "io", "glob", "fileinput"})
+PURE_OF_OS = frozenset(
+    {"environ", "fspath", "strerror", "getpid", "sep", "pathsep", "cpu_count", "sysconf", "PathLike", "path"}
+)
+PURE_OF_OS_PATH = frozenset(
+    {"join", "dirname", "basename", "split", "splitext", "normpath", "isabs", "commonpath"}
+)
+OF_NUMPY = frozenset({"fromfile", "memmap", "load", "save", "savez", "loadtxt", "savetxt"})
+PATH_METHODS = """read_bytes read_text write_bytes write_text iterdir glob rglob walk exists is_file is_dir is_symlink
+stat lstat unlink rmdir mkdir touch chmod symlink_to hardlink_to readlink resolve samefile tofile"""
+OF_PATHS = frozenset(PATH_METHODS.split())
+
+
+def reaches(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where the disk is reached without the file layer."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="open")):
+                yield node.lineno, "open()"
+            case ast.Call(func=ast.Attribute(value=value, attr="open"), args=args, keywords=keywords) if (
+                is_mode(args) or any(word.arg in ("mode", "buffering", "opener") for word in keywords)
+            ):
+                yield node.lineno, f"{ast.unparse(value)}.open()"
+            case ast.Call(func=ast.Attribute(value=value, attr="replace"), args=[_], keywords=[]):
+                yield node.lineno, f"{ast.unparse(value)}.replace()"
+            case ast.Attribute(value=ast.Name(id="os"), attr=attr) if (
+                attr not in PURE_OF_OS and not attr.startswith(("O_", "SEEK_"))
+            ):
+                yield node.lineno, f"os.{attr}"
+            case ast.Attribute(value=ast.Attribute(value=ast.Name(id="os"), attr="path"), attr=attr) if (
+                attr not in PURE_OF_OS_PATH
+            ):
+                yield node.lineno, f"os.path.{attr}"
+            case ast.Attribute(value=ast.Name(id=module), attr=attr) if (
+                module in MODULES_OF_FILES
+                or (module in ("np", "numpy") and attr in OF_NUMPY)
+                or (module, attr) == ("mmap", "mmap")
+            ) and not is_annotation(tree, node):
+                yield node.lineno, f"{module}.{attr}"
+            case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in OF_PATHS:
+                yield node.lineno, f"{ast.unparse(value)}.{attr}()"
+            case ast.ImportFrom(module="os" | "os.path" | "shutil" | "fcntl" | "io" | "tempfile" as module):
+                yield node.lineno, f"from {module} import"
+
+
+def is_mode(args: list[ast.expr]) -> bool:
+    match args:
+        case [ast.Constant(value=str()), *_]:
+            return True
+    return False
+
+
+def is_annotation(tree: ast.AST, node: ast.AST) -> bool:
+    """Whether ``mmap.mmap`` only says what something is: a call of it makes a map."""
+    return ast.unparse(node) == "mmap.mmap" and not any(
+        isinstance(each, ast.Call) and each.func is node for each in ast.walk(tree)
+    )
+
+
+def broken(source: str, allowed: frozenset[str]) -> list[str]:
+    found = []
+    for statement in ast.parse(source).body:
+        name = getattr(statement, "name", "")
+        if not allowed & {"*", name}:
+            found += [f"{line}: {what}" for line, what in reaches(statement)]
+    return found
+
+
+STORE = ROOT / "mqspark" / "store"
+
+
+@pytest.mark.parametrize("path", sorted(STORE.rglob("*.py")), ids=lambda path: str(path.relative_to(STORE)))
+def test_the_store_reaches_the_disk_through_its_file_layer_only(path: Path) -> None:
+    allowed, _ = BESIDE_THE_FILE_LAYER.get(str(path.relative_to(STORE)), (frozenset(), ""))
+    assert broken(path.read_text(), allowed) == []
+
+
+def test_every_exception_is_one() -> None:
+    for name, (allowed, reason) in BESIDE_THE_FILE_LAYER.items():
+        tree = ast.parse((STORE / name).read_text())
+        assert reason
+        for each in allowed:
+            parts = [node for node in tree.body if each in ("*", getattr(node, "name", ""))]
+            assert any(list(reaches(part)) for part in parts), f"{name} {each} needs no exception any more"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "with open(path, 'rb') as file: pass",
+        "os.listdir(path)",
+        "os.path.isdir(path)",
+        "shutil.rmtree(path)",
+        "path.read_bytes()",
+        "for each in path.iterdir(): pass",
+        "path.open('wb')",
+        "temporary.replace(path)",
+        "mmap.mmap(fd, 0)",
+        "np.fromfile(file, dtype)",
+        "from os import replace",
+    ],
+)
+def test_ways_around_the_file_layer_are_seen(line: str) -> None:
+    assert broken(line, frozenset())
+    assert broken(f"def job():\n    {line}", frozenset({"job"})) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "files.open(path, create=True)",
+        "files.rename(old, new)",
+        "os.path.join(a, b)",
+        "name.replace('a', 'b')",
+        "self.open(end, clean=True)",
+        "view: mmap.mmap",
+    ],
+)
+def test_what_is_no_way_around_it_is_not(line: str) -> None:
+    assert broken(line, frozenset()) == []
+
+
+# --- one handler for a request code ----------------------------------------------------------------------------
+
+
+def answer(session: Session, command: Command) -> bytes | None:
+    return None
+
+
+def test_two_handlers_for_one_request_code_are_an_error_at_start() -> None:
+    first = {int(RequestCode.SEND_MESSAGE): answer}
+    assert merged(first, {RequestCode.PULL_MESSAGE: answer}) == {10: answer, 11: answer}
+    with pytest.raises(ValueError, match=r"two handlers for request code .*10"):
+        merged(first, {RequestCode.PULL_MESSAGE: answer}, {RequestCode.SEND_MESSAGE: answer})
+
+
+def tables_of_handlers() -> Iterator[tuple[str, ast.Dict]]:
+    for room in ("broker", "namesrv", "controller"):
+        for path in (ROOT / "mqspark" / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.AnnAssign(annotation=note, value=ast.Dict() as table) if (
+                        ast.unparse(note) == "dict[int, Handler]"
+                    ):
+                        yield str(path.relative_to(ROOT)), table
+
+
+def test_no_table_of_handlers_has_a_request_code_twice_or_takes_another_over() -> None:
+    """What Python does with a key that is there twice: the last one wins, and nobody is told."""
+    tables = list(tables_of_handlers())
+    assert len(tables) > 15
+    for path, table in tables:
+        assert None not in table.keys, f"{path}: tables are put together by dispatch.merged"
+        codes = [getattr(RequestCode, key.attr) for key in table.keys if isinstance(key, ast.Attribute)]
+        assert len(codes) == len(table.keys), path
+        assert len(set(codes)) == len(codes), path
+
+
+# --- nothing that nobody uses ----------------------------------------------------------------------------------
+
+PACKAGES = ("mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs/mqspark_jobs")
+CALLED_BY_OTHERS = {
+    "asyncio": "pause_writing resume_writing",
+    "pytest": "pytest_configure",
+    "click": "format_commands",
+    "logging": "handleError",
+    "Spark": """getDefaultReadLimit onQueryIdle onQueryProgress onQueryStarted onQueryTerminated
+    prepareForTriggerAvailableNow reportLatestOffset streamReader
+    streamWriter""",
+    "users of work queues": "map_arrow transform dead_letters",
+    "operators and the tests of the archive": "archived_mark",
+    "tests, which are a peer, a tool or a clock to what they test": """encode_command encode_batch encode_register_body
+    decode_register_body FREE_TEXTS MULTI_QUEUE_OFFSET mapped_segments""",
+    "programs that test with mqspark.testing": """transaction_producer push_consumer pop_consumer lite_pull_consumer
+    shut_down add_broker apps""",
+}
+"""Names that nothing in the packages calls, and who does."""
+TRANSPARENT = frozenset(
+    {"property", "staticmethod", "classmethod", "dataclass", "cached_property", "cache", "override"}
+)
+"""Decorators that register nothing anywhere."""
+
+Definition = tuple[str, int, str]
+
+
+def definitions(path: Path, tree: ast.Module) -> Iterator[Definition]:
+    """Functions, methods, classes and constants of a module; fields of classes are formats."""
+    name = str(path.relative_to(ROOT))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            decorators = {
+                ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list
+            }
+            if decorators <= TRANSPARENT and not node.name.startswith("__"):
+                yield name, node.lineno, node.name
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=constant)]) | ast.AnnAssign(target=ast.Name(id=constant)):
+                if not constant.startswith("__"):
+                    yield name, node.lineno, constant
+
+
+def uses(tree: ast.Module) -> Iterator[str]:
+    """Names that a module reads. What it imports it has to use, or the linter says so; a name in quotes may be a
+    forward reference, an entry of a lazy table, or getattr's."""
+    listed = {
+        id(each)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for each in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
+                yield name
+            case ast.Constant(value=str() as text) if id(node) not in listed and len(text) < 200:
+                yield from re.findall(r"\w+", text)
+
+
+def test_nothing_is_there_that_nobody_uses() -> None:
+    trees = {
+        path: ast.parse(path.read_text())
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+    used = {name for tree in trees.values() for name in uses(tree)}
+    excused = {name for names in CALLED_BY_OTHERS.values() for name in names.split()}
+    found = [each for path, tree in trees.items() for each in definitions(path, tree)]
+    unused = [f"{path}:{line}: {name}" for path, line, name in found if name not in used | excused]
+    assert unused == [], "\n".join(["nobody uses:", *unused])
+    needless = excused & used | excused - {name for _, _, name in found}
+    assert not needless, "these need no excuse"
+
+
+# --- what ARCHITECTURE.md says of the tree ---------------------------------------------------------------------
+
+
+def summary(path: Path) -> str:
+    """The first sentence of a module's docstring, without what is in parentheses."""
+    first = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0].split())
+    found = re.match(r"(.*?[^.])\.(?=\s+[A-Z`(]|$)", first)
+    assert found is not None, f"{path} begins with no sentence"
+    return re.sub(r" \([^()]*\)", "", found[1]).replace("``", "`").replace("|", r"\|")
+
+
+def test_every_module_has_one_row_in_architecture() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    section = text[text.index("## Every module") : text.index("## How data moves")]
+    rows: list[str] = []
+    package = room = ""
+    for line in section.splitlines():
+        if found := re.match(r"\*\*(\S+)\*\*", line):
+            package, room = found[1], found[1]
+        elif found := re.match(r"`([\w/]+)/`: \S", line):
+            room = f"{package}/{found[1]}"
+        elif found := re.match(r"\| `(\w+)` \| (.*) \|$", line):
+            rows.append(f"{room}/{found[1]}.py")
+            said = summary(ROOT / rows[-1])
+            assert found[2] in (said, said[0].lower() + said[1:]), f"{rows[-1]} says: {said}"
+    tree = [
+        str(path.relative_to(ROOT))
+        for each in PACKAGES
+        for path in (ROOT / each).rglob("*.py")
+        if path.name != "__init__.py"
+    ]
+    assert sorted(rows) == sorted(tree)
+
+
+PACKAGE_FILES = sorted(path for each in PACKAGES for path in (ROOT / each).rglob("__init__.py"))
+
+
+def dotted(path: Path) -> str:
+    """The name under which a file is imported."""
+    for each in PACKAGES:
+        top = (ROOT / each).parent
+        if path.is_relative_to(ROOT / each):
+            return ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__init__")
+    raise AssertionError(path)
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Modules by name, those of functions and of lazy tables included."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (each.name for each in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield module
+                yield from (f"{module}.{each.name}" for each in names)
+            case ast.Constant(value=str() as text):
+                yield text
+
+
+def reexports(path: Path) -> bool:
+    return len(ast.parse(path.read_text()).body) > 1
+
+
+@functools.cache
+def imported() -> dict[str, frozenset[str]]:
+    files = [path for each in PACKAGES for path in (ROOT / each).rglob("*.py")]
+    return {dotted(path): frozenset(imports(ast.parse(path.read_text()))) for path in files}
+
+
+@pytest.mark.parametrize("path", PACKAGE_FILES, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_every_package_says_what_is_in_it_and_what_it_must_not_know(path: Path) -> None:
+    docstring = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+    assert docstring.endswith(".")
+    if len(path.relative_to(ROOT).parts) > 3 or path.parent.name in (
+        "namesrv",
+        "controller",
+        "filter",
+        "protocol",
+    ):
+        assert re.search(r"[Mm]ust not (know|import)|[Kk]nows no", docstring)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in PACKAGE_FILES if len(path.parent.relative_to(ROOT).parts) == 3 and not reexports(path)],
+    ids=lambda path: str(path.parent.relative_to(ROOT)),
+)
+def test_what_is_imported_from_outside_a_room_is_what_its_docstring_says(path: Path) -> None:
+    docstring = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+    room = dotted(path)
+    found = re.search(r"Imported from outside: ([^.]*)\.", docstring)
+    assert found is not None
+    said = set(re.findall(r"``(\w+)``", found[1]))
+    used = {
+        each.removeprefix(f"{room}.").partition(".")[0]
+        for name, names in imported().items()
+        if not name.startswith(f"{room}.") and name != room
+        for each in names
+        if each.startswith(f"{room}.")
+    }
+    assert used == said
+
+
+# --- one name, one thing -------------------------------------------------------------------------------------------
+
+MODULES_OF_ONE_NAME = {
+    "config": "the settings of the room that it is in",
+    "registration": "a broker's topics as a name server gets them: the body, and who makes it",
+}
+"""Base names that several modules have, and the one thing that they mean."""
+BLOCKING = "AdminClient LitePullConsumer PopConsumer Producer PushConsumer TransactionProducer"
+"""Classes of ``mqspark.aio`` and of ``mqspark``: the same object, awaited or blocking."""
+
+
+def places_by_name(pairs: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names that are there more than once, and where."""
+    places: dict[str, list[str]] = {}
+    for name, place in pairs:
+        places.setdefault(name, []).append(place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def classes(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            yield node.name, f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+MODULES = [
+    path for each in PACKAGES for path in sorted((ROOT / each).rglob("*.py")) if path.name != "__init__.py"
+]
+
+
+def test_no_two_modules_have_one_name() -> None:
+    found = places_by_name((path.stem, str(path.relative_to(ROOT))) for path in MODULES)
+    assert {name: at for name, at in found.items() if name not in MODULES_OF_ONE_NAME} == {}
+    assert sorted(found) == sorted(MODULES_OF_ONE_NAME), "these need no exception any more"
+
+
+def test_no_two_classes_have_one_name() -> None:
+    found = places_by_name(each for path in MODULES for each in classes(path))
+    allowed = BLOCKING.split()
+    assert {name: at for name, at in found.items() if name not in allowed} == {}
+    for name in allowed:
+        first, second = found[name]
+        assert {"sync" in Path(at).parts for at in (first, second)} == {True, False}, (first, second)
+
+
+# --- state has one writer --------------------------------------------------------------------------------------
+
+OWNERS = {
+    "mqspark/store/log/commitlog.py": "position written durable pending room_end",
+    "mqspark/store/queue/consumequeue.py": "next_offset max_offset reserved_end entries",
+    "mqspark/store/queue/batchqueue.py": "next_offset",
+}
+"""State of the log and of the queues, and the modules whose classes it belongs to."""
+OWNED = frozenset(name for names in OWNERS.values() for name in names.split())
+CHANGES = frozenset({"append", "extend", "clear", "pop", "insert", "remove"})
+
+
+def writes(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where an attribute of another object than ``self`` is assigned or changed."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=owner, attr=name, ctx=ast.Store() | ast.Del()):
+                is_write = True
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(value=owner, attr=name), attr=change)):
+                is_write = change in CHANGES
+            case _:
+                continue
+        if is_write and name in OWNED and ast.unparse(owner) != "self":
+            yield node.lineno, ast.unparse(node)
+
+
+NAMESAKES = frozenset({"checkpoint.", "self.report.", "self._found.", "chunk."})
+"""Objects with a field of the same name that is a result, not state."""
+
+
+def others_state(source: str) -> list[str]:
+    """Writes of state that belongs to the log or to a queue."""
+    found = writes(ast.parse(source))
+    return [f"{line}: {what}" for line, what in found if not what.startswith(tuple(NAMESAKES))]
+
+
+@pytest.mark.parametrize("path", sorted(STORE.rglob("*.py")), ids=lambda path: str(path.relative_to(STORE)))
+def test_nobody_else_moves_the_log_or_a_queue(path: Path) -> None:
+    assert others_state(path.read_text()) == []
+
+
+def test_every_owner_has_its_state() -> None:
+    for path, names in OWNERS.items():
+        assert all(f"self.{name}" in (ROOT / path).read_text() for name in names.split()), path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "log.position = end",
+        "self._log.position += size",
+        "queue.next_offset = a.position = 3",
+        "log.pending.append(data)",
+        "del log.room_end",
+        "queue.array.next_offset += 1",
+    ],
+)
+def test_writes_of_others_are_seen(line: str) -> None:
+    assert others_state(line)
+
+
+@pytest.mark.parametrize("line", ["self.position = end", "end = log.position", "log.append(parts, 3)"])
+def test_what_writes_nothing_of_others_is_not(line: str) -> None:
+    assert others_state(line) == []
+
+
+HEAD_FIELDS = len(HEADS[0].unpack(bytes(HEADS[0].size)))
+
+
+def packed_heads(tree: ast.AST) -> Iterator[str]:
+    """The functions that pack as many values as the head of a record has."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                match node:
+                    case ast.Call(func=packer, args=args) if (
+                        len(args) >= HEAD_FIELDS and "pack" in ast.unparse(packer).lower()
+                    ):
+                        yield function.name
+
+
+def test_one_function_packs_the_head_of_a_record() -> None:
+    found = [
+        (path.name, name)
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for name in packed_heads(ast.parse(path.read_text()))
+    ]
+    assert found == [("record.py", "pack_head")]

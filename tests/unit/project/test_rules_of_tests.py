@@ -1,0 +1,126 @@
+"""Rules of the tests themselves: one way to wait, one way to start a process, short files in folders named for what
+they test, reasons for what is slow, and public doors."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+MOST_LINES = 800
+MOST_PRIVATE = 61
+"""Uses of private attributes of the project, all tests together. Lower it with each that goes."""
+OWN_PRIVATE = ("support/", "benchmarks/", "simulation/", "interop/cpp/", "spark/conftest.py")
+"""Where private attributes are used with a reason: planted bugs, and insides of asyncio, Spark and the C++ client."""
+TABLES = ("security/test_client_tables.py", "security/test_table_registry.py")
+"""They measure every table, and most tables are private."""
+UNIT = TESTS / "unit"
+MOST_FILES = 25
+PACKAGES = {
+    "server": "server/mqspark_server",
+    "datasource": "datasource/pyspark_pymq",
+    "jobs": "jobs/mqspark_jobs",
+}
+"""Where the packages are that are not below ``mqspark``, by the folder with their unit tests."""
+WAITING = re.compile(r"eventually|until|wait_until|wait_for|poll_until")
+
+
+def faults_of_a_test(source: str) -> Iterator[str]:
+    """Second helpers beside those in ``tests/support``, and slow tests without a reason."""
+    tree = ast.parse(source)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name, args=args) | ast.AsyncFunctionDef(name=name, args=args) if (
+                WAITING.fullmatch(name) and "Callable[[], bool]" in ast.unparse(args)
+            ):
+                yield f"{node.lineno}: {name}: waiting is tests.support.waiting.eventually"
+            case ast.Attribute(value=ast.Name(id="subprocess"), attr="Popen") if id(node) in called:
+                yield f"{node.lineno}: subprocess.Popen: processes are started by tests.support.processes"
+            case ast.Constant(value=str() as text) if "dependency-plugin" in text:
+                yield f"{node.lineno}: mvn: jars are fetched by tests.support.maven"
+            case ast.Attribute(value=ast.Attribute(attr="mark"), attr="slow" | "night" as mark) if (
+                id(node) not in called
+            ):
+                yield f"{node.lineno}: pytest.mark.{mark} takes the reason why it is"
+
+
+def test_tests_are_in_short_files_and_use_the_shared_helpers() -> None:
+    found = []
+    for path in sorted(TESTS.rglob("*.py")):
+        source, name = path.read_text(), str(path.relative_to(TESTS))
+        if source.count("\n") > MOST_LINES:
+            found.append(f"{name} has more than {MOST_LINES} lines")
+        if not name.startswith(("support/", "benchmarks/", "unit/project/test_rules")):
+            found += [f"{name}:{fault}" for fault in faults_of_a_test(source)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def until(condition: Callable[[], bool], what: str) -> None: ...",
+        "async def wait_until(condition: Callable[[], bool]) -> None: ...",
+        "child = subprocess.Popen(command)",
+        "run(['mvn', 'org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies'])",
+        "@pytest.mark.slow\ndef test(): ...",
+    ],
+)
+def test_faults_of_a_test_are_seen(line: str) -> None:
+    assert list(faults_of_a_test(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "child: subprocess.Popen[str]",
+        "def until(self, wall_ms: int) -> None: ...",
+        "@pytest.mark.slow('it sleeps')\ndef test(): ...",
+    ],
+)
+def test_what_is_no_fault_of_a_test_is_not(line: str) -> None:
+    assert list(faults_of_a_test(line)) == []
+
+
+def test_unit_tests_are_in_folders_named_for_the_packages() -> None:
+    files = Counter(path.parent.relative_to(UNIT) for path in UNIT.rglob("*.py"))
+    for folder, number in files.items():
+        assert number <= MOST_FILES, f"{folder} has {number} files"
+        top, *below = folder.parts or [""]
+        if top != "project":  # the tree itself: its rules, pages, packaging
+            package = TESTS.parent / PACKAGES.get(top, f"mqspark/{top}")
+            assert package.joinpath(*below).is_dir(), f"{folder} is named for no package"
+
+
+def private_uses(source: str) -> Iterator[str]:
+    """Attributes with a leading underscore of anything but ``self``, ``cls`` and ``super()``."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls" | "os" | "sys")):
+                continue
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super"))):
+                continue
+            case ast.Attribute(attr="_replace" | "_asdict" | "_fields"):  # of named tuples, and public
+                continue
+            case ast.Attribute(attr=name) if name.startswith("_") and not name.startswith("__"):
+                yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def test_tests_use_public_doors() -> None:
+    found = [
+        f"{path.relative_to(TESTS)}:{use}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if not str(path.relative_to(TESTS)).startswith(OWN_PRIVATE + TABLES)
+        for use in private_uses(path.read_text())
+    ]
+    assert len(found) <= MOST_PRIVATE, found
+
+
+def test_private_uses_are_seen() -> None:
+    assert list(private_uses("store._log.position\nself.store._log"))
+    assert not list(private_uses("self._log\nitem._replace(a=1)\nsuper()._begin()\nstore.__class__"))

@@ -1,0 +1,84 @@
+"""What `make test` makes of failures: a second try, and the first failure of a test that passes then. Its workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.schedule import group_of, is_late, seconds_of
+
+ROOT = Path(__file__).parents[3]
+TESTS = """
+import os
+from pathlib import Path
+
+with open("collected", "a") as file:
+    print(os.getpid(), file=file)
+
+def test_a_worker(tmp_path_factory, worker_id):
+    assert worker_id == os.environ.get("PYTEST_XDIST_WORKER", "master")
+    folder = tmp_path_factory.getbasetemp()
+    assert worker_id == "master" or folder.name == f"popen-{worker_id}"
+    print("said by", worker_id)
+
+def test_flaky():
+    seen = Path("seen")
+    seen.write_text(seen.read_text() + "x" if seen.exists() else "x")
+    assert len(seen.read_text()) > 1, "no luck at first"
+
+def test_broken():
+    print("said before")
+    assert Path("mended").exists(), "broken"
+
+def test_sound():
+    pass
+"""
+
+
+def run(folder: Path, *options: str) -> tuple[int, str]:
+    plugins = ["-p", "tests.support.again", "-p", "tests.support.preforked"]
+    command = [sys.executable, "-m", "pytest", *plugins, *options]
+    done = subprocess.run(
+        [*command, "-q", "test_it.py"],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_test_that_passes_on_the_second_try_is_shown_with_its_first_failure(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
+    (tmp_path / "test_it.py").write_text(TESTS)
+    code, out = run(tmp_path, "--first-try", "-n2")
+    assert code == 1
+    assert "said before" in out
+    assert "said by" not in out
+    assert "2 passed" in out
+    assert len((tmp_path / "collected").read_text().split()) == 1, "a process collects for all workers"
+    code, out = run(tmp_path, "--second-try", "--last-failed")
+    assert code == 1, "one test failed twice"
+    assert "2 failed" not in out
+    flaky = out[out.index("= FLAKY") :]
+    assert "first failure of test_it.py::test_flaky" in flaky
+    assert "no luck at first" in flaky
+    assert "FLAKY test_it.py::test_flaky" in flaky
+    assert "FLAKY test_it.py::test_broken" not in flaky
+
+    (tmp_path / "mended").touch()
+    code, out = run(tmp_path, "--second-try", "--last-failed")
+    assert code == 0
+    assert "FLAKY test_it.py::test_broken" in out
+
+
+def test_spark_and_interop_are_a_group_each_and_come_first() -> None:
+    assert group_of("tests/spark/test_a.py::test_x[1]") == group_of("tests/spark/test_b.py::test_y")
+    assert group_of("tests/spark/test_a.py::test_x") != group_of("tests/spark/test_work_kills.py::test_y")
+    assert not is_late("tests/interop/test_a.py::test_rocketmq[mqspark]")
+    assert is_late("tests/interop/test_a.py::test_x[rocketmq-json]")
+    assert group_of("tests/unit/test_a.py::test_x") == group_of("tests/unit/test_a.py::test_y[::]")
+    assert group_of("tests/unit/test_a.py::test_x") != group_of("tests/unit/test_b.py::test_x")
+    assert group_of("tests/crash/test_a.py::test_x") != group_of("tests/crash/test_a.py::test_y")
+    assert seconds_of(group_of("tests/spark/test_a.py::test_x")) > seconds_of("tests/unit/test_a.py")

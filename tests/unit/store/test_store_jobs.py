@@ -1,0 +1,236 @@
+"""The contract of jobs: whatever happens in a worker thread reaches the owner, which can go on."""
+
+from __future__ import annotations
+
+import ast
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from mqspark.protocol.codes import RequestCode
+from mqspark.store import Job
+from mqspark_server.process.diskwork import Housekeeper, Worker
+from tests.support.store_tools import FaultyFiles, TestClock, flush, opened, put
+from tests.support.waiting import eventually_async
+from tests.unit.broker.replication.test_slave_divergence import fork, meet
+from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.controller_kit import ControllerBench
+from tests.unit.timer_kit import send as send_timer
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[3]
+
+
+class Case(NamedTuple):
+    """A job's owner. ``due`` makes its jobs due and begins them; ``failure`` is what health shows of it."""
+
+    due: Callable[[], list[Job]]
+    failure: Callable[[], str | None]
+    close: Callable[[], None]
+
+
+def only_housekeeping() -> str | None:
+    return None
+
+
+def of_store(root: Path, failure: str, **settings: int) -> Case:
+    clock = TestClock()
+    files = FaultyFiles()
+    store = opened(root, clock, files, **settings)
+    for number in range(60):
+        put(store, "T", 0, b"%04d" % number * 30, b"KEYS\x01k%d\x02" % number)
+    flush(store)
+    store.catch_up()
+    if failure == "scrub":
+        store.close()
+        store = opened(root, clock, files, **settings)
+
+    def due() -> list[Job]:
+        put(store, "T", 0, b"more" * 30, b"KEYS\x01more\x02")
+        flush(store)
+        store.catch_up()
+        clock.now += 100_000
+        store.clean_expired_queues()
+        return store.maintenance()
+
+    def found() -> str | None:
+        problems = {
+            "checkpoint": store.checkpoint_problem,
+            "index": store.index_problem,
+            "cleaning": store.retention_problem,
+            "scrub": store.scrub.problem if store.scrub is not None else None,
+        }
+        return problems[failure]
+
+    return Case(due, only_housekeeping if failure == "-" else found, store.abandon)
+
+
+def read_ahead(root: Path) -> Case:
+    files = FaultyFiles()
+    store = opened(
+        root, TestClock(), files, mapped_file_size_commit_log=1 << 24, allocation_step_commit_log=4096
+    )
+
+    def due() -> list[Job]:
+        for _ in range(200):
+            if store.room_due:
+                break
+            put(store, "T", 0, b"x" * 200)
+            flush(store)
+        return store.maintenance()
+
+    return Case(due, only_housekeeping, store.abandon)
+
+
+def deletions(root: Path) -> Case:
+    store = opened(root)
+    put(store, "T", 0, b"x")
+    flush(store)
+    store.delete_topic("T")
+    return Case(
+        lambda: [store.deletions.job()] if store.deletions.behind else [], only_housekeeping, store.abandon
+    )
+
+
+def cut_back(root: Path) -> Case:
+    found = fork(root)
+    meet(found)
+    found.slave.flush()
+
+    def close() -> None:
+        for bench in (found.master, found.other, found.slave):
+            bench.store.abandon()
+
+    return Case(found.slave.store.maintenance, only_housekeeping, close)
+
+
+def of_broker(root: Path) -> Case:
+    bench = Bench(root)
+    send_timer(bench, deliver_ms=bench.clock.now_ms() + 60_000)
+    bench.peer().give(SEND, send_ext("New"), b"a topic is made")
+    bench.run_for(2_000)
+
+    def due() -> list[Job]:
+        bench.clock.advance(10_000)
+        bench.broker.tick()
+        bench.flush()
+        return bench.broker.jobs()
+
+    return Case(due, only_housekeeping, bench.store.abandon)
+
+
+def of_controller(root: Path) -> Case:
+    bench = ControllerBench(root)
+    header = {
+        "clusterName": "C",
+        "brokerName": "b",
+        "appliedBrokerId": "1",
+        "registerCheckCode": "10.0.0.1:1;1",
+    }
+    bench.operator.give(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
+    return Case(bench.core.jobs, only_housekeeping, lambda: None)
+
+
+CASES: dict[str, Callable[[Path], Case]] = {
+    "CheckpointJob": lambda root: of_store(root, "checkpoint"),
+    "CleaningJob": lambda root: of_store(root, "cleaning"),
+    "CutBackJob": cut_back,
+    "IndexJob": lambda root: of_store(root, "index"),
+    "ReadAheadJob": read_ahead,
+    "ScrubJob": lambda root: of_store(root, "scrub", scrub_bytes_per_second=512),
+    "TimerFlush": of_broker,
+    "_SaveDeletionsJob": deletions,
+    "_SaveStateJob": of_controller,
+    "_SaveTableJob": of_broker,
+}
+
+
+def job_classes() -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Every class with ``run`` and ``done``, and its ``done``."""
+    for package in ("mqspark", "server/mqspark_server"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and node.name != "Job":
+                    methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+                    if {"run", "done"} <= methods.keys():
+                        yield node.name, methods["done"]
+
+
+def test_every_job_takes_its_error_and_has_a_test_here() -> None:
+    found = dict(job_classes())
+    assert sorted(found) == sorted(CASES)
+    for name, done in found.items():
+        assert [each.arg for each in done.args.args] == ["self", "error"], name
+
+
+class Rounds:
+    """A core with one round of jobs."""
+
+    jobs_due = True
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._jobs = [jobs]
+
+    def jobs(self) -> list[Job]:
+        return self._jobs.pop() if self._jobs else []
+
+
+def of(name: str, jobs: list[Job]) -> Job | None:
+    return next((job for job in jobs if type(job).__name__ == name), None)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize(
+    "broken", [RuntimeError("a fault in the job"), MemoryError(), OSError(errno.EMFILE, "no descriptor")]
+)
+async def test_after_an_error_the_owner_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, broken: Exception
+) -> None:
+    case = CASES[name](tmp_path)
+    first = of(name, case.due())
+    assert first is not None, "the job is not due"
+
+    def run(job: Job) -> None:
+        raise broken
+
+    worker = Worker("jobs-test")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(first), "run", run)
+        housekeeper = Housekeeper(Rounds([]), worker)
+        await housekeeper.run([first])
+    assert housekeeper.error in (repr(broken), str(broken))
+    failure = case.failure
+    if failure is not only_housekeeping:
+        assert (str(broken) or repr(broken)) in (failure() or "")
+    second = of(name, case.due())
+    assert second is not None, "the owner waits for the failed job"
+    assert second is not first
+    await housekeeper.run([second])
+    assert housekeeper.error is None
+    worker.close()
+    case.close()
+
+
+async def test_stopping_waits_for_the_round_and_ends_its_jobs() -> None:
+    ended: list[BaseException | None] = []
+
+    class Last:
+        def run(self) -> None:
+            stopping.append("runs")
+
+        def done(self, error: BaseException | None = None) -> None:
+            ended.append(error)
+
+    stopping: list[str] = []
+    worker = Worker("jobs-test")
+    housekeeper = Housekeeper(Rounds([Last(), Last()]), worker)
+    housekeeper.start()
+    housekeeper.after_turn()
+    await eventually_async(lambda: bool(stopping), "the first job")
+    await housekeeper.stop()
+    worker.close()
+    assert ended == [None, None]

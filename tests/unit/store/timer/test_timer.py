@@ -1,0 +1,277 @@
+"""The timer log's and the wheel's bytes, and how they find together again."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mqspark.errors import StoreCorrupt
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles
+from mqspark.store.timer.timerlog import NONE, TimerLog
+from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, TimerWheel, save_pages
+
+VECTORS = Path(__file__).parents[3] / "golden" / "vectors" / "timer.jsonl"
+# Test vectors, made with RocketMQ's own classes: docs/rocketmq/later.md#timer-log
+RECORD = (
+    "00000034ffffffffffffffff000000010000018bcfe56800000027100000000000000400000000b38e9876410000000000000000"
+)
+BLANK = "000000240000000000000000cbd43194"
+
+
+def made(directory: Path, file_bytes: int = 1024) -> TimerLog:
+    log = TimerLog(directory, OsFiles(), file_bytes=file_bytes)
+    log.load()
+    return log
+
+
+def add(log: TimerLog, count: int, previous: int = NONE) -> list[int]:
+    log.make_room(count)
+    positions = [
+        log.add(previous, 0, 1_700_000_000_000, 10_000, 1024 + number, 179, -1902610879)
+        for number in range(count)
+    ]
+    log.write()
+    return positions
+
+
+def test_a_record_is_rocketmqs(tmp_path: Path) -> None:
+    log = made(tmp_path / "timerlog")
+    assert add(log, 1) == [0]
+    data = (tmp_path / "timerlog" / f"{0:020d}").read_bytes()
+    assert len(data) == 1024
+    assert data[:52].hex() == RECORD
+    assert not any(data[52:])
+
+
+def test_a_file_ends_with_a_blank_record(tmp_path: Path) -> None:
+    log = made(tmp_path / "timerlog")
+    positions = add(log, 21)
+    assert positions == [*range(0, 988, 52), 1024, 1076]
+    data = (tmp_path / "timerlog" / f"{0:020d}").read_bytes()
+    assert data[988:1004].hex() == BLANK
+    again = made(tmp_path / "timerlog")
+    assert again.find_end(0) == 1128
+    assert [again.record(position) is not None for position in positions] == [True] * 21
+    assert [len(again.records(start)[1]) for start in again.files_from(0)] == [19, 2]
+
+
+@pytest.mark.parametrize("file_bytes", [68, 100, 120, 52 * 5 + 16, 52 * 5 + 15, 52 * 5 + 67])
+def test_files_of_any_length(tmp_path: Path, file_bytes: int) -> None:
+    log = made(tmp_path, file_bytes)
+    positions = [add(log, count)[-1] for count in (1, 2, 3, 4, 5)]
+    again = made(tmp_path, 1 << 20)
+    assert again.file_bytes == file_bytes
+    end = again.find_end(0)
+    assert end - (end % file_bytes or file_bytes) <= positions[-1] < end
+    assert sum(len(again.records(start)[1]) for start in again.files_from(0)) == 15
+    assert add(again, 1)[0] >= end
+
+
+def test_a_torn_record_ends_the_log_and_nothing_behind_it_comes_back(tmp_path: Path) -> None:
+    log = made(tmp_path)
+    add(log, 30)
+    path = tmp_path / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[52 * 7 : 52 * 7 + 4] = b"\0\0\0\1"
+    path.write_bytes(data)
+    again = made(tmp_path)
+    assert again.find_end(0) == 52 * 7
+    assert not any(path.read_bytes()[52 * 7 :])
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert add(again, 1) == [52 * 7]
+
+
+def test_a_directory_that_is_no_timer_log(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020d}").write_bytes(b"short")
+    with pytest.raises(StoreCorrupt, match="timer log"):
+        made(tmp_path)
+
+
+def test_old_files_go_when_their_last_message_has(tmp_path: Path) -> None:
+    log = made(tmp_path)
+    add(log, 50)  # messages at 1024 and behind; 19 records a file
+    assert log.drop_before(1024 + 18) == []
+    assert [path.name for path in log.drop_before(1024 + 19)] == [f"{0:020d}"]
+    assert [path.name for path in log.drop_before(1 << 40)] == [f"{1024:020d}"]
+    assert log.record(0) is None
+    assert log.record(2048) is not None
+
+
+def test_a_file_stays_as_long_as_one_of_its_messages(tmp_path: Path) -> None:
+    log = made(tmp_path)
+    add(log, 18)
+    log.make_room(3)
+    for position in (90, 91, 92):  # 19 records a file
+        log.add(NONE, 0, 1_700_000_000_000, 10_000, position, 179, 0)
+    log.write()
+    assert log.drop_before(1024 + 17) == []
+    assert [path.name for path in log.drop_before(1024 + 18)] == [f"{0:020d}"]
+
+
+def test_a_lost_wheel_is_made_from_the_whole_log(tmp_path: Path) -> None:
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    files.log.make_room(60)  # 19 records a file
+    for number in range(60):
+        files.log.add(NONE, 0, 1_700_000_000_000, 1_000 * number, number, 179, 0)
+    files.log.write()
+    files.flush(TimerCheckpoint(1_700_000_002_000, files.log.position), 0).run()
+    again = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    again.load()
+    found = [number for number in range(60) if again.wheel.get(1_700_000_000 + number) is not None]
+    assert found == list(range(2, 60))
+
+
+def test_slots_are_rocketmqs() -> None:
+    (vector,) = (json.loads(line) for line in VECTORS.read_text().splitlines())
+    for expected in vector["nonzero"]:
+        tick, first, last, count, magic = struct.unpack(">qqqii", bytes.fromhex(expected["hex"]))
+        if magic:  # which nobody writes
+            continue
+        wheel = TimerWheel()
+        wheel.put(tick, first, last, count)
+        at = tick % SLOTS * 32
+        ((page, content),) = wheel.take_dirty()
+        assert content[at - page : at - page + 32].hex() == expected["hex"]
+    assert WHEEL_BYTES == 38_707_200
+    assert 1_700_000_010 % SLOTS == 512_010
+
+
+def test_a_wheel_is_saved_sparsely_and_read_again(tmp_path: Path) -> None:
+    wheel = TimerWheel()
+    ticks = [1, SLOTS - 1, SLOTS + 5, 1_700_000_010]
+    for tick in ticks:
+        wheel.put(tick, tick * 2, tick * 3, 4)
+    save_pages(tmp_path / "timerwheel", wheel.take_dirty(), OsFiles())
+    found = (tmp_path / "timerwheel").stat()
+    assert found.st_size == WHEEL_BYTES
+    assert found.st_blocks * 512 < 1 << 20
+    again = TimerWheel()
+    again.load(tmp_path / "timerwheel", OsFiles())
+    for tick in ticks:
+        slot = again.get(tick)
+        assert slot is not None
+        assert slot[:4] == (tick, tick * 2, tick * 3, 4)
+    assert again.get(2) is None
+    assert again.get(1 + SLOTS) is None  # another tick has that slot
+    assert again.next_used(2, 1_700_000_011) == SLOTS - 1
+    assert again.next_used(1_700_000_000, 1_700_000_010) is None
+    assert again.next_used(1_700_000_000, 1_700_000_011) == 1_700_000_010
+    assert again.waiting(SLOTS) == 8
+
+
+def test_a_wheel_counts_its_slots_in_the_parts_of_its_file_that_have_data(tmp_path: Path) -> None:
+    class Odd(OsFiles):
+        """Ranges that begin and end within a slot."""
+
+        def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+            yield from ((0, 40), (40, 100), (100, 32 * 50), (32 * 1_000, 32 * 1_001))
+
+    wheel = TimerWheel()
+    for tick in (1, 2, 3, 49, 1_000):
+        wheel.put(SLOTS + tick, 0, 0, 1)
+    path = tmp_path / "timerwheel"
+    save_pages(path, wheel.take_dirty(), OsFiles())
+    for files in (OsFiles(), Odd()):
+        again = TimerWheel()
+        assert again.load(path, files)
+        assert again.used_count == 5
+
+
+def test_an_empty_wheel_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = TimerWheel()
+    wheel.put(5, 0, 52, 1)
+    wheel.clear(5)
+    none = wheel._slots[:0]
+
+    class Unread:
+        def __getitem__(self, part: slice) -> object:
+            assert isinstance(part, slice), "the wheel is searched"
+            return none
+
+    monkeypatch.setattr(wheel, "_slots", Unread())
+    assert wheel.next_used(0, 10 * SLOTS) is None
+    assert wheel.first_behind(0) is None
+    assert wheel.waiting(0) == 0
+    assert not len(wheel.used(0))
+    for clear in (wheel.clear_before, wheel.clear_behind):
+        clear(1 << 60)
+    assert wheel.used_count == 0
+
+
+def test_a_wheel_of_another_length_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "timerwheel").write_bytes(bytes(100))
+    with pytest.raises(StoreCorrupt, match="timer wheel"):
+        TimerWheel().load(tmp_path / "timerwheel", OsFiles())
+
+
+def test_revising_at_once_is_revising_one_by_one() -> None:
+    chance = random.Random(3)
+    for _ in range(30):
+        ours, model = TimerWheel(), TimerWheel()
+        ticks = [chance.choice([7, 8, 9, 7 + SLOTS, 8 + SLOTS]) for _ in range(chance.randrange(1, 20))]
+        for wheel in (ours, model):
+            wheel.put(8, 3, 4, 2)
+        positions = [52 * number for number in range(len(ticks))]
+        ours.revise(np.array(ticks), np.array(positions))
+        for tick, position in zip(ticks, positions, strict=True):  # TimerWheel.reviseSlot
+            slot = model.get(tick)
+            model.put(tick, slot.first if slot is not None else position, position, 0)
+        for tick in set(ticks) | {8}:
+            mine, theirs = ours.get(tick), model.get(tick)
+            assert (mine is None) == (theirs is None), tick
+            if mine is not None and theirs is not None and mine.last != 4:
+                assert mine.last == theirs.last, tick
+                assert mine.first <= theirs.first, tick  # it only says where to begin to look
+
+
+def test_the_checkpoint_is_rocketmqs(tmp_path: Path) -> None:
+    checkpoint = TimerCheckpoint(1_700_000_000_000, 52, 3, 3, 0, 1_700_000_000_500, 9)
+    checkpoint.save(tmp_path / "config" / "timercheck", OsFiles(), 0)
+    data = (tmp_path / "config" / "timercheck").read_bytes()
+    assert len(data) == 4096
+    assert struct.unpack_from(">7q", data) == (1_700_000_000_000, 52, 3, 3, 0, 1_700_000_000_500, 9)
+    assert TimerCheckpoint.load(tmp_path / "config" / "timercheck", OsFiles()) == checkpoint
+    assert TimerCheckpoint.load(tmp_path / "nothing", OsFiles()) is None
+
+
+def test_what_a_killed_process_did_not_sync_is_synced(tmp_path: Path) -> None:
+    killed = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    killed.load()
+    add(killed.log, 30)  # 19 records a file
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    job = files.flush(TimerCheckpoint(log_position=files.log.position), 0)
+    assert [path.name for path in job.log_paths] == [f"{0:020d}", f"{1024:020d}"]
+    assert job.directory == tmp_path / "timerlog"
+
+
+def test_a_flush_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    add(files.log, 3)
+    files.wheel.put(1_700_000_010, 0, 104, 3)
+    job = files.flush(TimerCheckpoint(log_position=156), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "sync", lambda *_: (_ for _ in ()).throw(OSError("no")))
+        with pytest.raises(OSError, match="no"):
+            job.run()
+    assert files.checkpoint.log_position == 0
+    second = files.flush(TimerCheckpoint(log_position=156), 0)
+    assert second.log_paths == job.log_paths
+    assert second.pages == job.pages
+    second.run()
+    second.done()
+    again = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    again.load()
+    assert (again.log.position, again.checkpoint.log_position) == (156, 156)
+    slot = again.wheel.get(1_700_000_010)
+    assert slot is not None
+    assert slot.last == 104
