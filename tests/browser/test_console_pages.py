@@ -57,7 +57,7 @@ HOSTILE = "<script>window.stolen = 1</script><img src=x onerror='window.stolen =
 
 
 BROWSER = pytest.mark.slow(
-    "seconds of a browser each; tests/integration/test_console.py asks for the same pages"
+    "seconds of a browser each; tests/integration/web/test_console.py asks for the same pages"
 )
 
 

@@ -14,7 +14,7 @@ TOPIC, COUNT, OLD = "Compacted", 300, 20
 pytestmark = [
     pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True),
     pytest.mark.slow(
-        "a log has to expire first; tests/integration/test_own_compaction.py reads with our client"
+        "a log has to expire first; tests/integration/archive/test_own_compaction.py reads with our client"
     ),
 ]
 

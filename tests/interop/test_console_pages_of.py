@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from mqspark import Message, Producer, PushConsumer
-from tests.integration.client_kit import FIRST
+from tests.integration.client.client_kit import FIRST
 from tests.support.clusters import Cluster
 from tests.support.processes import mqspark_command, ready_line, start, stop
 from tests.support.waiting import eventually

@@ -77,7 +77,7 @@ def in_sync(controller: str) -> set[int]:
     return {each["brokerId"] for each in state(controller).get("inSyncReplicas", ())}
 
 
-@pytest.mark.slow("Java brokers start; tests/integration/test_replica_set.py has our side of it")
+@pytest.mark.slow("Java brokers start; tests/integration/replicas/test_replica_set.py has our side of it")
 @pytest.mark.parametrize("start_controller", [our_controller, their_controller], ids=["ours", "rocketmqs"])
 def test_each_is_the_master_of_the_other(
     jars: Jars, tmp_path: Path, start_controller: Callable[[Jars, Path], AbstractContextManager[str]]

@@ -1,6 +1,6 @@
 """An address that is not a name server's: batch reads, streams and sinks say what is wrong.
 
-How soon is said in ``tests/integration/test_first_contact.py``: these texts come from the one bounded first contact.
+``tests/integration/client/test_first_contact.py`` says how soon: these texts come from the one bounded first contact.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ options = {{ nameserver = "{nameserver}", table = "{root}/parked", topic = "{par
 """
 
 
-@pytest.mark.slow("four Sparks; tests/integration/test_job_server.py has the server with quick processes")
+@pytest.mark.slow("four Sparks; tests/integration/web/test_job_server.py has the server with quick processes")
 @pytest.mark.timeout(600)
 def test_every_job_of_one_schedule(cluster: DevCluster, topic: str, tmp_path: Path) -> None:
     jars = delta_jars()

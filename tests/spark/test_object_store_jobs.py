@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow("a Spark for each run; without Spark: tests/integration/test_object_store.py"),
+    pytest.mark.slow("a Spark for each run; without Spark: tests/integration/archive/test_object_store.py"),
     pytest.mark.timeout(900),
 ]
 HADOOP = [("org.apache.hadoop", "hadoop-aws", "3.5.0", "")]

@@ -18,9 +18,9 @@ PAGES = [
 
 SHOWN = {
     "make demo": "tests/spark/test_notebooks.py runs the demo",
-    "pip install .": "tests/integration/test_packaging.py installs each extra",
+    "pip install .": "tests/integration/project/test_packaging.py installs each extra",
     "mqspark dev\n": "server/README.md has a block with it that ends",
-    "mqspark namesrv run": "tests/integration/test_cli.py starts both, on free ports",
+    "mqspark namesrv run": "tests/integration/commands/test_cli.py starts both, on free ports",
     "make bench": "tests/unit/project/test_benchmarks.py",
 }
 """First words of a shell block that is not run by a test → what tests it instead."""

@@ -15,11 +15,19 @@ class Shown(NamedTuple):
     """What of it is not there yet."""
 
 
-AUTH, POLICIES, PORT = "security/test_auth", "unit/auth/test_policies", "security/test_replication_port"
-HTTP, USERS, TLS = "security/test_http", "security/test_http_users", "security/test_tls"
-ATTACKS, DOORS, FUZZ = "security/test_known_attacks", "security/test_open_doors", "security/test_fuzz"
+AUTH, POLICIES, PORT = (
+    "security/users/test_auth",
+    "unit/auth/test_policies",
+    "security/sockets/test_replication_port",
+)
+HTTP, USERS, TLS = "security/sockets/test_http", "security/users/test_http_users", "security/sockets/test_tls"
+ATTACKS, DOORS, FUZZ = (
+    "security/users/test_known_attacks",
+    "security/users/test_open_doors",
+    "security/test_fuzz",
+)
 SIGNED, COPIES = "interop/test_signed_clients", "unit/auth/test_user_copies"
-SHARES = "security/test_shares"
+SHARES = "security/tables/test_shares"
 NAMES = f"{AUTH}::a_name_server_believes_only_its_users"
 
 SHOWN: dict[str, list[Shown]] = {
@@ -91,16 +99,16 @@ SHOWN: dict[str, list[Shown]] = {
             "client ids are bound to users, also those of lite topics, whose messages stay below their own topic",
             (
                 f"{AUTH}::a_client_id_is_its_users",
-                "security/test_lite_clients::messages_of_another_topic_are_not_popped_under_the_id_of_its_client",
-                "security/test_lite_clients::subscriptions_of_another_users_client_stay",
-                "security/test_lite_clients::a_lite_topic_of_ones_own_names_no_queue_of_others",
+                "security/users/test_lite_clients::messages_of_another_topic_are_not_popped_under_the_id_of_its_client",
+                "security/users/test_lite_clients::subscriptions_of_another_users_client_stay",
+                "security/users/test_lite_clients::a_lite_topic_of_ones_own_names_no_queue_of_others",
             ),
         ),
         Shown(
             "name server, controller, HA port and HTTP have the same users",
             (
                 f"{AUTH}::a_name_server_believes_only_its_users",
-                "security/test_controller_users::nobody_else_is_heard",
+                "security/users/test_controller_users::nobody_else_is_heard",
                 f"{PORT}::who_proves_nothing_gets_nothing",
                 f"{USERS}::nobody_reads",
                 f"{USERS}::a_user_may_do_what_policies_say_from_where_they_say",
@@ -114,8 +122,8 @@ SHOWN: dict[str, list[Shown]] = {
                 f"{COPIES}::what_is_copied_is_on_disk_under_the_slaves_own_key",
                 f"{COPIES}::an_answer_is_good_for_one_question_and_from_its_master_alone",
                 f"{COPIES}::nobody_but_a_server_gets_the_users",
-                "security/test_replicated_users::a_slave_knows_the_users_of_its_master",
-                "security/test_replicated_users::a_promoted_master_knows_the_users_of_the_old_one",
+                "security/users/test_replicated_users::a_slave_knows_the_users_of_its_master",
+                "security/users/test_replicated_users::a_promoted_master_knows_the_users_of_the_old_one",
             ),
         ),
         Shown(
@@ -141,7 +149,7 @@ SHOWN: dict[str, list[Shown]] = {
                 f"{HTTP}::a_request_without_a_host_or_with_two_is_refused",
                 f"{HTTP}::pages_of_other_origins_are_refused",
                 f"{HTTP}::what_a_page_may_send_without_being_asked_first_is_not_read",
-                "integration/test_http_api::topics_are_made_changed_and_deleted",
+                "integration/web/test_http_api::topics_are_made_changed_and_deleted",
             ),
         ),
         Shown(
@@ -216,11 +224,11 @@ SHOWN: dict[str, list[Shown]] = {
         ),
         Shown(
             "50 frames of 16 MiB that never end take 1 GiB of memory",
-            ("security/test_crowd::an_honest_client_hardly_feels_them_and_memory_stays",),
+            ("security/sockets/test_crowd::an_honest_client_hardly_feels_them_and_memory_stays",),
         ),
         Shown(
             "a line of 2.3 KB for each bad connection",
-            ("security/test_log_lines::a_fault_that_a_peer_can_repeat_is_told_once",),
+            ("security/requests/test_log_lines::a_fault_that_a_peer_can_repeat_is_told_once",),
         ),
     ],
     "TLS": [
@@ -238,8 +246,8 @@ SHOWN: dict[str, list[Shown]] = {
             (
                 f"{TLS}::certificates_of_clients",
                 f"{AUTH}::a_trusted_certificate_is_its_names_user_if_that_is_wanted",
-                "security/test_certificate_users::a_certificate_is_its_names_user_with_its_policies",
-                "security/test_certificate_users::other_certificates_are_nobody",
+                "security/users/test_certificate_users::a_certificate_is_its_names_user_with_its_policies",
+                "security/users/test_certificate_users::other_certificates_are_nobody",
             ),
         ),
         Shown(
@@ -254,8 +262,8 @@ SHOWN: dict[str, list[Shown]] = {
         Shown(
             "our clients verify host names",
             (
-                "integration/test_client_tls::what_is_not_trusted_is_refused",
-                "integration/test_client_tls::a_name_that_the_certificate_lacks",
+                "integration/client/test_client_tls::what_is_not_trusted_is_refused",
+                "integration/client/test_client_tls::a_name_that_the_certificate_lacks",
             ),
         ),
         Shown(
@@ -265,7 +273,7 @@ SHOWN: dict[str, list[Shown]] = {
                 "interop/test_tls::javas_client_on_our_servers",
                 f"{SIGNED}::go_over_tls_and_signatures",
                 "interop/test_tls::pythons_client_through_a_proxy_to_our_servers",
-                "integration/test_client_tls::every_client",
+                "integration/client/test_client_tls::every_client",
             ),
             "of Go, the branch after the release 2.1.2, which has none; Python's through a proxy, which it needs; the"
             " binding of the C++ client has none",
@@ -275,15 +283,15 @@ SHOWN: dict[str, list[Shown]] = {
         Shown(
             "before any login: frames, headers, connections in all and by address, handshakes, bytes in flight",
             (
-                "security/test_partial_frames::an_address_has_no_more_than_its_share",
-                "security/test_partial_frames::known_peers_stay_and_strangers_are_refused",
-                "security/test_partial_frames::a_frame_that_does_not_go_on_ends",
-                "security/test_partial_frames::first_frames_have_a_smaller_bound_than_those_of_peers_that_are_known",
-                "security/test_crowd::an_honest_client_hardly_feels_them_and_memory_stays",
+                "security/sockets/test_partial_frames::an_address_has_no_more_than_its_share",
+                "security/sockets/test_partial_frames::known_peers_stay_and_strangers_are_refused",
+                "security/sockets/test_partial_frames::a_frame_that_does_not_go_on_ends",
+                "security/sockets/test_partial_frames::first_frames_have_a_smaller_bound_than_those_of_peers_that_are_known",
+                "security/sockets/test_crowd::an_honest_client_hardly_feels_them_and_memory_stays",
                 f"{TLS}::a_handshake_has_a_time_limit",
                 f"{TLS}::a_handshake_has_a_size_limit",
-                "security/test_unread::all_that_do_not_read_have_a_bound_together_and_others_are_served",
-                "security/test_json::a_header_as_long_as_may_be",
+                "security/sockets/test_unread::all_that_do_not_read_have_a_bound_together_and_others_are_served",
+                "security/requests/test_json::a_header_as_long_as_may_be",
                 f"{HTTP}::idle_connections_keep_nobody_out",
                 f"{HTTP}::bodies_that_never_come_keep_nobody_out",
             ),
@@ -291,9 +299,9 @@ SHOWN: dict[str, list[Shown]] = {
         Shown(
             "after it: every table is bounded in bytes, refuses what is new, and shows in a metric",
             (
-                "security/test_table_registry::every_container_of_a_running_broker_and_name_server_is_bounded",
-                "security/test_tables::a_full_table_refuses_what_is_new_and_keeps_what_it_has",
-                "security/test_registration::one_connection_makes_so_many_groups_whatever_it_asks",
+                "security/tables/test_table_registry::every_container_of_a_running_broker_and_name_server_is_bounded",
+                "security/tables/test_tables::a_full_table_refuses_what_is_new_and_keeps_what_it_has",
+                "security/requests/test_registration::one_connection_makes_so_many_groups_whatever_it_asks",
                 f"{POLICIES}::the_table_is_bounded",
                 f"{AUTH}::one_user_has_no_more_connections_than_its_share",
                 f"{AUTH}::one_user_makes_so_many_groups_over_whatever_connections",
@@ -336,43 +344,44 @@ SHOWN: dict[str, list[Shown]] = {
         Shown(
             "no request holds a server",
             (
-                "security/test_costs::no_request_holds_a_broker",
-                "security/test_costs::no_request_holds_a_name_server",
-                "security/test_loop::many_connections_with_costly_requests_share_the_time_of_one_iteration",
-                "security/test_text_costs::a_property_that_is_almost_a_number_is_looked_at_once",
-                "security/test_text_costs::acknowledgements_that_wait_are_not_counted_for_each_new_one",
+                "security/requests/test_costs::no_request_holds_a_broker",
+                "security/requests/test_costs::no_request_holds_a_name_server",
+                "security/sockets/test_loop::many_connections_with_costly_requests_share_the_time_of_one_iteration",
+                "security/requests/test_text_costs::a_property_that_is_almost_a_number_is_looked_at_once",
+                "security/requests/test_text_costs::acknowledgements_that_wait_are_not_counted_for_each_new_one",
             ),
         ),
         Shown(
             "decompression is capped by size and ratio, in the broker, clients and Spark",
             (
-                "security/test_inflate::a_body_becomes_no_more_than_its_limits",
-                "security/test_inflate::a_consumer_passes_sixty_bombs",
-                "security/test_spark_inflate::sixty_bombs_become_nulls_or_an_error_that_says_what_to_do",
+                "security/requests/test_inflate::a_body_becomes_no_more_than_its_limits",
+                "security/requests/test_inflate::a_consumer_passes_sixty_bombs",
+                "security/spark/test_spark_inflate::sixty_bombs_become_nulls_or_an_error_that_says_what_to_do",
             ),
         ),
         Shown(
-            "JSON: depth, references, long numbers", ("security/test_json::deep_nesting_is_refused_as_such",)
+            "JSON: depth, references, long numbers",
+            ("security/requests/test_json::deep_nesting_is_refused_as_such",),
         ),
         Shown(
             "one validator of names; no name becomes a path but through it",
             (
-                "security/test_names::every_text_of_a_header_or_body_is_a_name_or_declared_free",
-                "security/test_names::a_path_from_names_lies_below_its_directory",
-                "security/test_names::no_path_is_made_of_a_name_by_hand",
+                "security/requests/test_names::every_text_of_a_header_or_body_is_a_name_or_declared_free",
+                "security/requests/test_names::a_path_from_names_lies_below_its_directory",
+                "security/requests/test_names::no_path_is_made_of_a_name_by_hand",
             ),
         ),
         Shown(
             "clients and executors trust no broker",
             (
-                "security/test_local_reads::a_hostile_broker_has_no_file_opened",
-                "security/test_local_reads::another_users_store_is_not_read",
-                "security/test_routes::a_broker_that_lies_does_not_take_the_others_along",
-                "security/test_client_tables::what_is_remembered_of_brokers_has_a_bound",
-                "security/test_client_tables::requests_of_a_server_that_reads_no_answer_cost_nothing_more",
-                "security/test_hostile_pulls::the_same_message_for_ever_is_an_error",
-                "security/test_log_lines::a_brokers_remark_is_no_line_of_the_applications_log",
-                "security/test_terminal::a_store_is_shown_as_text",
+                "security/store/test_local_reads::a_hostile_broker_has_no_file_opened",
+                "security/store/test_local_reads::another_users_store_is_not_read",
+                "security/requests/test_routes::a_broker_that_lies_does_not_take_the_others_along",
+                "security/tables/test_client_tables::what_is_remembered_of_brokers_has_a_bound",
+                "security/tables/test_client_tables::requests_of_a_server_that_reads_no_answer_cost_nothing_more",
+                "security/spark/test_hostile_pulls::the_same_message_for_ever_is_an_error",
+                "security/requests/test_log_lines::a_brokers_remark_is_no_line_of_the_applications_log",
+                "security/requests/test_terminal::a_store_is_shown_as_text",
             ),
         ),
         Shown(
@@ -406,9 +415,9 @@ SHOWN: dict[str, list[Shown]] = {
         Shown(
             "files are 0600, directories 0700, and no link is followed when one is opened for writing",
             (
-                "security/test_store_files::a_broker_lets_nobody_else_read_what_it_stores",
-                "security/test_store_files::nothing_is_written_through_a_link",
-                "security/test_store_files::a_device_is_not_even_opened",
+                "security/store/test_store_files::a_broker_lets_nobody_else_read_what_it_stores",
+                "security/store/test_store_files::nothing_is_written_through_a_link",
+                "security/store/test_store_files::a_device_is_not_even_opened",
             ),
         ),
         Shown(

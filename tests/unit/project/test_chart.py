@@ -1,5 +1,5 @@
 """The Helm chart without Helm: its values, their schema and what templates use of them. With Helm:
-tests/integration/test_helm_chart.py."""
+tests/integration/project/test_helm_chart.py."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_the_container_runs_a_job_that_exists() -> None:
 
 
 def test_the_dag_runs_a_command_that_exists() -> None:
-    """That Airflow imports it: tests/integration/test_airflow.py."""
+    """That Airflow imports it: tests/integration/project/test_airflow.py."""
     text = DAG.read_text()
     lists = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.List)]
     (words,) = [node.elts for node in lists if len(node.elts) > 3]

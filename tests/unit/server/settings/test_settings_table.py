@@ -45,7 +45,9 @@ def test_every_honoured_key_is_in_a_test_of_its_effect() -> None:
 
 
 BY_OTHER_NAMES = {
-    "writeBufferHighWaterMark": "high_water_bytes: integration/test_server_tcp.py, security/test_unread.py"
+    "writeBufferHighWaterMark": (
+        "high_water_bytes: integration/servers/test_server_tcp.py, security/sockets/test_unread.py"
+    )
 }
 """Honoured keys whose tests are of the part that gets their value."""
 

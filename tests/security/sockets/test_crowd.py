@@ -1,0 +1,77 @@
+"""An honest client beside a crowd of strangers (``crowd``): its latency, and the server's memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+import trustme
+
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from tests.security.processes import BrokerProcess, ask, send_header
+from tests.security.sockets.crowd import IDLE
+from tests.support.processes import process
+
+pytestmark = pytest.mark.slow("2,250 connections for half a minute; test_partial_frames is the fast twin")
+
+SENDS = 1_500
+GROWTH_BYTES = 64 << 20
+TLS_BYTES = 24_000
+"""Of one idle connection; 15 KB are OpenSSL's."""
+SLACK_S = 0.005
+"""Of this machine, on which others work too."""
+
+
+def p99_s(broker: BrokerProcess) -> float:
+    """Of single sends, one after the other."""
+    took = []
+    with broker.connect() as sock:
+        for _ in range(SENDS):
+            began = time.perf_counter()
+            answer = ask(sock, RequestCode.SEND_MESSAGE_V2, send_header(), b"x" * 100)
+            took.append(time.perf_counter() - began)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            time.sleep(0.001)
+    return sorted(took)[int(SENDS * 0.99)]
+
+
+@pytest.mark.parametrize("idle", ["plain", "tls"])
+def test_an_honest_client_hardly_feels_them_and_memory_stays(tmp_path: Path, idle: str) -> None:
+    settings: dict[str, object] = {}
+    if idle == "tls":
+        trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
+            tmp_path / "server.pem"
+        )
+        settings = {"tls.server.certPath": tmp_path / "server.pem"}
+    with BrokerProcess(tmp_path / "store", descriptors=8_192, **settings) as broker:
+        p99_s(broker)
+        alone_s = min(p99_s(broker) for _ in range(3))
+        before = broker.memory_bytes
+        host, port = broker.address
+        command = [sys.executable, "-m", "tests.security.sockets.crowd", host, str(port)]
+        command += ["tls"] if idle == "tls" else []
+        with process(command, tmp_path / "crowd.err", stdout=subprocess.PIPE, stop_signal=SIGKILL) as crowd:
+            assert crowd.stdout is not None
+            assert crowd.stdout.readline() == "idle\n"
+            each_bytes = (broker.memory_bytes - before) // IDLE
+            assert crowd.stdout.readline() == "there\n"
+            time.sleep(1)
+            most, beside = 0, []
+            for _ in range(3):
+                beside.append(p99_s(broker))
+                most = max(most, broker.memory_bytes)
+            assert crowd.poll() is None
+        told = f"p99 alone {alone_s * 1e3:.2f} ms, beside {[f'{each * 1e3:.2f}' for each in beside]}"
+        print(
+            told, f"memory {(most - before) / (1 << 20):+.1f} MiB, each idle connection {each_bytes:,} bytes"
+        )
+        assert min(beside) < 2 * alone_s + SLACK_S, told
+        allowed = GROWTH_BYTES
+        if idle == "tls":
+            assert each_bytes < TLS_BYTES
+            allowed += IDLE * TLS_BYTES
+        assert most - before < allowed, f"memory grew by {(most - before) >> 20} MiB"
