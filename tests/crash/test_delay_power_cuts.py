@@ -60,8 +60,9 @@ class Machine:
         )
         self.peer = Peer(self.broker, Session(1, "127.0.0.1", 4_000, outbox))
 
-    def send(self, number: int, properties: str) -> None:
-        self.peer.give(SEND, send_ext("T", 0, properties), b"%d" % number)
+    def send(self, number: int, properties: str) -> int:
+        """The opaque of the request."""
+        return self.peer.give(SEND, send_ext("T", 0, properties), b"%d" % number)
 
     def turn(self) -> list[int]:
         """A tick and the sync that it asks for; the requests that are answered."""
@@ -107,8 +108,7 @@ class Run:
                 message = len(self.due_ms)
                 delay_ms, properties = self._when(chance, machine.clock.now, is_steady)
                 self.due_ms[message] = machine.clock.now + delay_ms
-                machine.send(message, properties)
-                opaques[machine.peer._opaque] = message
+                opaques[machine.send(message, properties)] = message
             self.files.note(([opaques[opaque] for opaque in machine.turn()], machine.clock.now))
             step_ms = chance.randrange(50, 900)
             if not is_steady and chance.random() < 0.25:

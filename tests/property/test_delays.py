@@ -33,6 +33,7 @@ class Delays(RuleBasedStateMachine):
         self.bench = Bench(
             self.directory,
             recall_message_enable=True,
+            flush_consumer_offset_interval=1,
             store_settings={
                 "message_delay_level": LEVELS,
                 "timer_roll_window_slot": 12,
@@ -150,7 +151,6 @@ class Delays(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        self.bench.broker._next_offsets_ms = 0
         self.bench.run_jobs()
 
     @rule()

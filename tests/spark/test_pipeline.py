@@ -65,7 +65,7 @@ class Brokers:
         return SimpleNamespace(
             address=address,
             send=lambda code, header, body, timeout_ms: self._send(address, body),
-            poll=lambda opaques, timeout_s: self._poll(address, opaques, timeout_s),
+            poll=lambda opaques, timeout_s: self.poll(address, opaques, timeout_s),
         )
 
     def forget(self, address: str) -> None:
@@ -85,7 +85,7 @@ class Brokers:
         self.most_in_flight = max(self.most_in_flight, waiting)
         return opaque
 
-    def _poll(self, address: str, opaques: Iterable[int], timeout_s: float) -> dict[int, Command]:
+    def poll(self, address: str, opaques: Iterable[int], timeout_s: float) -> dict[int, Command]:
         codes = self._answers.get(address, {})
         if not codes:
             self.now += timeout_s
@@ -275,7 +275,7 @@ def test_a_connection_that_breaks_takes_all_of_it_along(
     monkeypatch: pytest.MonkeyPatch, policy: SendPolicy
 ) -> None:
     brokers = Brokers(lambda address, body: ResponseCode.SUCCESS)
-    original, broken = brokers._poll, [0]
+    original, broken = brokers.poll, [0]
 
     def poll(address: str, opaques: Iterable[int], timeout_s: float) -> dict[int, Command]:
         broken[0] += 1
@@ -283,7 +283,7 @@ def test_a_connection_that_breaks_takes_all_of_it_along(
             raise ConnectionLost(address, "broken on purpose")
         return original(address, opaques, timeout_s)
 
-    monkeypatch.setattr(brokers, "_poll", poll)
+    monkeypatch.setattr(brokers, "poll", poll)
     assert run(monkeypatch, brokers, policy, {A: BODIES}).messages == 20
     assert sorted(set(brokers.stored)) == BODIES
     if policy is AT_LEAST_ONCE:

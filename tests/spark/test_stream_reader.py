@@ -40,6 +40,9 @@ class FakeCluster(ClusterQueues):
         self.shown: list[Offsets] = []
         self.mean_bytes = 0.0
 
+    def take(self, options: ReadOptions) -> None:
+        self._options = options
+
     def wait_for_routes(self) -> None:
         """Nothing changes here by itself."""
 
@@ -68,7 +71,7 @@ def make(cluster: FakeCluster | None = None, **options: str) -> tuple[StreamRead
     )
     if cluster is None:
         cluster = FakeCluster(parsed, {Q0: 0, Q1: 0}, {Q0: 10, Q1: 10})
-    cluster._options = parsed
+    cluster.take(parsed)
     reader = StreamReader(parsed, ("value",))
     reader.connected = cluster
     return reader, cluster

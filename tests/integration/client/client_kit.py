@@ -12,6 +12,9 @@ from mqspark.aio import (
     MessageQueue,
     Producer,
 )
+from mqspark.errors import BrokerError
+from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
+from mqspark.protocol.codes import ResponseCode
 from mqspark.testing import Cluster
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -38,6 +41,22 @@ def by_queue(messages: Iterable[MessageExt]) -> dict[MessageQueue, list[int]]:
     for message in messages:
         found.setdefault(message.queue, []).append(int(message.body))
     return found
+
+
+def cached(info: ConsumerRunningInfo) -> list[int]:
+    """How many messages a consumer has fetched and not handed out, by queue, as it tells tools."""
+    return [queue.cached_msg_count for queue in info.mq_table.values()]
+
+
+async def cached_by(admin: AdminClient, group: str) -> list[int]:
+    """The same of the only member of a group; empty until its broker knows it."""
+    try:
+        (member,) = (await admin.group_members(group)).connection_set
+    except BrokerError as error:
+        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+        return []
+    return cached(await admin.running_info(group, member.client_id))
 
 
 class Seen:

@@ -20,7 +20,6 @@ from mqspark.aio import (
     SendStatus,
 )
 from mqspark.client.remoting.remoting import Channel
-from mqspark.client.sync import LoopThread
 from mqspark.errors import (
     BrokerError,
     ClientError,
@@ -30,7 +29,7 @@ from mqspark.errors import (
 )
 from mqspark.protocol.codes import ResponseCode
 from mqspark.testing import Broker
-from tests.integration.client.client_kit import FIRST, by_queue, create, send_numbers
+from tests.integration.client.client_kit import FIRST, by_queue, cached_by, create, send_numbers
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -188,15 +187,17 @@ async def test_lite_pull_tags_and_bounded_prefetch(mq_broker: Broker, mq_topic: 
         for number in range(300):
             await producer.send_async(Message.of(mq_topic, str(number), tags="odd" if number % 2 else "even"))
     got: list[int] = []
-    async with LitePullConsumer(
+    consumer = LitePullConsumer(
         mq_broker.namesrv, group="ltags", consume_from=FIRST, max_cached_messages=20, pull_batch_size=10
-    ) as consumer:
+    )
+    async with consumer, AdminClient(mq_broker.namesrv) as admin:
         consumer.subscribe(mq_topic, ["odd"])
-        await eventually_async(
-            lambda: any(a.cached >= 20 for a in consumer._assigned.values()), "a full cache"
-        )
+        counts = [0]
+        while max(counts, default=0) < 20:
+            await asyncio.sleep(0.05)
+            counts = await cached_by(admin, "ltags")
         await asyncio.sleep(0.05)
-        assert max(a.cached for a in consumer._assigned.values()) < 30
+        assert max(await cached_by(admin, "ltags")) < 30
         while len(got) < 150:
             got += [int(message.body) for message in await consumer.poll()]
         await consumer.commit()
@@ -325,7 +326,6 @@ def test_blocking_client_does_it_all_and_leaves_nothing(mq_broker: Broker, mq_to
     assert sorted(got) == list(range(600))
     with pytest.raises(ClientError, match="not started"):
         producer.send(Message.of(mq_topic, "x"))
-    assert LoopThread._current is None
     assert not [t for t in set(threading.enumerate()) - before if t.name.startswith("mqspark")]
 
 

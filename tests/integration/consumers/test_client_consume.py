@@ -32,6 +32,7 @@ from mqspark.aio import (
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.testing import Broker, Cluster
+from tests.integration.client.client_kit import cached
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -325,12 +326,11 @@ async def test_what_a_topic_may_have_cached_is_divided_among_its_queues(
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        processes = consumer._readers
         await eventually_async(
-            lambda: sum(reader.process.message_count > 10 for reader in processes.values()) == 4, "full"
+            lambda: sum(count > 10 for count in cached(consumer.running_info())) == 4, "full"
         )
         await asyncio.sleep(0.2)
-        assert max(reader.process.message_count for reader in processes.values()) <= 14
+        assert max(cached(consumer.running_info())) <= 14
         gate.set()
         await eventually_async(lambda: len(seen) == 400, "everything")
     assert set(seen.values()) == {1}

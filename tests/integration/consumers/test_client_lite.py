@@ -27,6 +27,7 @@ from mqspark.protocol.bodies.body import decode_body, queue_key
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker
+from tests.integration.client.client_kit import cached_by
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -98,14 +99,13 @@ async def test_what_is_fetched_ahead_is_bounded(
     consumer = LitePullConsumer(
         mq_broker.namesrv, group="lite-limits", consume_from=FIRST, pull_batch_size=4, **limits
     )
-    async with consumer:
+    async with consumer, AdminClient(mq_broker.namesrv) as admin:
         await consumer.assign(places)
-        assigned = consumer._assigned
-        await eventually_async(
-            lambda: all(consumer._is_full(each) for each in assigned.values()), "full queues"
-        )
-        await asyncio.sleep(0.1)
-        assert all(each.cached <= most for each in assigned.values())
+        before, counts = [], await cached_by(admin, "lite-limits")
+        while counts != before or not counts or 0 in counts:
+            await asyncio.sleep(0.1)
+            before, counts = counts, await cached_by(admin, "lite-limits")
+        assert max(counts) <= most
         received = await poll_all(consumer, 300)
     assert len({(got.queue, got.queue_offset) for got in received}) == len(received) == 300
 

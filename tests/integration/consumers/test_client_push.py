@@ -37,7 +37,7 @@ from mqspark.protocol.bodies.body import decode_body, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker, Cluster
-from tests.integration.client.client_kit import FIRST, Seen, by_queue, create, send_numbers
+from tests.integration.client.client_kit import FIRST, Seen, by_queue, cached, create, send_numbers
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
@@ -427,12 +427,11 @@ async def test_flow_control_bounds_what_is_cached(mq_broker: Broker, mq_topic: s
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        reader = consumer._readers
         await eventually_async(
-            lambda: any(r.process.message_count > 100 for r in reader.values()), "a full queue"
+            lambda: any(count > 100 for count in cached(consumer.running_info())), "a full queue"
         )
         await asyncio.sleep(0.2)
-        assert max(r.process.message_count for r in reader.values()) <= 116
+        assert max(cached(consumer.running_info())) <= 116
         gate.set()
         await eventually_async(lambda: len(seen.messages) == 1_000, "everything")
     assert sorted(int(body) for body in seen.bodies) == list(range(1_000))
@@ -573,11 +572,12 @@ async def test_a_consumer_survives_its_broker_restarting(tmp_path: Path, same_po
         broker_port = int(broker.address.rpartition(":")[2])
         await create(broker, "Restart", 2)
         await send_numbers(broker, "Restart", range(50))
-        consumer = PushConsumer(broker.namesrv, group="surv", listener=seen, consume_from=FIRST)
+        consumer = PushConsumer(
+            broker.namesrv, group="surv", listener=seen, consume_from=FIRST, persist_interval_ms=50
+        )
         consumer.subscribe("Restart")
         await consumer.start()
         await eventually_async(lambda: len(seen.messages) == 50, "before")
-        await consumer._persist()
     if not same_port:
         broker_port = 0
     with Broker(store=tmp_path, namesrv_port=namesrv_port, broker_port=broker_port) as broker:

@@ -16,6 +16,7 @@ from mqspark.aio import (
     MessageExt,
     Producer,
     PushConsumer,
+    SendResult,
     SendStatus,
 )
 from mqspark.errors import (
@@ -245,11 +246,13 @@ async def test_more_than_the_limit_waits_for_room(mq_broker: Broker, mq_topic: s
     await create(mq_broker, mq_topic)
     async with Producer(mq_broker.namesrv, group="pg", max_in_flight=4) as producer:
         most = 0
+        futures: list[asyncio.Future[SendResult]] = []
 
         async def one(number: int) -> None:
             nonlocal most
             future = await producer.send_async(Message.of(mq_topic, str(number)))
-            most = max(most, producer._window.count)
+            futures.append(future)
+            most = max(most, sum(not each.done() for each in futures))
             await future
 
         await asyncio.gather(*(one(number) for number in range(200)))

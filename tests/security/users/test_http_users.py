@@ -336,9 +336,12 @@ def test_failures_are_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         failures.note("2001:db8::1", 0)
     assert failures.wait_ms("2001:db8::ffff", 0) > 0
     assert failures.wait_ms("2001:db8:0:1::1", 0) == 0
-    for number in range(5_000):
+    for number in range(of_failures.MAX_KEYS + 1_000):
         failures.note(f"10.1.{number // 250}.{number % 250}", number)
-    assert len(failures._free_ms) == of_failures.MAX_KEYS
+    for address, is_known in ((f"10.1.{number // 250}.{number % 250}", True), ("10.1.0.0", False)):
+        for _ in range(FAILURES - 1):
+            failures.note(address, number)
+        assert bool(failures.wait_ms(address, number)) is is_known, "the oldest are forgotten"
 
 
 # --- what is told ---

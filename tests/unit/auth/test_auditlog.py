@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +60,22 @@ def test_files_are_rotated_and_private(tmp_path: Path) -> None:
     assert lines(path)[-1]["peer"] == "10.0.0.1:299"
 
 
-class Full:
+class Full(io.StringIO):
     def write(self, text: str) -> int:
         raise OSError(28, "No space left on device")
+
+
+def opened_on_a_full_disk(fd: int, *_: Any, **__: Any) -> Full:
+    os.close(fd)
+    return Full()
 
 
 def test_a_log_that_cannot_be_written_fails_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = AuditLog(tmp_path / "audit.log", ManualClock(), max_bytes=0, files=1)
     with monkeypatch.context() as patch:
-        patch.setattr(log._handler, "stream", Full())
-        log.write(told())
+        patch.setattr(os, "fdopen", opened_on_a_full_disk)
+        log = AuditLog(tmp_path / "audit.log", ManualClock(), max_bytes=0, files=1)
+    log.write(told())
     log.close()
     assert "cannot be written" in caplog.text

@@ -167,11 +167,11 @@ def test_a_job_tells_the_mismatch_and_no_trace(other_python: str, monkeypatch: p
 
 def test_progress_goes_to_standard_error_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which joins the Python program's own with its output."""
-    jvm = Mock()
+    stream = Mock()
+    jvm = Mock(**{"_jvm.java.lang.System.err": stream})
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     assert _error_stream(jvm) is sys.stderr
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     ProgressLine("archive", _error_stream(jvm)).show("written", 1, 2, "units")
-    stream = jvm._jvm.java.lang.System.err
     assert stream.print.call_args.args[0].startswith("archive: written 1/2 units (")
     stream.flush.assert_called_once()

@@ -114,10 +114,14 @@ def test_an_error_of_a_worker_is_found_in_its_trace() -> None:
     )
 
 
+class Wrapping(RuntimeError):
+    """An error of Spark, which keeps its cause so."""
+
+    def __init__(self, text: str, cause: Exception) -> None:
+        super().__init__(text)
+        self._cause = cause
+
+
 def test_the_innermost_cause_counts() -> None:
-    outer, inner = (
-        RuntimeError("[STREAM_FAILED] terminated"),
-        RuntimeError("\nthe message has no target\nmore"),
-    )
-    outer._cause = inner  # type: ignore[attr-defined]
-    assert command.relevant_text(outer) == "the message has no target"
+    inner = RuntimeError("\nthe message has no target\nmore")
+    assert command.relevant_text(Wrapping("[STREAM_FAILED] terminated", inner)) == "the message has no target"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mqspark.errors import ConfigError, DiskFull
 from mqspark.record import PendingRecord, decode_records
 from mqspark.store import GetStatus, MessageStore, OsFiles, StoreConfig
+from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours
 from tests.support.store_tools import (
     RoomyFiles,
@@ -601,7 +602,7 @@ def test_where_a_queue_begins_among_fillers(tmp_path: Path) -> None:
     store, _ = filled(tmp_path, clock, RoomyFiles(clock), mapped_file_size_consume_queue=400)
     queue = store.table.queues["T", 0]
     for offset in (0, 3, 4, 5, 19, 20, 21, 60):
-        with Path(queue._path(offset * 20 // 400 * 400)).open("r+b") as file:
+        with (tmp_path / "consumequeue/T/0" / file_name(offset * 20 // 400 * 400)).open("r+b") as file:
             file.seek(offset * 20 % 400)
             file.write(b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 8)
     entries = [queue.entry(offset) for offset in range(queue.max_offset)]

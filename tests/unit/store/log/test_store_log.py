@@ -16,6 +16,7 @@ from mqspark.store.disk.flush import ReadAheadJob
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.retention import DiskUsage
+from mqspark.store.messages import fetch
 from mqspark.store.store import IDLE_MAP_MS
 from tests.support.store_tools import (
     BORN_HOST,
@@ -193,7 +194,7 @@ def test_idle_files_are_unmapped(tmp_path: Path) -> None:
 # --- cold reads -----------------------------------------------------------------------------------------------
 
 
-def test_less_is_read_of_what_is_on_the_disk(tmp_path: Path) -> None:
+def test_less_is_read_of_what_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
     store = opened(tmp_path, **settings, access_message_in_memory_max_ratio=0)
     fill(store, 50)
@@ -209,9 +210,9 @@ def test_less_is_read_of_what_is_on_the_disk(tmp_path: Path) -> None:
     assert store.get("T", 0, 0, 50, large, bulk=True).count == 6, "as many bytes as others get from memory"
     # Memory for the last 20 records.
     record = store.get("T", 0, 0, 1, large).size_bytes
-    store.fetcher._memory_bytes = 100 * 20 * record
-    store.config.access_message_in_memory_max_ratio = 1
-    store.config.max_transfer_bytes_on_message_in_disk = 64 << 10
+    store.close()
+    monkeypatch.setattr(fetch, "usable_memory_bytes", lambda: 100 * 20 * record)
+    store = opened(tmp_path, **settings, access_message_in_memory_max_ratio=1)
     assert store.get("T", 0, 10, 32, large).next_offset == 18
     assert store.get("T", 0, 25, 32, large).count == 25, "a few cold ones, then warm ones"
     assert store.get("T", 0, 30, 32, large).count == 20
