@@ -45,6 +45,7 @@ from mqspark.message import (
     MAX_TOPIC_LENGTH,
     MSG_REGION,
     MULTI_DISPATCH,
+    MULTI_QUEUE_OFFSET,
     MULTI_TAGS,
     NEED_UNWRAP,
     PERM_WRITE,
@@ -94,6 +95,8 @@ _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _OTHER_TYPES = _TIMED | {DELAY, SHARDING_KEY}
 """A message with one of these properties is no priority message."""
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
+_MARKS_OF_MEMBERS = (b"TRAN_MSG", MULTI_QUEUE_OFFSET.encode())
+"""Texts in properties of a batch's members, which then are looked at one by one."""
 _UNIQ_KEY_MARK, _TAGS_MARK = f"\x02{UNIQ_KEY}\x01", f"\x02{TAGS}\x01"
 _EMPTY = frozenset({_UNIQ_KEY_MARK[1:], _TAGS_MARK[1:]})
 SHARDING_MARK = f"\x02{SHARDING_KEY}\x01"
@@ -503,8 +506,9 @@ class SendProcessor:
                 )
             # Only the broker may mark a message as committed.
             draft.sys_flag &= ~TRANSACTION_MASK
-        elif draft.reconsume_times > 0 and delay_level(properties.get(DELAY)) > 0:
-            # A consumer's retry of a committed message, by a client that keeps all properties.
+        elif delay_level(properties.get(DELAY)) > 0 and draft.reconsume_times > 0:
+            # A consumer's retry of a committed message, by a client that keeps all properties. What is no level is
+            # refused for all: no commit could carry it out.
             draft.sys_flag &= ~TRANSACTION_MASK
         elif self._state.config.reject_transaction_message:
             raise self._refusal(
@@ -568,7 +572,7 @@ class SendProcessor:
                 members = split_batch(body)
                 count = len(members)
                 for _, _, properties in members:
-                    if b"TRAN_MSG" in properties:
+                    if any(mark in properties for mark in _MARKS_OF_MEMBERS):
                         self._check_member(properties.decode())
                 if topic.inner_batch:
                     self._send_inner_batch(session, command, record, topic, shared, count, logic)
@@ -604,7 +608,7 @@ class SendProcessor:
         if topic.inner_batch:
             return None
         many = batch_members(body)
-        return None if many is None or many.any_has(b"TRAN_MSG") else many
+        return None if many is None or many.any_has(*_MARKS_OF_MEMBERS) else many
 
     def _send_inner_batch(
         self,
@@ -745,6 +749,15 @@ class SendProcessor:
     def _check_member(self, text: str) -> None:
         if _is_prepared(text):
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be transactional")
+        if (
+            self._multi_dispatch
+            and MULTI_QUEUE_OFFSET in text
+            and MULTI_QUEUE_OFFSET in decode_properties(text)
+        ):
+            raise self._refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a message of a batch enters no light queue, and has no {MULTI_QUEUE_OFFSET}",
+            )
 
     def _own(self, text: str) -> dict[str, str]:
         """The sender's properties without those that the broker sets itself, and without POP_CK."""

@@ -28,6 +28,7 @@ from mqspark.message import (
     DELAY,
     MAX_PROPERTIES_BYTES,
     MSG_REGION,
+    MULTI_QUEUE_OFFSET,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     SINK_DECISIONS_TOPIC,
@@ -63,9 +64,23 @@ _PROPERTIES_ROOM = 32
 _FLAGS = COMPRESSED | COMPRESSION_MASK
 _MARKS = (MSG_REGION, TRACE_ON, CLUSTER)
 _NOT_IN_A_BATCH = frozenset(
-    {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_PREPARED, TRANSACTION_BATCH}
+    {
+        DELAY,
+        MULTI_QUEUE_OFFSET,
+        TIMER_DELAY_MS,
+        TIMER_DELAY_SEC,
+        TIMER_DELIVER_MS,
+        TRANSACTION_PREPARED,
+        TRANSACTION_BATCH,
+    }
 )
-_MARKS_OF_THESE = (b"DELAY", b"TIMER_", b"TRAN_MSG", TRANSACTION_BATCH.encode())
+_MARKS_OF_THESE = (
+    b"DELAY",
+    b"TIMER_",
+    b"TRAN_MSG",
+    MULTI_QUEUE_OFFSET.encode(),
+    TRANSACTION_BATCH.encode(),
+)
 """Each of these names contains one of them."""
 
 Item = tuple[int, bytes, bytes]
@@ -127,7 +142,8 @@ def check_batch(draft: Draft) -> None:
     for properties in marked:
         if not _NOT_IN_A_BATCH.isdisjoint(decode_properties(properties)):
             raise InvalidMessage(
-                "a message of a transactional batch is neither delayed nor a transaction", field="properties"
+                "a message of a transactional batch is neither delayed nor a transaction, and in no light queue",
+                field="properties",
             )
 
 

@@ -118,7 +118,7 @@ class Half:
     @property
     def real_queue(self) -> tuple[str, int] | None:
         topic, queue_id = self.properties.get(REAL_TOPIC), _integer(self.properties.get(REAL_QUEUE_ID))
-        return None if topic is None or queue_id is None or queue_id < 0 else (topic, queue_id)
+        return None if topic is None or queue_id is None or not 0 <= queue_id < 1 << 31 else (topic, queue_id)
 
     @property
     def is_batch(self) -> bool:
@@ -149,6 +149,11 @@ class Half:
 
     def is_older(self, now_ms: int, age_ms: int) -> bool:
         return now_ms - self.parts.born_timestamp_ms > age_ms
+
+    def is_unborn(self, now_ms: int, age_ms: int) -> bool:
+        """Whether it was born further ahead than that, by the clock of its producer, who may lie: such a message would
+        not be old for as long as the producer likes."""
+        return self.parts.born_timestamp_ms - now_ms > age_ms
 
     def committed(self) -> Draft | None:
         """The message that consumers will see; None if the half message does not name its target.
@@ -196,8 +201,10 @@ class Half:
 
 
 def divert_prepared(draft: Draft) -> None:
-    """Turn a producer's message into a half message."""
+    """Turn a producer's message into a half message, which the broker has not checked yet."""
     properties = draft.properties
+    for name in (CHECK_TIMES, FIRST_OFFSET):
+        properties.pop(name, None)
     unique_id = properties.get(UNIQ_KEY)
     if unique_id:
         properties[TRANSACTION_ID] = unique_id
@@ -236,10 +243,13 @@ def judge(half: Half, now_ms: int, rules: Rules) -> HalfDecision:
     age_ms = now_ms - half.parts.born_timestamp_ms
     if half.check_count >= rules.check_max or half.is_older(now_ms, rules.reserved_ms):
         return HalfDecision.GIVE_UP
+    is_unborn = half.is_unborn(now_ms, rules.reserved_ms)
     if half.is_batch:
+        if is_unborn:
+            return HalfDecision.GIVE_UP
         return HalfDecision.KEEP if half.parts.physical_offset >= rules.keep_from else HalfDecision.RENEW
     immunity_ms, is_explicit = half.immunity_ms(rules.timeout_ms)
-    if is_explicit and age_ms <= immunity_ms:
+    if is_explicit and age_ms <= immunity_ms and not is_unborn:
         return HalfDecision.RENEW
     if not is_explicit and 0 <= age_ms <= immunity_ms:
         return HalfDecision.WAIT

@@ -34,6 +34,7 @@ from mqspark.message import (
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,
+    parse_number,
 )
 from mqspark.record import Parts, take_apart
 from mqspark.store.queue.delay import DelayLevels
@@ -178,9 +179,10 @@ def _open_members(store: MessageStore, batch: _OpenBatch) -> list[Item]:
 def _destinations(half: Half, levels: int) -> list[tuple[str, int]]:
     """Queues in which the commit of a half message may be stored; ``levels``: the number of delay levels."""
     queues = [] if half.real_queue is None else [half.real_queue]
-    level = half.properties.get(DELAY, "")
-    if level.isascii() and level.isdigit() and int(level) > 0:
-        queues.append((SCHEDULE_TOPIC, min(int(level), levels) - 1))
+    # Its producer's text, which may have thousands of digits. No commit carries out a level of more than ten.
+    level = parse_number(half.properties.get(DELAY, "").removeprefix("+").lstrip("0"))
+    if level:
+        queues.append((SCHEDULE_TOPIC, min(level, levels) - 1))
     if not half.properties.keys().isdisjoint((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS)):
         queues.append((TIMER_TOPIC, 0))
     return queues

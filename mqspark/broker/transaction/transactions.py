@@ -305,11 +305,11 @@ class TransactionService:
 
     def _batch_to_end(self, half: Half) -> Half:
         """Refused if the batch may have been given up, because its END_TRANSACTION would then change nothing."""
-        hours = self._state.store_config.file_reserved_time
-        if half.is_older(self._state.clock.now_ms(), hours * 3_600_000):
+        hours, now_ms = self._state.store_config.file_reserved_time, self._state.clock.now_ms()
+        if half.is_older(now_ms, hours * 3_600_000) or half.is_unborn(now_ms, hours * 3_600_000):
             raise Refusal(
                 ResponseCode.ILLEGAL_OPERATION,
-                f"the batch is older than {hours} hours (fileReservedTime) and may have been given up",
+                f"the batch is more than {hours} hours (fileReservedTime) from now and may have been given up",
             )
         if self._store.unwritten_bytes > UNWRITTEN_BYTES:
             raise Refusal(

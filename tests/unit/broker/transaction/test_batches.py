@@ -193,7 +193,7 @@ def test_after_the_time_of_the_files_its_end_is_refused(kit: Kit) -> None:
     kit.clock.advance(73 * 3_600_000)
     answer = kit.end(ext, COMMIT)
     assert answer.code == ResponseCode.ILLEGAL_OPERATION
-    assert "older than 72 hours" in (answer.remark or "")
+    assert "more than 72 hours (fileReservedTime) from now" in (answer.remark or "")
     kit.run(31_000)
     assert len(kit.messages(TRANS_CHECK_MAX_TIME_TOPIC)) == 1
     assert kit.end(ext, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
