@@ -82,6 +82,7 @@ __all__ = [
     "readdressed",
     "tags_code",
     "take_apart",
+    "take_members",
     "topic_field",
     "room_for_crc",
     "sealed",
@@ -644,6 +645,26 @@ class Parts(NamedTuple):
     body: memoryview
     """View into the buffer of the record."""
     properties: bytes
+
+
+def take_members(record: Parts) -> list[Parts]:
+    """The messages of an inner batch, each for storing it alone; the record itself if it is no inner batch. Raises
+    InvalidMessage for one that is compressed or damaged."""
+    if not record.sys_flag & (INNER_BATCH | NEED_UNWRAP):
+        return [record]
+    if record.sys_flag & COMPRESSED:
+        raise InvalidMessage("an inner batch that is compressed as a whole", field="body")
+    sys_flag = record.sys_flag & ~(INNER_BATCH | NEED_UNWRAP)
+    return [
+        record._replace(
+            queue_offset=record.queue_offset + index,
+            flag=flag,
+            sys_flag=sys_flag,
+            body=memoryview(body),
+            properties=properties,
+        )
+        for index, (flag, body, properties) in enumerate(split_batch(record.body, MAX_BATCH_MESSAGES))
+    ]
 
 
 def parts_at(buffer: memoryview, position: int, limit: int) -> Parts | None:

@@ -55,6 +55,7 @@ from mqspark.record import (
     check_record,
     find_property,
     take_apart,
+    take_members,
 )
 from mqspark.shares import NOBODY
 from mqspark.store.store import GetStatus
@@ -425,14 +426,15 @@ class PopRevival:
                     revived += 1
                     continue
                 try:
-                    self._revive(queue, check_point, offsets)
+                    copies = self._revive(queue, check_point, offsets)
                 except (Refusal, StoreReadOnly, NotNow) as error:
                     _log.error("messages of %s cannot be revived now: %s", key.topic, error)
                     return None
                 except InvalidMessage as error:
                     self._pass_over(queue, revive_offset, error)
+                    copies = len(offsets)
                 self._close(queue, key)
-                revived += 1 + len(offsets)
+                revived += 1 + copies
             heapq.heappop(queue.by_time)
         if revived:
             self._commit(queue)
@@ -452,11 +454,14 @@ class PopRevival:
         if is_durable and offsets.query(REVIVE_GROUP, topic, queue_id) != done:
             offsets.commit(REVIVE_GROUP, topic, queue_id, done, is_brokers=True)
 
-    def _revive(self, queue: ReviveQueue, check_point: CheckPoint, offsets: Sequence[int]) -> None:
+    def _revive(self, queue: ReviveQueue, check_point: CheckPoint, offsets: Sequence[int]) -> int:
+        """Returns the number of copies, at least that of the offsets."""
         if not offsets or not self._is_wanted(check_point.key):
-            return
-        for offset in offsets:
+            return len(offsets)
+        return sum(
             self._revive_one(queue, check_point, offset, self._original(check_point.key, offset))
+            for offset in offsets
+        )
 
     def _is_wanted(self, key: CheckKey) -> bool:
         """Whether neither the topic nor the group was deleted."""
@@ -468,15 +473,17 @@ class PopRevival:
 
     def _revive_one(
         self, queue: ReviveQueue, check_point: CheckPoint, offset: int, record: Parts | None
-    ) -> None:
-        """``record``: None if it has expired in the meantime."""
+    ) -> int:
+        """``record``: None if it has expired in the meantime. Returns the number of copies, at least 1."""
+        copies = 1
         if record is not None:
             try:
-                self._copy(check_point, record)
+                copies = self._copy(check_point, record)
             except InvalidMessage as error:
                 _log.warning("message %d of %s is revived later: %s", offset, check_point.key.topic, error)
                 self._put_back(queue, check_point, offset)
         check_point.ack(offset)  # not copied again if a later message has to wait
+        return copies
 
     def _original(self, key: CheckKey, offset: int) -> Parts | None:
         result = self._state.store.get(key.topic, key.queue_id, offset, 1, 1)
@@ -530,16 +537,23 @@ class PopRevival:
         self._commit(queue)
         return None
 
-    def _copy(self, check_point: CheckPoint, record: Parts) -> None:
-        """Copy the message to the retry topic; its first pop time stays the original one."""
-        key = check_point.key
-        topic, queue_id = self._retry_queue(key, record.queue_id)
+    def _copy(self, check_point: CheckPoint, record: Parts) -> int:
+        """Copy the message to the retry topic. An inner batch, which the queues of that cannot hold, is copied message
+        by message. Returns the number of copies."""
+        members = take_members(record)
+        queue = self._retry_queue(check_point.key, record.queue_id)
+        for member in members:
+            self._copy_one(check_point.key, member, *queue)
+        return len(members)
+
+    def _copy_one(self, key: CheckKey, record: Parts, topic: str, queue_id: int) -> None:
+        """The first pop time stays the original one."""
         table = decode_properties(record.properties)
         if record.reconsume_times == 0 or FIRST_POP_TIME not in table:
             table[FIRST_POP_TIME] = str(key.pop_time_ms)
         table[ORIGIN_GROUP] = key.group  # RocketMQ finds waiting pops by it
         properties = encode_stored_properties(table)
-        times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
+        times = min(max(0, record.reconsume_times) + 1, MAX_RECONSUME_TIMES)
         copy = record._replace(born_host=self._host, reconsume_times=times)
         stored = self._outlet.relay(copy, topic, queue_id, properties)
         self._last_end = max(self._last_end, stored.end_offset)

@@ -18,7 +18,11 @@ from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnl
 from mqspark.logs import sparing
 from mqspark.message import (
     BORN_HOST_V6,
+    INNER_BATCH,
     MSG_REGION,
+    MULTI_DISPATCH,
+    NEED_UNWRAP,
+    POP_CK,
     PUSH_REPLY_TIME,
     REPLY_TO_CLIENT,
     STORE_HOST_V6,
@@ -42,8 +46,11 @@ from mqspark.protocol.session import Session
 
 __all__ = ["ReplyProcessor"]
 
-_RESERVED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
-"""Flags that a sender must not set."""
+_RESERVED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH
+"""Flags that a sender must not set. A start would take the queues of a topic with a stored inner batch for BatchCQ."""
+_NOT_STORED = frozenset({MULTI_DISPATCH, POP_CK})
+"""Properties that a stored reply does not have: its sender may write to its topic, not to light queues, and a receipt
+is the broker's."""
 
 _log = sparing(__name__)
 
@@ -144,12 +151,13 @@ class ReplyProcessor:
             topic.name,
             queue_id,
             command.body,
-            properties,
+            {name: value for name, value in properties.items() if name not in _NOT_STORED},
             header.born_timestamp,
             session.peer_host,
             header.sys_flag & ~_RESERVED_FLAGS,
             header.flag,
             header.reconsume_times or 0,
+            session=session,
         )
         try:
             return self._state.writer.put(draft)

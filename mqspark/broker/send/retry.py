@@ -24,6 +24,7 @@ from mqspark.message import (
     RETRY_TOPIC,
     SCHEDULE_TOPIC,
     STORE_HOST_V6,
+    UNIQ_KEY,
     WAIT,
     PhysicalOffset,
     decode_properties,
@@ -38,7 +39,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.client_headers import ConsumerSendMsgBackRequestHeader
 from mqspark.protocol.session import Session
-from mqspark.record import MAX_RECONSUME_TIMES, take_apart
+from mqspark.record import MAX_RECONSUME_TIMES, Parts, find_property, take_apart, take_members
 
 __all__ = ["DEAD_LETTER_QUEUES", "SendBackProcessor", "dead_letter_topic", "retry_limit"]
 
@@ -46,6 +47,7 @@ DEAD_LETTER_QUEUES = 1
 """DLQ_NUMS_PER_GROUP."""
 FIRST_RETRY_LEVEL = 3
 """The delay level of the first retry when the consumer names none; each further retry adds one."""
+_UNIQ_KEY = UNIQ_KEY.encode()
 LIMIT_SINCE_VERSION = 121
 """Clients before V3_4_9 may send any value in maxReconsumeTimes."""
 
@@ -130,6 +132,24 @@ class SendBackProcessor:
             self._acks.waiting.append((stored.end_offset, _Failing(session, done), done))
         return None
 
+    @staticmethod
+    def _member(record: Parts, header: ConsumerSendMsgBackRequestHeader) -> Parts:
+        """The message of an inner batch that the consumer means; all of them have the batch's position. Raises
+        Refusal if its id names none (RocketMQ: always), and its consumer may send a copy of it instead."""
+        try:
+            members = take_members(record)
+        except InvalidMessage as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}") from None
+        if len(members) == 1 and members[0] is record:
+            return record
+        wanted = (header.origin_msg_id or "").encode()
+        found = [each for each in members if wanted and find_property(each.properties, _UNIQ_KEY) == wanted]
+        if not found:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL: originMsgId names no message of this inner batch"
+            )
+        return found[0]
+
     def _draft(
         self,
         header: ConsumerSendMsgBackRequestHeader,
@@ -142,21 +162,23 @@ class SendBackProcessor:
         found = state.store.record_at(PhysicalOffset(header.offset))
         if found is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-        record = take_apart(found)
+        record = self._member(take_apart(found), header)
         properties = decode_properties(record.properties)
         properties.setdefault(RETRY_TOPIC, record.topic)
         properties[WAIT] = "false"
         if not properties.get(ORIGIN_MESSAGE_ID, "").strip():
             properties[ORIGIN_MESSAGE_ID] = encode_offset_id(record.store_host, record.physical_offset)
         limit = retry_limit(group, version, header.max_reconsume_times)
-        if record.reconsume_times >= limit or header.delay_level < 0:
+        # A producer's number. Below 0 it would be retried without a pause.
+        times = max(0, record.reconsume_times)
+        if times >= limit or header.delay_level < 0:
             topic, queue_id, level = dead_letter_topic(state, header.group).name, 0, 0
             # Its consumers may only read the light queues that it has been in.
             properties.pop(MULTI_DISPATCH, None)
         else:
             topic = retry_topic(header.group)
             queue_id = state.random.randrange(queues)
-            level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+            level = header.delay_level or FIRST_RETRY_LEVEL + times
         properties[DELAY] = str(level)
         return Draft(
             topic,
@@ -167,5 +189,5 @@ class SendBackProcessor:
             record.born_host,
             record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
             record.flag,
-            min(record.reconsume_times + 1, MAX_RECONSUME_TIMES),
+            min(times + 1, MAX_RECONSUME_TIMES),
         )

@@ -51,6 +51,7 @@ __all__ = ["Appender", "Group", "Item", "Place", "Queue"]
 _pack_entry = ENTRY.pack
 _pack_length = struct.Struct(">h").pack
 """Length of the properties."""
+_OF_BATCHES = INNER_BATCH | NEED_UNWRAP
 
 Item = tuple[int, bytes, bytes]
 """Flag, body and properties of a message of a batch (``mqspark.batchitems.split_batch``)."""
@@ -141,8 +142,9 @@ class Appender:
 
         All messages put between two commits have the store time of the first, or of the last one with a delay level
         before them: its delay begins when it comes, however long the disk takes. Prepared and rolled back messages
-        (system flag) get queue offset 0 and no queue entry. Raises MessageTooLarge, InvalidMessage,
-        StoreReadOnly or DiskFull with nothing changed.
+        (system flag) get queue offset 0 and no queue entry. Raises MessageTooLarge, InvalidMessage (also for an
+        inner batch, for which a start would take the topic for a BatchCQ), StoreReadOnly or DiskFull with nothing
+        changed.
         """
         topic = record.topic
         queue = self._queues.get((topic, record.queue_id))
@@ -157,6 +159,8 @@ class Appender:
         if body_length > self.max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
             raise self._too_large(body_length, properties_length)
         sys_flag = record.sys_flag | (self._flags if len(record.born_host) == 8 else self._flags_v6)
+        if sys_flag & _OF_BATCHES:
+            raise _not_alone(record)
         size = HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes + body_length + properties_length
         queue_offset = queue.next_offset
         if queue_offset >= queue.reserved_end:
@@ -308,8 +312,10 @@ class Appender:
         self._check_writable()
         base, array, log = queue.next_offset, queue.array, self._log
         sys_flag, body, properties = self._with_hosts(record), record.body, record.properties
+        if sys_flag & _OF_BATCHES:
+            raise _not_alone(record)
         if count:
-            sys_flag |= INNER_BATCH | NEED_UNWRAP
+            sys_flag |= _OF_BATCHES
             joint = b"" if not properties or properties[-1] == 2 else b"\x02"
             properties += joint + b"INNER_NUM\x01%d\x02INNER_BASE\x01%d\x02" % (count, base)
         if self._property_crc:
@@ -444,3 +450,7 @@ class Appender:
             return log.make_room(size)
         except OSError as error:
             raise self._poison("extending the CommitLog failed", error) from error
+
+
+def _not_alone(record: PendingRecord) -> InvalidMessage:
+    return InvalidMessage(f"an inner batch is not stored as a message of {record.topic}", field="sysFlag")

@@ -10,7 +10,7 @@ import pytest
 
 from mqspark.batchitems import encode_batch
 from mqspark.errors import InvalidMessage, MessageTooLarge
-from mqspark.message import INNER_BATCH, Message
+from mqspark.message import INNER_BATCH, NEED_UNWRAP, Message
 from mqspark.record import PendingRecord, decode_records
 from mqspark.store import GetStatus, MessageStore
 from mqspark.store.queue.batchqueue import BATCH_DTYPE
@@ -31,6 +31,8 @@ from tests.support.store_tools import (
 )
 
 FILE_BYTES = 4 * BATCH_DTYPE.itemsize
+SYS_FLAG_END = 40
+"""Where the system flag of the log's first record ends."""
 SMALL = {"mapper_file_size_batch_consume_queue": FILE_BYTES}
 
 
@@ -360,10 +362,14 @@ def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path) 
 @pytest.mark.parametrize("number", [b"9" * 5000, "²".encode(), b"", b"0"])
 def test_a_batch_that_does_not_say_how_many_it_holds_costs_itself(tmp_path: Path, number: bytes) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 16)
-    put(store, "B", 0, b"x", b"INNER_NUM\x01" + number + b"\x02", sys_flag=INNER_BATCH)
+    put(store, "B", 0, b"x", b"INNER_NUM\x01" + number + b"\x02")
     put(store, "T", 0, b"after")
     flush(store)
     crash(store)
+    segment = tmp_path / "commitlog" / ("0" * 20)
+    damaged = bytearray(segment.read_bytes())
+    damaged[SYS_FLAG_END - 1] |= INNER_BATCH
+    segment.write_bytes(damaged)
     shutil.rmtree(tmp_path / "consumequeue")
     (tmp_path / "checkpoint").unlink(missing_ok=True)
     again = make_store(tmp_path, mapped_file_size_commit_log=1 << 16)
@@ -371,3 +377,15 @@ def test_a_batch_that_does_not_say_how_many_it_holds_costs_itself(tmp_path: Path
     assert report.ignored_records == 1
     assert [message.body for message in drain(again, "T", 0)] == [b"after"]
     again.close()
+
+
+@pytest.mark.parametrize("sys_flag", [INNER_BATCH, NEED_UNWRAP])
+@pytest.mark.parametrize("topic", ["T", "B"])
+def test_an_inner_batch_is_stored_as_such_alone(tmp_path: Path, topic: str, sys_flag: int) -> None:
+    """After a crash the topic would become a BatchCQ."""
+    store = opened(tmp_path)
+    store.use_batch_queues("B")
+    with pytest.raises(InvalidMessage, match="inner batch is not stored as a message of"):
+        put(store, topic, 0, b"x", sys_flag=sys_flag)
+    assert store.max_physical_offset == 0
+    store.close()
