@@ -33,6 +33,7 @@ from mqspark.message import (
     is_broker_topic,
     is_system_topic,
 )
+from mqspark.protocol.bodies.admin_bodies import QueuesOfTopics
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import (
     BatchAckMessageRequestBody,
@@ -352,6 +353,20 @@ def _groups_of_body(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Ac
         yield from request.group(config.group_name, wanted)
 
 
+def _asked_topics(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    header = request.header
+    yield from request.topic(header.topic, wanted)
+    if header.mqspark_queues:
+        for name in {each.topic for each in request.body(QueuesOfTopics).topics}:
+            yield from request.topic(name, wanted)
+
+
+def _listed_topics(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    header = request.header
+    for name in dict.fromkeys((header.topic, *(header.topic_list or "").split(";"))):
+        yield from request.topic(name, wanted, header.consumer_group)
+
+
 def _filtered_groups(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     header = request.header
     for name in (header.compare_group, *(header.filter_groups or "").split(",")):
@@ -369,6 +384,7 @@ def _need(what: str, find: Find, *actions: Action) -> Need:
 
 
 _OFFSETS = _row(_topic(GET, SUB))
+_OFFSETS_OF_MANY = _row(_need("the topic, or each topic of the body", _asked_topics, GET, SUB))
 _SEND = _row(_need("the topic, and each queue of INNER_MULTI_DISPATCH", _send_topics, PUB))
 _POP = _row(_topic(SUB), _group(SUB))
 _PULL = _POP
@@ -421,8 +437,8 @@ TABLE: dict[int, Row] = {
     # --- lookups
     C.QUERY_BROKER_OFFSET: _READ_CLUSTER,
     C.SEARCH_OFFSET_BY_TIMESTAMP: _OFFSETS,
-    C.GET_MAX_OFFSET: _OFFSETS,
-    C.GET_MIN_OFFSET: _OFFSETS,
+    C.GET_MAX_OFFSET: _OFFSETS_OF_MANY,
+    C.GET_MIN_OFFSET: _OFFSETS_OF_MANY,
     C.GET_EARLIEST_MSG_STORETIME: _OFFSETS,
     C.QUERY_MESSAGE: _row(_topic(GET, SUB)),
     C.VIEW_MESSAGE_BY_ID: _row(
@@ -454,7 +470,7 @@ TABLE: dict[int, Row] = {
     C.GET_CONSUMER_CONNECTION_LIST: _row(_group(GET)),
     C.GET_PRODUCER_CONNECTION_LIST: _READ_CLUSTER,
     C.GET_ALL_PRODUCER_INFO: _LIST_CLUSTER,
-    C.GET_CONSUME_STATS: _row(_group(GET), _topic(GET)),
+    C.GET_CONSUME_STATS: _row(_group(GET), _need("each topic that is named", _listed_topics, GET)),
     C.GET_BROKER_CONSUME_STATS: _READ_CLUSTER,
     C.GET_CONSUMER_RUNNING_INFO: _row(_group(GET)),
     C.CONSUME_MESSAGE_DIRECTLY: _row(

@@ -124,8 +124,8 @@ class _Walk:
         Taken from the end."""
         self.due_ms = array("q")
         """Their delivery times, until the chain is read."""
-        self.deleted: set[str] = set()
-        """Keys of deleted messages."""
+        self.deleted: set[tuple[str, str]] = set()
+        """Topics and keys of deleted messages: who may write to a topic may delete its messages alone."""
         self.topics: list[str] = []
         """The topics of these deletions."""
         self.is_read = False
@@ -551,8 +551,9 @@ class TimerService:
         properties = decode_properties(record.properties)
         key = properties.get(TIMER_DEL_UNIQKEY)
         if key is not None:
-            walk.deleted.add(key)
-            walk.topics.append(properties.get(REAL_TOPIC, ""))
+            topic = properties.get(REAL_TOPIC, "")
+            walk.deleted.add((topic, key))
+            walk.topics.append(topic)
 
     def _deliver(self, walk: _Walk, now_ms: int) -> None:
         """Deliver the earliest message left in the slot. Raises StoreReadOnly, DiskFull; the message then stays
@@ -576,7 +577,8 @@ class TimerService:
             topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
             # The key includes the topic up to RocketMQ 5.3, and later if appendTopicForTimerDeleteKey is set. The
             # broker's own messages, above all POP's check points, cannot be deleted.
-            is_deleted = unique_id in walk.deleted or f"{topic}+{unique_id}" in walk.deleted
+            keys = unique_id, f"{topic}+{unique_id}"
+            is_deleted = any((topic, key) in walk.deleted for key in keys)
             if is_deleted and not is_broker_topic(topic):
                 self.metrics.add(topic, -1, now_ms)
                 return None
