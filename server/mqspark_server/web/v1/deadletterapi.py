@@ -22,10 +22,12 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
+from mqspark.protocol.slices import Work
 from mqspark_server.shown.deadletters import origin_of, resent_copy
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import group as group_named
 from mqspark_server.web.problems import Problem
+from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, GroupName, Limit, cursor, page_after
 from mqspark_server.web.v1.messageapi import (
     EVER_MS,
@@ -124,17 +126,22 @@ async def list_dead_letters(asker: AskerNow, limit: Limit = 100, after: After = 
     store = state.store
     names = [name.removeprefix(DLQ_PREFIX) for name in state.topics.names() if name.startswith(DLQ_PREFIX)]
     page, following = page_after(names, after, limit)
-    items = []
-    for group in page:
-        topic, count, newest = dlq_topic(group), 0, 0
-        found = state.topics.get(topic)
-        for queue_id in range(0 if found is None else found.queue_limit):
-            low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-            if high > low:
-                count += high - max(low, 0)
-                newest = max(newest, store.store_timestamp_at(topic, queue_id, high - 1))
-        items.append(DeadLetterGroup(group=group, messages=count, lastStored=newest or None))
-    return DeadLetterGroupPage(items=items, next=following)
+
+    def counted() -> Work[list[DeadLetterGroup]]:
+        items = []
+        for group in page:
+            topic, count, newest = dlq_topic(group), 0, 0
+            found = state.topics.get(topic)
+            for queue_id in range(0 if found is None else found.queue_limit):
+                low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+                if high > low:
+                    count += high - max(low, 0)
+                    newest = max(newest, store.store_timestamp_at(topic, queue_id, high - 1))
+                yield
+            items.append(DeadLetterGroup(group=group, messages=count, lastStored=newest or None))
+        return items
+
+    return DeadLetterGroupPage(items=await between_turns(counted()), next=following)
 
 
 @router.get("/{group}")

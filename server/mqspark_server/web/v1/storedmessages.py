@@ -40,6 +40,8 @@ PAGE_BYTES = 4 << 20
 """Of the bodies of one page, but at least one message."""
 STEP_MESSAGES = 256
 STEP_BYTES = 1 << 20
+SPANS_AT_ONCE = 64
+"""Spans that are found without a turn of others: each may take a search by time."""
 MAX_STEPS = 64
 """Reads of the store for one page; a page with a filter may end before it is full."""
 
@@ -124,7 +126,9 @@ async def read_some(
 ) -> MessagesFound:
     """At most ``limit`` messages of spans (queue id, first offset, end), one span after another. Raises Problem."""
     store, found, steps, stored_bytes = asker.state.store, list[MessageExt](), 0, 0
-    for queue_id, first, end in spans:
+    for number, (queue_id, first, end) in enumerate(spans, 1):
+        if number % SPANS_AT_ONCE == 0:
+            await asyncio.sleep(0)
         offset = max(first, store.min_offset(topic, queue_id))
         while offset < end:
             if len(found) >= limit or steps >= max_steps or stored_bytes >= PAGE_BYTES:

@@ -30,6 +30,8 @@ MAX_BEHIND = 1_000
 """Messages of a queue. What is further behind is skipped."""
 AT_ONCE = 64
 PAUSE_S = 0.1
+QUEUES_A_PAUSE = 1_024
+"""A tail of more queues pauses longer, and also while they grow: looking at all of them takes its time."""
 CHECK_S = 5.0
 """Interval at which the rights of its client are checked again and a sign of life is sent."""
 
@@ -62,6 +64,7 @@ async def _arrivals(
 ) -> AsyncGenerator[bytes, None]:
     store, loop = asker.state.store, asyncio.get_running_loop()
     places = {queue_id: store.max_offset(topic, queue_id) for queue_id in queue_ids}
+    is_wide, pause_s = len(places) > QUEUES_A_PAUSE, PAUSE_S * max(1, len(places) / QUEUES_A_PAUSE)
     yield b": the newest comes first\n\n"
     checked = loop.time()
     while asker.app.lifecycle.ready:
@@ -85,5 +88,5 @@ async def _arrivals(
             asker.authorize(topic_named(topic), Action.GET, Action.SUB)
             found_topic(asker, topic)
             yield b": still here\n\n"
-        if not grown:
-            await asyncio.sleep(PAUSE_S)
+        if is_wide or not grown:
+            await asyncio.sleep(pause_s)
