@@ -462,6 +462,14 @@ def test_delayed_messages(greed: Greed, delayed: dict[str, str]) -> None:
     assert sent(greed.mallory, DELAY="3").code == 0, "those before are delivered"
 
 
+def test_delayed_replies(greed: Greed) -> None:
+    for _ in range(10):
+        greed.mallory.ask(R.SEND_REPLY_MESSAGE_V2, send_ext(properties="DELAY\x013\x02"), b"x")
+    assert len(greed.bench.records("SCHEDULE_TOPIC_XXXX", 2)) == 4
+    assert is_named(sent(greed.mallory, DELAY="3"), BUSY, "maxDelayedMessagesPerUser", "delayedMessages")
+    assert sent(greed.bob, DELAY="3").code == 0
+
+
 def test_a_delay_that_begins_with_a_commit(greed: Greed) -> None:
     for _ in range(3):
         assert sent(greed.mallory, DELAY="3").code == 0

@@ -28,6 +28,7 @@ ATTACKS, DOORS, FUZZ = (
 )
 SIGNED, COPIES = "interop/test_signed_clients", "unit/auth/test_user_copies"
 SHARES = "security/tables/test_shares"
+SMUGGLED = "security/requests/test_smuggled_fields"
 NAMES = f"{AUTH}::a_name_server_believes_only_its_users"
 
 SHOWN: dict[str, list[Shown]] = {
@@ -93,6 +94,9 @@ SHOWN: dict[str, list[Shown]] = {
                 f"{AUTH}::light_queues_are_topics_of_their_own",
                 f"{AUTH}::the_brokers_own_topics_are_the_clusters",
                 f"{AUTH}::a_heartbeat_and_locks_name_no_foreign_group",
+                f"{SMUGGLED}::further_topics_of_a_request_are_checked",
+                f"{SMUGGLED}::a_reply_enters_no_light_queue_and_has_no_receipt",
+                f"{SMUGGLED}::a_timer_message_is_deleted_from_its_own_topic_only",
             ),
         ),
         Shown(
@@ -329,6 +333,7 @@ SHOWN: dict[str, list[Shown]] = {
                     "half_messages_that_are_given_up",
                     "delayed_messages",
                     "a_delay_that_begins_with_a_commit",
+                    "delayed_replies",
                     "check_points",
                     "acknowledgements",
                     "acknowledgements_of_one_turn",
@@ -338,6 +343,22 @@ SHOWN: dict[str, list[Shown]] = {
                     "all_tables_of_a_user_together",
                     "refusals_are_audited_and_counted_by_kind",
                     "what_a_start_finds_is_nobodys",
+                )
+            ),
+        ),
+        Shown(
+            "no field of a message stops a start, turns a topic into a BatchCQ, or is kept or retried for ever",
+            tuple(
+                f"{SMUGGLED}::{name}"
+                for name in (
+                    "a_half_message_without_a_possible_delay_is_refused",
+                    "a_broker_starts_whatever_its_half_messages_say",
+                    "a_half_message_of_the_future_is_given_up",
+                    "a_reply_cannot_change_the_kind_of_a_topic",
+                    "one_message_of_an_inner_batch_is_sent_back",
+                    "messages_of_a_popped_inner_batch_come_again_one_by_one",
+                    "a_message_of_a_batch_names_no_places_in_light_queues",
+                    "a_negative_number_of_deliveries_is_none",
                 )
             ),
         ),
