@@ -281,7 +281,7 @@ def test_the_keyboard_is_enough(page_of: Callable[..., Any], broker: Broker) -> 
     page.keyboard.press("Enter")
     page.wait_for_selector(".confirm")
     check(page, "the question", 1440)
-    tab_to(page, "Make")
+    tab_to(page, "Create")
     page.keyboard.press("Enter")
     page.wait_for_url("**/topics/ByKeyboard")
     assert page.inner_text("[role=status]") == "Topic ByKeyboard was created."

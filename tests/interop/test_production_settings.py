@@ -24,6 +24,7 @@ from tests.interop.script_messages import (
     settled,
 )
 from tests.support.clusters import mqspark_broker, mqspark_namesrv
+from tests.support.waiting import eventually
 
 GET_BROKER_CONFIG, HEART_BEAT, GET_TOPIC_CONFIG, RECALL = 26, 34, 351, 370
 HALF = 4
@@ -106,10 +107,16 @@ def performed(play: Play) -> list[Entry]:
     got = play.records(play.quietly(11, **pull_fields(group, topic)))
     play.fact("maxTransferCountOnMessageInMemory: of one pull", len(got))
     send(play, "messageDelayLevel: a level that is not there", topic, props=properties(DELAY=18))
-    ends = [
-        play.quietly(MAX_OFFSET, topic="SCHEDULE_TOPIC_XXXX", queueId=each).ext.get("offset")
-        for each in range(4)
-    ]
+    ends: list[str | None] = []
+
+    def is_parked() -> bool:
+        ends[:] = [
+            play.quietly(MAX_OFFSET, topic="SCHEDULE_TOPIC_XXXX", queueId=each).ext.get("offset")
+            for each in range(4)
+        ]
+        return any(end not in (None, "0") for end in ends)
+
+    eventually(is_parked, lambda: f"the delayed message in a queue: {ends}")
     play.fact("messageDelayLevel: it waits in the queue of the last one", ends)
     send(play, "timerMaxDelaySec: longer", topic, props=properties(TIMER_DELAY_SEC=61))
     send(

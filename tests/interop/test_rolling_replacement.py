@@ -296,6 +296,9 @@ def test_a_cluster_is_replaced_node_by_node_and_back(jars: Jars, java: JavaDrive
             master.run(kind, 1)
 
         goes_on()
+        eventually(
+            lines, "Spark to read", 120
+        )  # a query that begins while nobody knows the topic ends at once
         run_namesrv(OURS)
         eventually(lambda: len(brokers_known_to(namesrv).get(NAME, {})) == 2, "both to register again")
         goes_on()

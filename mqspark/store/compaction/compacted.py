@@ -62,6 +62,7 @@ __all__ = [
     "DELETE_RETENTION_MS",
     "Generation",
     "GenerationWriter",
+    "LOOK_MS",
     "adopt",
     "compaction_topics",
     "damaged_generations",
@@ -80,7 +81,7 @@ DELETE_RETENTION_MS = 24 * 3_600_000
 with its key.)"""
 KEPT_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
 _MAX_CHECKED = 4096
-_LOOK_MS = 1000
+LOOK_MS = 1000
 """How long the content of ``current`` is cached."""
 _WRITE_BYTES = 1 << 20
 _SYNC_BYTES = 64 << 20
@@ -343,7 +344,7 @@ class CompactedQueues:
         self._root = root / COMPACTED
         self._monotonic_ms = monotonic_ms
         self._topics: frozenset[str] = frozenset()
-        self._topics_at_ms = -_LOOK_MS
+        self._topics_at_ms = -LOOK_MS
         self._known: dict[tuple[str, int], tuple[int, Generation | None]] = {}
         # Cached: RocketMQ does not run on the directory at the same time, so this does not change.
         self._their_topics: set[str] | None = None
@@ -364,13 +365,13 @@ class CompactedQueues:
 
     def _generation(self, topic: str, queue_id: int) -> Generation | None:
         now_ms = self._monotonic_ms()
-        if now_ms - self._topics_at_ms >= _LOOK_MS:
+        if now_ms - self._topics_at_ms >= LOOK_MS:
             self._topics_at_ms = now_ms
             self._topics = frozenset(self._files.names(self._root))
         if topic not in self._topics:
             return None
-        looked_at_ms, known = self._known.get((topic, queue_id), (-_LOOK_MS, None))
-        if now_ms - looked_at_ms >= _LOOK_MS:
+        looked_at_ms, known = self._known.get((topic, queue_id), (-LOOK_MS, None))
+        if now_ms - looked_at_ms >= LOOK_MS:
             directory = path_below(self._root, topic, queue_id)
             current = read_current(directory, self._files)
             if current is None:
@@ -423,10 +424,10 @@ class CompactedQueues:
         except OSError:
             return True  # who reads is told
 
-    def look_again(self, topic: str, queue_id: int) -> None:
-        """The generation of a queue was replaced: the next read serves the new one."""
-        self._topics_at_ms = -_LOOK_MS
-        self._known.pop((topic, queue_id), None)
+    def look_again(self) -> None:
+        """Generations were published: the next reads serve them."""
+        self._topics_at_ms = -LOOK_MS
+        self._known = {key: (-LOOK_MS, generation) for key, (_, generation) in self._known.items()}
 
     def cut(self, bounds: Callable[[str, int], tuple[int, int] | None], log_begin: int) -> list[str]:
         """The log may have lost its end: let each generation that has more than its queue end where the log begins, so

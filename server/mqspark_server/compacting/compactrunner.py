@@ -163,6 +163,7 @@ class CompactRunner:
         problem = None
         if report.failed:
             problem = f"{report.failed} queues were not compacted: {'; '.join(report.problems)}"
+        self._store.compacted.look_again()  # before retention deletes what only the new generations have
         duty.finished(self._end, report.compacted_to, report.queues, report.bytes_written, problem)
         self._log_report(report)
         if report.damaged:

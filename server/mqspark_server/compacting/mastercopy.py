@@ -186,7 +186,7 @@ class MasterCopy:
             duty.is_running = False
             duty.forget()
             duty.go_on()
-        store.compacted.look_again(queue.topic, queue.queue_id)
+        store.compacted.look_again()
         self.copied += 1
         log.info(
             "queue %s/%d: %d kept records before offset %d were copied from the master",

@@ -408,8 +408,9 @@ def test_a_start_under_a_limit_on_file_sizes_names_the_segment(tmp_path: Path) -
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
 
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--http-port", "0")
     said = subprocess.run(
-        [sys.executable, "-m", "mqspark", "dev", "--store", str(tmp_path / "store"), "--broker-port", "0"],
+        [sys.executable, "-m", "mqspark", "dev", "--store", str(tmp_path / "store"), *ports],
         cwd=HERE,
         capture_output=True,
         text=True,
