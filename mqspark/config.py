@@ -195,6 +195,9 @@ def value_of(settings: Any, key: str) -> bool | int | float | str:
     return result
 
 
+_KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
 def _convert(key: str, value: Any, hint: Any) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         options = [arg for arg in typing.get_args(hint) if arg is not type(None)]
@@ -215,7 +218,7 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         if hint is str:
             return str(value)
     except (ValueError, TypeError):
-        kind = getattr(hint, "__name__", str(hint))
+        kind = _KINDS.get(hint, str(hint))
         if isinstance(hint, type) and issubclass(hint, enum.Enum):
             kind = "one of " + ", ".join(str(member.value) for member in hint)
         raise ConfigError(f"setting {key}={value!r} is not {kind}", key=key) from None

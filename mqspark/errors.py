@@ -261,6 +261,7 @@ class ConnectionLost(ClientError, ConnectionError):
         what = f"connection to {address} was lost" if made else f"cannot connect to {address}"
         super().__init__(f"{what}: {reason}")
         self.address = address
+        self.reason = reason
         self.made = made
 
 

@@ -91,6 +91,7 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.headers.cluster_headers import (
     AddWritePermOfBrokerRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
+    GetTopicsByClusterRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
 )
 from mqspark.protocol.headers.header import to_ext
@@ -300,9 +301,13 @@ class AdminClient(Lifecycle):
                 DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster),
             )
 
-    async def topic_list(self) -> list[str]:
-        """All topics that the name server knows, system topics included."""
-        response = await self._namesrv_ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    async def topic_list(self, *, cluster: str | None = None) -> list[str]:
+        """All topics that the name server knows, or those of ``cluster``; system topics included."""
+        if cluster is None:
+            response = await self._namesrv_ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        else:
+            header = GetTopicsByClusterRequestHeader(cluster=cluster)
+            response = await self._namesrv_ask(RequestCode.GET_TOPICS_BY_CLUSTER, header)
         return sorted(decode_body(TopicList, response.body).topic_list)
 
     async def topic_route(self, topic: str) -> TopicRoute:

@@ -392,9 +392,11 @@ class BlockingClient:
                     self._first_contact_ms = None
                     return
             if isinstance(failure, ProtocolError) or time.monotonic() + backoff_s > deadline:
+                is_only = len(self._nameservers) == 1
+                why = failure.reason if isinstance(failure, ConnectionLost) and is_only else failure
                 raise ConnectionLost(
                     ";".join(self._nameservers),
-                    f"no name server answers ({failure}); is one running there? the option nameserver says where",
+                    f"no name server answers ({why}); is one running there? the option nameserver says where",
                     made=False,
                 ) from failure
             self._sleep(backoff_s)

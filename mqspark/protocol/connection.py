@@ -49,6 +49,8 @@ and leaves the rest for the next call. A read of 256 KiB can hold 14,000 frames 
 KEPT_BYTES = 2 * 1024
 """Bytes kept of each end of a skipped header: RocketMQ's clients write ``opaque`` last, others first."""
 
+_HTTP = int.from_bytes(b"HTTP")
+"""The length of a frame that is an answer of an HTTP server."""
 _PREFIX = struct.Struct(">iI")
 _PREFIX_BYTES = _PREFIX.size
 _BINARY_HEAD = struct.Struct(">hbhii")
@@ -211,6 +213,8 @@ class Connection:
         """Check a frame's lengths. Returns the frame to skip; None if it is to be read."""
         header_length = meta & 0xFFFFFF
         if 4 + total > self._max_frame_bytes:
+            if total == _HTTP:
+                raise ProtocolError("the peer speaks HTTP: this is not a remoting port")
             raise FrameTooLarge("frame", 4 + total, self._max_frame_bytes)
         if total < 4 or header_length > total - 4:
             raise ProtocolError(f"frame of {total} bytes with a header of {header_length}")

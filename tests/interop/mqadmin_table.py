@@ -160,7 +160,7 @@ CHAINS: dict[str, list[Row]] = {
         ),
         Row(
             "updateBrokerConfig -b {broker} -k fileReservedTime -v soon",
-            "CODE: 1 DESC: setting fileReservedTime='soon' is not int",
+            "CODE: 1 DESC: setting fileReservedTime='soon' is not a whole number",
             "update broker config success",
         ),
         Row(

@@ -254,10 +254,11 @@ class ClientInstance:
                 if attempt == len(self.namesrv) - 1:
                     if isinstance(error, RequestTimeout):
                         raise
+                    why = error.reason if len(self.namesrv) == 1 else error
                     raise ConnectionLost(
                         ";".join(self.namesrv),
-                        f"no name server answers ({error}); is one running there? namesrv, or NAMESRV_ADDR of the"
-                        " environment, says where",
+                        f"no name server answers ({why}); is one running there, and is the address right (namesrv, or"
+                        " NAMESRV_ADDR of the environment)?",
                         made=False,
                     ) from error
                 log.warning("%s; trying name server %s", error, self.namesrv[self._namesrv_index])

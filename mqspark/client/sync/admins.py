@@ -102,8 +102,8 @@ class AdminClient(Facade):
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         self._call(self._aio.delete_topic, topic, cluster=cluster)
 
-    def topic_list(self) -> list[str]:
-        return self._call(self._aio.topic_list)
+    def topic_list(self, *, cluster: str | None = None) -> list[str]:
+        return self._call(self._aio.topic_list, cluster=cluster)
 
     def topic_route(self, topic: str) -> TopicRoute:
         return self._call(self._aio.topic_route, topic)

@@ -52,7 +52,7 @@ class Missing(CommandFailed):
 
     def __init__(self, what: str, name: str, known: Iterable[str] = (), advice: str = "") -> None:
         hint = did_you_mean(name, known)
-        then = f": {advice}" if advice and not hint else ""
+        then = f"; {advice}" if advice and not hint else ""
         super().__init__(f"there is no {what} {printable(name, 80)!r}{hint}{then}")
 
 

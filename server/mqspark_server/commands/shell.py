@@ -126,7 +126,10 @@ class ClusterShell:
     timeout_ms: int
 
     async def known_topics(self) -> list[str]:
-        return await self.admin.topic_list()
+        """Raises Missing for an unknown --cluster."""
+        if self.cluster is not None:
+            await self.brokers()
+        return await self.admin.topic_list(cluster=self.cluster)
 
     async def own_topics(self) -> set[str]:
         """The brokers' own topics, which are named after clusters and brokers."""
@@ -243,11 +246,13 @@ async def _with_similar_names(
         if isinstance(topic, str):
             known = await shell.known_topics()
             if topic not in known:
-                return Missing("topic", topic, known, f"mqspark topic create {topic}")
+                return Missing("topic", topic, known, f"mqspark topic create {topic} creates it")
     if isinstance(error, BrokerError) and error.code == _GROUP_NOT_EXIST:
         group = given.get("group")
         if isinstance(group, str):
-            return Missing("consumer group", group, await shell.admin.groups(), "mqspark group list")
+            return Missing(
+                "consumer group", group, await shell.admin.groups(), "mqspark group list shows all"
+            )
     return None
 
 

@@ -21,6 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, RunPage, RunRecord
 from mqspark_server.web.httpguard import ASGIApp, Guarded
+from mqspark_server.web.problems import answer_on
 
 if TYPE_CHECKING:
     from mqspark_server.process.phases import ProcessLifecycle
@@ -55,7 +56,9 @@ class ServedJobs(Protocol):
 
 def create_job_api(app: ServedJobs) -> ASGIApp:
     """/health/live, /health/ready, /metrics, and below /api/v1 overview, jobs, runs and jobs/{name}/runs."""
-    api = FastAPI(title="mqspark job server", openapi_url="/openapi.json")
+    # FastAPI's own pages of documentation would load scripts from elsewhere.
+    api = FastAPI(title="mqspark job server", openapi_url="/openapi.json", docs_url=None, redoc_url=None)
+    answer_on(api)
     reading = threading.Lock()
 
     @api.get("/health/live", tags=["health"])

@@ -191,7 +191,12 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
 
     scrapes: list[asyncio.Task[bytes]] = []
 
-    @api.get("/metrics", tags=["metrics"], response_class=Response)
+    @api.get(
+        "/metrics",
+        tags=["metrics"],
+        response_class=Response,
+        responses={status: ERRORS[status] for status in (401, 403, 429)},
+    )
     async def metrics(request: Request) -> Response:
         """Prometheus text, RocketMQ 5 metric names. Concurrent requests share one rendering. A broker with users shows
         them only to callers who may Get its cluster."""
@@ -289,15 +294,22 @@ def _properties(message: NewMessage, unique_id: str) -> str:
 
 
 def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
-    """Refuse a request body that is too large before it is in memory; no other layer limits it."""
+    """Refuse a request body that is compressed, or too large before it is in memory; no other layer does."""
 
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
         limit = app.store_config.max_message_size * 4 // 3 + ENVELOPE_BYTES
         if scope.get("path", "").endswith("/ingest"):
             limit = ingest.INGEST_BYTES
-        declared = next(
-            (value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0"
-        )
+        headers = dict(scope.get("headers", ()))
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            only = problems.response(
+                415,
+                "the body may not be compressed: leave Content-Encoding out",
+                {"Accept-Encoding": "identity"},
+            )
+            await only(scope, receive, send)
+            return
+        declared = headers.get(b"content-length", b"0")
         received = 0
         too_large = declared.isdigit() and int(declared) > limit
 

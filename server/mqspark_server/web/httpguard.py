@@ -152,6 +152,21 @@ def bounded_protocol(max_connections: int, tls: Certificates | None = None) -> t
             super().handle_events()
             self._watch()
 
+        def send_400_response(self, msg: str) -> None:
+            """A request that is not HTTP gets a problem, as all others do."""
+            body = (
+                b'{"type":"about:blank","title":"Bad Request","status":400,"detail":"this is not HTTP/1.1"}'
+            )
+            headers = [
+                (b"content-type", b"application/problem+json"),
+                (b"content-length", b"%d" % len(body)),
+                (b"connection", b"close"),
+            ]
+            event = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+            for part in (event, h11.Data(data=body)):
+                self.transport.write(self.conn.send(part) or b"")
+            self.transport.close()
+
         def _make_room(self) -> bool:
             """Close the connection that has been idle for longest. If there is none, close one of the address that has
             the most: the oldest that still sends its request, or else the oldest; of this address only the former."""

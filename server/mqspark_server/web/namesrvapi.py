@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from mqspark.protocol.bodies.body import to_document
 from mqspark_server.web.families import extension_calls
 from mqspark_server.web.httpguard import ASGIApp, Guarded
+from mqspark_server.web.problems import answer_on
 
 if TYPE_CHECKING:
     from mqspark.namesrv.namesrv import NameServer
@@ -87,7 +88,15 @@ def create_namesrv_api(app: NamesrvNode, hosts: tuple[str, ...]) -> ASGIApp:
     """``hosts``: host names that requests may use, in addition to loopback's."""
     from importlib.metadata import version
 
-    api = FastAPI(title="mqspark name server", version=version("mqspark"), openapi_url="/openapi.json")
+    # FastAPI's own pages of documentation would load scripts from elsewhere.
+    api = FastAPI(
+        title="mqspark name server",
+        version=version("mqspark"),
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    answer_on(api)
 
     @api.get("/health/live", tags=["health"])
     async def live() -> dict[str, str]:

@@ -59,8 +59,10 @@ def answer_on(api: FastAPI) -> None:
             for operations in document["paths"].values():
                 for operation in operations.values():
                     _as_problems(operation["responses"])
-            document["components"]["schemas"].pop("HTTPValidationError", None)
-            document["components"]["schemas"].pop("ValidationError", None)
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas.setdefault("ProblemDetails", ProblemDetails.model_json_schema())
+            schemas.pop("HTTPValidationError", None)
+            schemas.pop("ValidationError", None)
         return plain()
 
     api.openapi = documented  # type: ignore[method-assign]
@@ -82,7 +84,7 @@ def answer_on(api: FastAPI) -> None:
 
     @api.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        return response(500, "the broker failed to handle this request; its log has the details")
+        return response(500, "this request failed; the log of the server has the details")
 
 
 def _as_problems(responses: dict[str, Any]) -> None:

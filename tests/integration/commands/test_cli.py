@@ -200,7 +200,7 @@ def test_an_unusable_store_directory_is_named(dev: Callable[..., Process], tmp_p
         (("dev", "--set", "flushDiskType=SOMETIMES"), "one of ASYNC_FLUSH, SYNC_FLUSH"),
         (("dev", "--set", "nothing"), "--set 'nothing' is not key=value"),
         (("broker", "run", "-c", "/nowhere/broker.conf"), "cannot read /nowhere/broker.conf"),
-        (("broker", "run", "--set", "listenPort=x"), "setting listenPort='x' is not int"),
+        (("broker", "run", "--set", "listenPort=x"), "setting listenPort='x' is not a whole number"),
         (("broker", "run", "--set", "brokerRole=SLAVE"), "a slave (brokerRole=SLAVE) needs one above 0"),
         (("namesrv", "run", "--set", "listenPort=-1"), "is not a port"),
         (("namesrv", "run", "--set", "listenPort=0"), "or consent with allowAnonymous=true"),

@@ -218,6 +218,10 @@ def brokers() -> list[str]:
 
 
 def test_the_cluster_at_a_glance(cluster: Cluster) -> None:
+    elsewhere = mqspark("topic", "list", "--cluster", "nowhere")
+    assert (elsewhere.code, "there is no cluster 'nowhere'" in elsewhere.err) == (3, True)
+    here = mqspark("topic", "list", "--all", "--cluster", "DefaultCluster")
+    assert sorted(here.lines) == sorted(mqspark("topic", "list", "--all").lines)
     rows = mqspark("cluster", "list", "-o", "json").json
     assert len(rows) == 2
     assert all(row["version"] == "V5_5_0" and row["active"] and "error" not in row for row in rows)

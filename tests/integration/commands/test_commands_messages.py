@@ -292,4 +292,5 @@ def test_a_cluster_is_measured() -> None:
     assert row["messages"] == 300
     row = ok(mqspark("bench", "consume", name, "-o", "json")).json
     assert (row["messages"], row["queues"]) == (800, 3)
+    assert ok(mqspark("bench", "consume", name, "-c", "100", "-o", "json")).json["messages"] == 100
     assert mqspark("bench", "send", "Unmeasured").code == 3

@@ -42,7 +42,13 @@ EVERYTHING = (
         "--set",
         "networkPolicy.monitoring[0].podSelector.matchLabels.a=b",
     ),
-    *("--set", "broker.settings.fileReservedTime=1000000", "--set", "http.allowedHosts={mq.example.org}"),
+    *(
+        "--set",
+        "broker.settings.fileReservedTime=1000000",
+        "--set",
+        "broker.settings.maxTablesBytes=268435456",
+    ),
+    *("--set", "http.allowedHosts={mq.example.org}"),
 )
 OPEN = (
     "--set",
@@ -147,13 +153,18 @@ def test_services_policies_and_budgets_choose_pods_that_are_there(objects: Objec
     for each in of_kind(objects, "StatefulSet"):
         services = {service["metadata"]["name"] for service in of_kind(objects, "Service")}
         assert each["spec"]["serviceName"] in services
+    secrets = {each["metadata"]["name"]: each["stringData"] for each in of_kind(objects, "Secret")}
     for monitor in of_kind(objects, "ServiceMonitor"):
         wanted = monitor["spec"]["selector"]["matchLabels"]
-        scraped = [
+        (scraped,) = (
             s for s in of_kind(objects, "Service") if wanted.items() <= s["metadata"]["labels"].items()
-        ]
-        assert len(scraped) == 2
-        assert all("http" in [port["name"] for port in each["spec"]["ports"]] for each in scraped)
+        )
+        assert "http" in [port["name"] for port in scraped["spec"]["ports"]]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        # Brokers with users show metrics to callers with keys alone; the job server has none, and gets none.
+        assert ("basicAuth" in endpoint) is (wanted["app.kubernetes.io/component"] == "broker")
+        for key in endpoint.get("basicAuth", {}).values():
+            assert key["key"] in secrets[key["name"]]
 
 
 def test_servers_would_start_with_their_commands_and_settings(objects: Objects, tmp_path: Path) -> None:

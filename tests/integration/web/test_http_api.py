@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +60,35 @@ def test_every_operation_documents_its_problems(http: httpx.Client, broker: Brok
             for status, described in operation["responses"].items():
                 if status >= "400" and "content" in described:
                     assert list(described["content"]) == [PROBLEM], (method, path, status)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_a_misspelt_query_parameter_is_refused(http: httpx.Client, method: str) -> None:
+    """It would select more than was meant, or be lost."""
+    path = {
+        "GET": "/topics/T/messages?from=1",
+        "POST": "/topics/T/ingest?queue=1",
+        "DELETE": "/users/u/policies?resourse=Topic:T",
+    }[method]
+    answer = http.request(method, path, content=b"line", headers={"content-type": "application/octet-stream"})
+    check_problem(answer, 422)
+    assert "there is no query parameter" in answer.json()["detail"]
+
+
+def test_a_compressed_body_is_refused(http: httpx.Client) -> None:
+    headers = {"content-type": "application/octet-stream", "content-encoding": "gzip"}
+    answer = http.post("/topics/T/ingest", content=b"line", headers=headers)
+    check_problem(answer, 415)
+    assert answer.headers["accept-encoding"] == "identity"
+
+
+def test_what_is_not_http_gets_a_problem(broker: Broker) -> None:
+    address = httpx.URL(broker.http_url or "")
+    with socket.create_connection((address.host, address.port or 0), timeout=10) as sock:
+        sock.sendall(b"BLAH\r\n\r\n")
+        answer = b"".join(iter(lambda: sock.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert PROBLEM.encode() in answer
 
 
 def test_the_page_about_the_api_has_all_of_it_and_loads_nothing_from_elsewhere(broker: Broker) -> None:

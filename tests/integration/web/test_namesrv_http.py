@@ -30,6 +30,10 @@ def test_health_metrics_and_brokers(tmp_path: Path) -> None:
             brokers = http.get("/api/v1/brokers").json()
             assert brokers["clusterAddrTable"] == {"C": ["b-a"]}
             assert brokers["brokerAddrTable"]["b-a"]["brokerAddrs"] == {"0": running.broker}
+            for path in ("/docs", "/redoc", "/nothing"):  # FastAPI's pages would load scripts from elsewhere
+                unknown = http.get(path)
+                assert (unknown.status_code, unknown.json()["status"]) == (404, 404)
+            assert "/api/v1/brokers" in http.get("/openapi.json").json()["paths"]
             text = http.get("/metrics").text
             assert http.get("/metrics", headers={"Host": "elsewhere.example"}).status_code == 403
     assert re.search(r"^mqspark_namesrv_brokers\{.*\} 1.0$", text, re.MULTILINE)

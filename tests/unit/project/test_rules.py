@@ -211,6 +211,7 @@ CALLED_BY_OTHERS = {
     "asyncio": "pause_writing resume_writing",
     "pytest": "pytest_configure",
     "click": "format_commands",
+    "uvicorn": "send_400_response",
     "logging": "handleError",
     "Spark": """getDefaultReadLimit onQueryIdle onQueryProgress onQueryStarted onQueryTerminated
     prepareForTriggerAvailableNow reportLatestOffset streamReader

@@ -384,3 +384,8 @@ def test_json_of_the_frames_is_what_rocketmq_writes() -> None:
     )
     assert frame[8:].decode() == expected
     assert json.loads(frame[8:])
+
+
+def test_an_answer_of_an_http_server_is_named() -> None:
+    with pytest.raises(ProtocolError, match="the peer speaks HTTP"):
+        Connection().receive_data(b"HTTP/1.1 400 Bad Request\r\n\r\n")

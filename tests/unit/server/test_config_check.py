@@ -33,6 +33,11 @@ def test_a_server_open_to_strangers_would_not_start(kind: str) -> None:
         check(f"conf/{kind}.toml")
 
 
+def test_a_file_of_jobs_is_for_another_command() -> None:
+    done = CliRunner().invoke(config, ["check", "conf/jobs.toml"])
+    assert (done.exit_code, "mqspark job list -c conf/jobs.toml" in done.stderr) == (2, True)
+
+
 def test_what_differs_and_what_has_no_effect(tmp_path: Path) -> None:
     file = tmp_path / "mine.conf"
     file.write_text(

@@ -157,6 +157,8 @@ def config_check(file: str, kind: str | None, assigned: tuple[str, ...], output:
 
     path = Path(file)
     if kind is None:
+        if path.name == "jobs.toml":
+            raise click.UsageError(f"a file of jobs is checked by: mqspark job list -c {path}")
         kind = path.stem if path.stem in ("namesrv", "controller") else "broker"
     layers = [file_layer(path), override_layer(assigned)]
     settings, parts = _parts_of(kind, layers)

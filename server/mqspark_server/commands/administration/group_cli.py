@@ -161,7 +161,7 @@ async def _offset_rows(shell: ClusterShell, name: str, topic: str | None) -> lis
 async def _must_exist(shell: ClusterShell, name: str) -> SubscriptionGroupConfig:
     known = await shell.admin.groups()
     if name not in known:
-        raise Missing("consumer group", name, known, "mqspark group list")
+        raise Missing("consumer group", name, known, "mqspark group list shows all")
     return known[name]
 
 
@@ -257,7 +257,7 @@ async def group_lag(
         except BrokerError as error:
             if groups and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise Missing(
-                    "consumer group", name, await shell.admin.groups(), "mqspark group list"
+                    "consumer group", name, await shell.admin.groups(), "mqspark group list shows all"
                 ) from None
             if groups:
                 raise

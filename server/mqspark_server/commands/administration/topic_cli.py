@@ -355,7 +355,7 @@ async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers
     else:
         known = await shell.known_topics()
         if topic not in known:
-            raise Missing("topic", topic, known, "mqspark topic list")
+            raise Missing("topic", topic, known, "mqspark topic list shows all")
         await _finish(statics, topic)
         names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
         todo = await statics.plan_move(topic, names)
@@ -421,7 +421,7 @@ async def topic_delete(shell: ClusterShell, topics: tuple[str, ...], yes: bool) 
     known = await shell.known_topics()
     for name in topics:
         if name not in known:
-            raise Missing("topic", name, known, "mqspark topic list")
+            raise Missing("topic", name, known, "mqspark topic list shows all")
         if is_system_topic(name):
             raise click.UsageError(f"{name} is a system topic; brokers need it")
     confirm(f"Delete {', '.join(topics)} with all messages?", yes)
@@ -496,7 +496,9 @@ async def topic_producers(shell: ClusterShell, topic: str, group: str) -> None:
     try:
         found = await shell.admin.topic_producers(topic, group)
     except BrokerError:
-        raise Missing("producer group online", group, advice="mqspark broker producers BROKER") from None
+        raise Missing(
+            "producer group online", group, advice="mqspark broker producers BROKER shows all"
+        ) from None
     rows = [
         {
             "client_id": each.client_id,

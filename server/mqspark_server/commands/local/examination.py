@@ -28,7 +28,12 @@ from mqspark.logs import printable
 __all__ = ["Diagnosis", "diagnose", "examine_from", "lines_of"]
 
 OK, NOTE, WARNING, FAULT = "ok", "note", "WARN", "FAIL"
-_PORTS = {9876: "the name server's", 10909: "the broker's VIP", 10911: "the broker's", 10912: "replication's"}
+_PORTS = {
+    9876: "the name server's",
+    10909: "the broker's fast port",
+    10911: "the broker's",
+    10912: "replication's",
+}
 _VERSIONS = {
     "pyspark": ((4, 1), (4, 3)),
     "pyarrow": ((18,), None),
@@ -185,7 +190,7 @@ async def _name_server(
         ]
     return [
         Diagnosis(
-            check, OK, f"answers within {elapsed_ms:.0f} ms and knows {len(info.broker_addr_table)} brokers"
+            check, OK, f"answers within {elapsed_ms:.0f} ms; number of brokers: {len(info.broker_addr_table)}"
         )
     ]
 

@@ -99,7 +99,7 @@ async def _must_have(accounts: Accounts, name: str) -> None:
     """Raises Missing."""
     known = [row["user"] for row in await accounts.rows()]
     if name not in known:
-        raise Missing("user", name, known, "mqspark user list")
+        raise Missing("user", name, known, "mqspark user list shows all")
 
 
 def _add_offline(authority: Authority, output: Output, name: str, is_super: bool | None) -> None:
@@ -272,7 +272,7 @@ async def forget(accounts: Accounts, output: Output, name: str, resource: str) -
     await _must_have(accounts, name)
     known = [rule["resource"] for rule in rows[name]]
     if resource not in known:
-        raise Missing(f"rule of {name} about", resource, known, "mqspark user list")
+        raise Missing(f"rule of {name} about", resource, known, "mqspark user list shows all")
     await accounts.forget(name, resource)
     output.done(f"{name} has no rule about {resource}", {"user": name, "resource": resource, "removed": True})
 

@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import click
 
@@ -15,7 +16,7 @@ from mqspark.message import Message
 from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.messages.reading import spans
+from mqspark_server.commands.messages.reading import Span, spans
 from mqspark_server.commands.refusals import CommandFailed, describe
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import parse_duration_ms
@@ -26,6 +27,7 @@ bench = noun("bench", "Measure a cluster from here: rates and percentiles.")
 GROUP = "mqspark_bench"
 _MAX_SAMPLES = 1_000_000
 _topic = click.argument("topic", shell_complete=complete_topics)
+T = TypeVar("T")
 _duration = click.option("-d", "--duration", default="10s", show_default=True, help="Maximum duration.")
 _count = click.option("-c", "--count", type=click.IntRange(min=1), help="Maximum number of messages.")
 
@@ -140,8 +142,10 @@ async def bench_send(
         max_in_flight=in_flight,
         compress_from_bytes=8 << 20,
     ) as producer:
-        await asyncio.gather(*(worker(producer) for _ in range(in_flight)))
-    shell.output.record(run.row(body_size=size, batch=batch, in_flight=in_flight))
+        await _until_interrupted(
+            (worker(producer) for _ in range(in_flight)),
+            lambda: shell.output.record(run.row(body_size=size, batch=batch, in_flight=in_flight)),
+        )
     if first:
         raise CommandFailed(f"{run.failures} sends failed: {describe(first[0])}")
 
@@ -159,10 +163,12 @@ async def bench_consume(
 ) -> None:
     """Read the messages of TOPIC as fast as possible, all queues concurrently, without a group."""
     wanted = await spans(shell, await chosen_queues(shell, topic, ()), begin)
+    if count is not None:
+        wanted = _cut(wanted, count)
     run = _Run(duration, count)
 
     async def worker(queue: Any, place: int, end: int) -> None:
-        while place < end and (room := run.take(32)):
+        while place < end and (room := run.take(min(32, end - place))):
             began = time.perf_counter()
             found = await shell.admin.read(queue, place, max_messages=room)
             number = len(found.messages)
@@ -173,5 +179,27 @@ async def bench_consume(
                 return
             place = found.next_offset
 
-    await asyncio.gather(*(worker(queue, span.first, span.end) for queue, span in wanted.items()))
-    shell.output.record(run.row(queues=len(wanted)))
+    await _until_interrupted(
+        (worker(queue, span.first, span.end) for queue, span in wanted.items()),
+        lambda: shell.output.record(run.row(queues=len(wanted))),
+    )
+
+
+def _cut(wanted: Mapping[T, Span], count: int) -> dict[T, Span]:
+    """Spans with ``count`` offsets in all, evenly from all queues as far as they have them."""
+    cut: dict[T, Span] = {}
+    shortest_first = sorted(wanted, key=lambda queue: wanted[queue].end - wanted[queue].first)
+    for place, queue in enumerate(shortest_first):
+        first, end = wanted[queue]
+        share = -(-count // (len(shortest_first) - place))
+        cut[queue] = Span(first, min(end, first + share))
+        count -= max(0, cut[queue].end - first)
+    return cut
+
+
+async def _until_interrupted(workers: Iterable[Awaitable[None]], show: Callable[[], None]) -> None:
+    """Run the workers, and show the figures, also of a run that Ctrl-C ends."""
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        show()

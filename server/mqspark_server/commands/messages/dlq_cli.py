@@ -82,7 +82,12 @@ async def _dead(
         # The topic may be write-only, because consumers do not read it; then its route has no queue to read.
         queues = sorted(await shell.admin.topic_stats(dlq_topic(group)))
     except NoRoute:
-        raise Missing("dead letter of group", group, await _groups(shell), "mqspark dlq ls") from None
+        raise Missing(
+            "dead letter of group",
+            group,
+            await _groups(shell),
+            "mqspark dlq ls shows the groups that have some",
+        ) from None
     found: list[MessageExt] = []
     async for message in read_spans(shell, await spans(shell, queues, begin, until), chosen):
         if key is not None and key not in (message.keys or "").split():

@@ -57,7 +57,7 @@ async def message_key(shell: ClusterShell, topic: str, key: str, count: int) -> 
     """Show the messages of TOPIC with KEY, by the brokers' index."""
     found = await shell.admin.messages_by_key(topic, key, max_messages=count)
     if not found:
-        raise Missing("message with key", key, advice=f"in topic {topic}")
+        raise Missing(f"message in topic {topic} with key", key)
     _print(shell, found[-count:])
 
 
@@ -70,7 +70,7 @@ async def message_tag(shell: ClusterShell, topic: str, tag: str, count: int) -> 
     """Show the newest messages of TOPIC with TAG, by the brokers' index."""
     found = await shell.admin.messages_by_tag(topic, tag, max_messages=count)
     if not found:
-        raise Missing("message with tag", tag, advice=f"in topic {topic}")
+        raise Missing(f"message in topic {topic} with tag", tag)
     _print(shell, found[-count:])
 
 
@@ -88,8 +88,9 @@ async def message_id(shell: ClusterShell, message_id: str, topic: str | None) ->
     if topic is not None:
         found = [each for each in found if each.topic == topic]
     if not found:
-        advice = f"not in topic {topic}" if topic else "a unique id needs --topic"
-        raise Missing("message", message_id, advice=advice)
+        if topic:
+            raise Missing(f"message in topic {topic} with id", message_id)
+        raise Missing("message with id", message_id, advice="a unique id needs --topic")
     _print(shell, found)
 
 
@@ -128,7 +129,8 @@ async def message_offset(shell: ClusterShell, topic: str, queue: str, offset: in
     found = [each async for each in read_spans(shell, place)]
     if not found or found[0].queue_offset < offset:
         low, high = await shell.admin.queue_bounds(chosen)
-        raise Missing("message at offset", str(offset), advice=f"{queue} has offsets {low} to {high - 1}")
+        there = f"has offsets {low} to {high - 1}" if low < high else "is empty"
+        raise Missing("message at offset", str(offset), advice=f"{queue} {there}")
     _print(shell, found)
 
 

@@ -11,10 +11,12 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from fastapi import Depends, Path, Query, Request
+from fastapi.routing import APIRoute
 
 from mqspark.auth.policies import Action
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import FrameTooLarge
+from mqspark.logs import printable
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
@@ -146,7 +148,21 @@ def refused(answer: Command) -> Problem:
     return Problem(status, f"code {answer.code}: {remark}", code=answer.code)
 
 
+def _check_parameters(request: Request) -> None:
+    """Raises Problem for a query parameter that the operation does not have: a misspelt filter would select
+    everything."""
+    route = request.scope["route"]
+    if not request.query_params or not isinstance(route, APIRoute):
+        return
+    known = {field.alias for field in route.dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise Problem(422, f"there is no query parameter {printable(name, 80)!r}; there are: {names}")
+
+
 async def _asker(request: Request) -> Asker:
+    _check_parameters(request)
     app: BrokerNode = request.app.state.broker
     callers: Callers = request.app.state.callers
     caller = callers.identify(request.scope)

@@ -193,11 +193,11 @@ def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
 @pytest.mark.parametrize(
     ("assignment", "says"),
     [
-        ("listenPort=abc", "--set: setting listenPort='abc' is not int"),
+        ("listenPort=abc", "--set: setting listenPort='abc' is not a whole number"),
         ("listenPort=70000", "--set: setting listenPort=70000 is not a port"),
         ("httpPort=-2", "--set: setting httpPort=-2 is not a port"),
         ("flushDiskType=NOW", "one of ASYNC_FLUSH, SYNC_FLUSH"),
-        ("autoCreateTopicEnable=yes", "is not bool"),
+        ("autoCreateTopicEnable=yes", "is not true or false"),
         ("maxConnections=0", "must be positive"),
         ("defaultTopicQueueNums=0", "must be positive"),
         ("deleteWhen=25", "--set: setting deleteWhen='25' is not hours of the day"),
