@@ -129,7 +129,7 @@ class _Settled:
 
     def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
         frame = b"".join((buffer, *more))
-        self._acks.waiting.append((self._store.max_physical_offset, self._session, frame))
+        self._acks.waiting.append((self._store.log.position, self._session, frame))
 
 
 class BrokerCore:
@@ -170,7 +170,7 @@ class BrokerCore:
         topics = Topics(config, clock, lmq=store_config.enable_lmq)
         stats = Stats(
             clock,
-            store.max_physical_offset,
+            store.log.position,
             cluster=config.broker_cluster_name,
             max_bytes=lambda: config.max_statistics_bytes,
             utc_offset_ms=utc_offset_ms,
@@ -252,7 +252,7 @@ class BrokerCore:
             store.files,
             precision_ms=store_config.timer_precision_ms,
             log_file_bytes=store_config.mapped_file_size_timer_log,
-            on_failure=store.distrust,
+            on_failure=store.condition.distrust,
             note=store.damages.note,
         )
         self.timers = TimerService(state, timer_files, config_file("timermetrics"))
@@ -283,9 +283,9 @@ class BrokerCore:
         """Set on a master with enableSlaveActingMaster, until ``go_online``: its services do not run, because a slave
         may have acted in its place."""
         if term is not None:
-            self.epochs = EpochFile(store.root_file(store.paths.epochs), store.max_physical_offset)
+            self.epochs = EpochFile(store.root_file(store.paths.epochs), store.log.position)
             if term.is_master:
-                begin_term(self.epochs, term.epoch, store.max_physical_offset)
+                begin_term(self.epochs, term.epoch, store.log.position)
         self._services: list[Service] = []
         if config.broker_role is BrokerRole.SLAVE:
             users = None if authority is None else authority.follow()
@@ -322,7 +322,7 @@ class BrokerCore:
         if term is not None and self.epochs is not None:
             following = self.follower if isinstance(self.follower, EpochFollower) else None
             self.replicas = ControlledReplicas(config, store, clock, term, self.epochs, following)
-        store.refuse_puts(self.replicas.shortage)
+        store.condition.refuse(self.replicas.shortage)
         if self.replicas.gates_readers:
             store.confirm(self.replicas.confirmed)
         self._acked = 0
@@ -349,7 +349,7 @@ class BrokerCore:
             mappings,
             state.peers,
             clock,
-            lambda topic, queue_id: (store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)),
+            store.offsets.bounds,
             lambda: store.cleaner.is_hour,
         )
         self.routes = ClusterRoutes(state)
@@ -406,7 +406,7 @@ class BrokerCore:
         self.waiting_reads = WaitingReads(
             clock, state.long_work, lambda: config.max_parked_bytes, lambda: config.archive_read_timeout
         )
-        if store.serves_older:
+        if store.reads.older is not None:
             self.handlers = self.waiting_reads.wrap(self.handlers)
         self.extensions = extensions
         self._hooks: BrokerHooks | None = None
@@ -518,9 +518,9 @@ class BrokerCore:
         if self.acting is not None:
             self.acting.before_commit()
         self.acks.end_turn()
-        self.progress(self.store.commit())
+        self.progress(self.store.pipeline.commit())
         if self.acks.unsafe:
-            self.acks.release_unsafe(written=self.store.write_now())
+            self.acks.release_unsafe(written=self.store.pipeline.write_now())
         self.pulls.end_turn()
         self.pop.end_turn()
         self.publication.follow_topics()
@@ -538,21 +538,21 @@ class BrokerCore:
             self._arrived(progress.arrivals)
 
     def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        puts = self.store.put_count
+        puts = self.store.appender.put_count
         self.pulls.arrived(arrivals)
         if self._hooks is not None:
             self._hooks.arrived(arrivals)
         for service in self._services if self.pre_online is None else ():
             service.arrived(arrivals)
-        if self.store.put_count != puts:  # for example a check point that a pop's answer waits for
-            self.progress(self.store.commit())
+        if self.store.appender.put_count != puts:  # for example a check point that a pop's answer waits for
+            self.progress(self.store.pipeline.commit())
 
     def older_fetched(self, key: Hashable, queues: Sequence[tuple[str, int]]) -> None:
         """The data that ``NotAtHand`` named ``key`` was fetched, or cannot be read: handle the requests that wait for
         it. ``queues``: their topics and queue ids."""
         self.waiting_reads.fetched(key)
         self._arrived(
-            [(topic, queue_id, self.store.max_offset(topic, queue_id)) for topic, queue_id in queues]
+            [(topic, queue_id, self.store.offsets.max_offset(topic, queue_id)) for topic, queue_id in queues]
         )
 
     def replicated(self) -> None:
@@ -562,8 +562,8 @@ class BrokerCore:
         gates_readers = self.replicas.gates_readers
         if gates_readers and (arrivals := self.store.confirm(confirmed)):
             self._arrived(arrivals)
-        if self.store.refusal is not None or self.config.min_in_sync_replicas > 1 or gates_readers:
-            self.store.refuse_puts(self.replicas.shortage)
+        if self.store.condition.refusal is not None or self.config.min_in_sync_replicas > 1 or gates_readers:
+            self.store.condition.refuse(self.replicas.shortage)
 
     def tick(self) -> int:
         state = self.state
@@ -682,7 +682,7 @@ class BrokerCore:
         """Due work for a worker thread. Called about once a second, and not again before the previous jobs are
         done."""
         if self.epochs is not None:
-            self.epochs.forget_before(self.store.min_physical_offset)  # writes when a whole epoch is gone
+            self.epochs.forget_before(self.store.log.min_offset)  # writes when a whole epoch is gone
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
         jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.jobs())

@@ -172,7 +172,7 @@ class BrokerHooks:
                 each.tell(each.hooks.arrived, shown, self._read)
 
     def _read(self, topic: str, queue_id: int, offset: int, count: int) -> Sequence[MessageExt]:
-        result = self._store.get(topic, queue_id, offset, max(1, min(count, READ_MESSAGES)), READ_BYTES)
+        result = self._store.reads.get(topic, queue_id, offset, max(1, min(count, READ_MESSAGES)), READ_BYTES)
         return decode_pull(b"".join(result.buffers), broker_name=self._broker_name)[0]
 
 

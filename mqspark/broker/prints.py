@@ -57,8 +57,8 @@ class BrokerPrints:
 
     def _print_positions(self) -> None:
         store, replicas = self._store, self._replicas
-        end = store.max_physical_offset
-        unsynced, undispatched = end - store.flushed_offset, end - store.acked_offset
+        end = store.log.position
+        unsynced, undispatched = end - store.log.durable, end - store.pipeline.stored_end
         behind = replicas.behind_bytes
         if end == self._printed and not undispatched and not behind:
             return

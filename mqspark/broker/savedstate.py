@@ -86,7 +86,7 @@ class SavedState:
         """Replace impossible values that were read from the files."""
         state, store = self._state, self._state.store
         note = store.damages.note
-        heal_topics(state.topics, store, note)
+        heal_topics(state.topics, store.offsets, note)
         heal_groups(state.subscriptions, note)
 
         def backup() -> ConsumerOffsets | None:
@@ -97,7 +97,7 @@ class SavedState:
                 return None
             return before
 
-        heal_offsets(state.offsets, backup, store, note, lmq=self._lmq)
+        heal_offsets(state.offsets, backup, store.offsets, note, lmq=self._lmq)
 
     @property
     def is_due(self) -> bool:

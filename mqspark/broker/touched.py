@@ -23,7 +23,7 @@ class Touched:
         return self._state.store_config.enable_multi_dispatch
 
     def stored(self, position: int) -> TouchedMessage | None:
-        record = self._state.store.record_at(PhysicalOffset(position)) if position >= 0 else None
+        record = self._state.store.reads.record_at(PhysicalOffset(position)) if position >= 0 else None
         if record is None:
             return None
         parts = take_apart(record)

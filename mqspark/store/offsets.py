@@ -1,6 +1,6 @@
 """Queries of queue offsets: the bounds of a queue, and the offset at a time or a log position.
 
-Only visible messages count. Must not know how anything is stored or when it becomes visible.
+Only visible messages count, but for ``stored_bounds``. Must not know how anything is stored or when it becomes visible.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ class QueueOffsets:
         queue = self._queue(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
+    def stored_bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """The offsets of a queue that the log has, shown or not; None for an unknown queue."""
+        queue = self._queue(topic, queue_id)
+        return None if queue is None else (queue.min_offset, queue.next_offset)
+
     def max_offset(self, topic: str, queue_id: int) -> int:
         """End of the visible messages; 0 for an unknown queue."""
         queue = self._queue(topic, queue_id)
@@ -79,6 +84,10 @@ class QueueOffsets:
         if self.older is not None and queue.min_offset:
             return self.older.begin(topic, queue_id, queue.min_offset)
         return queue.min_offset
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """``min_offset`` and ``max_offset``."""
+        return self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
 
     def sure_min_offset(self, topic: str, queue_id: int) -> int:
         """``min_offset`` for a reader that starts there. Raises NotAtHand and StoreUnreadable when it is not known what

@@ -35,11 +35,11 @@ class Reads:
         "_compacted",
         "_config",
         "_failed",
-        "_fetcher",
         "_indexer",
         "_log",
         "_log_bounds",
         "_pipeline",
+        "fetcher",
         "older",
         "problem",
     )
@@ -56,7 +56,7 @@ class Reads:
     ) -> None:
         self._config = config
         self._log = log
-        self._fetcher = fetcher
+        self.fetcher = fetcher
         self._compacted = compacted
         self._log_bounds = log_bounds
         self._indexer = indexer
@@ -90,7 +90,7 @@ class Reads:
             )
             if kept is not None:
                 return kept
-            found = self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
+            found = self.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
             older = self.older
             if older is None or not found.min_offset:
                 return found
@@ -110,7 +110,7 @@ class Reads:
         """The visible record that begins at this offset, or None. Any number is allowed. Raises
         StoreUnreadable."""
         try:
-            return self._fetcher.record_at(physical_offset)
+            return self.fetcher.record_at(physical_offset)
         except (OSError, MemoryError) as error:
             again = functools.partial(self.record_at, physical_offset)
             raise self._unreadable(f"the log at {physical_offset}", again, error) from error
@@ -118,7 +118,7 @@ class Reads:
     def parts_at(self, physical_offset: int) -> Parts | None:
         """As ``record_at``, split into parts: body and properties as they are stored."""
         try:
-            return self._fetcher.parts_at(physical_offset)
+            return self.fetcher.parts_at(physical_offset)
         except (OSError, MemoryError) as error:
             again = functools.partial(self.parts_at, physical_offset)
             raise self._unreadable(f"the log at {physical_offset}", again, error) from error
@@ -156,7 +156,7 @@ class Reads:
     def is_in_cold_area(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message is so old that it is probably not in memory. Raises StoreUnreadable."""
         try:
-            return self._fetcher.is_in_cold_area(topic, queue_id, offset)
+            return self.fetcher.is_in_cold_area(topic, queue_id, offset)
         except (OSError, MemoryError) as error:
             again = functools.partial(self.is_in_cold_area, topic, queue_id, offset)
             raise self._unreadable(f"queue {queue_id} of topic {topic}", again, error) from error

@@ -1,16 +1,16 @@
-"""The front door of a store: put, commit, flush and get. One thread owns a store; only ``Job.run`` may run in
-another.
+"""The front door of a store: its parts, and what concerns several of them. One thread owns a store; only ``Job.run``
+may run in another.
 
 A message passes four positions of the log. Each position is at or behind the one before it:
 
-    position  encoded into the pending buffer, offset assigned   put
-    written   in the file, one pwritev for everything pending    commit (SYNC_FLUSH: FlushJob.run)
-    durable   fdatasync returned                                 begin_flush / FlushJob.run / end_flush
+    position  encoded into the pending buffer, offset assigned   appender.put
+    written   in the file, one pwritev for everything pending    pipeline.commit (SYNC_FLUSH: FlushJob.run)
+    durable   fdatasync returned                                 pipeline.begin_flush / FlushJob.run / .end_flush
     acked     the producer may be told OK                        written (ASYNC_FLUSH) or durable (SYNC_FLUSH)
 
 Consumers see what is acked. A failed write or sync *poisons* the store, also that of a file of ``config/``. A
 poisoned store takes no more writes until it is opened again, acks nothing more, and keeps serving reads;
-``read_only`` gives the reason. A full disk does not poison: space is reserved before a message is accepted,
+``condition.read_only`` gives the reason. A full disk does not poison: space is reserved before a message is accepted,
 so DiskFull refuses one message and breaks none. A shortage of descriptors or memory does not poison either:
 the work is retried later, and messages may be refused (NoResources) until then.
 
@@ -19,22 +19,20 @@ Must not know commands, sockets or consumer groups.
 
 from __future__ import annotations
 
-import errno
-import os
-import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from mqspark.bounded import Ledger
 from mqspark.clock import Clock
-from mqspark.errors import InvalidMessage, NotNow, StoreLocked, StoreReadOnly
-from mqspark.logs import printable, sparing
-from mqspark.store.compaction.compacted import COMPACT_LOCK, CompactedQueues
+from mqspark.errors import InvalidMessage, StoreReadOnly
+from mqspark.logs import printable
+from mqspark.store.compaction.compacted import CompactedQueues
+from mqspark.store.compaction.compactedend import CompactedEnd
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Damages, Outcome
-from mqspark.store.disk.durable import DurableNote
+from mqspark.store.disk.directory import StoreDirectory
 from mqspark.store.disk.files import FileLayer, OsFiles, descriptor_limit, disk_full_as_typed
 from mqspark.store.disk.flush import CheckpointJob, Job, StoreProgress, run_here
 from mqspark.store.disk.layout import StorePaths, is_storable_topic
@@ -60,14 +58,13 @@ from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.recovery.rocksdb import refuse_rocksdb
 from mqspark.store.recovery.scrub import Scrub
+from mqspark.store.status import StoreStatus
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
 from mqspark.store.upkeep.compactduty import CompactDuty
 from mqspark.store.upkeep.logcopy import LogCopy
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "StoreProgress"]
-
-_log = sparing(__name__)
 
 MAX_MAPPED_SEGMENTS = 1024
 
@@ -84,8 +81,14 @@ REMOVED_AT_ONCE = 32
 class MessageStore:
     """One store directory. Call ``open`` before anything else and ``close`` when done.
 
-    Who serves messages uses the methods. ``log``, ``table``, ``batch_table``, ``index`` and the other parts are public
-    for those who look into a store."""
+    Who serves messages uses these parts, and the methods for what concerns several parts:
+
+        appender   puts messages                       pipeline  writes, syncs and shows them
+        reads      gets messages                       offsets   bounds of queues, and offsets by time and position
+        condition  whether messages are taken          status    what health and metrics show
+        log        the CommitLog and its positions     copy      the log as a copy of a master's
+
+    The other parts are public for those who look into a store."""
 
     def __init__(
         self, config: StoreConfig, clock: Clock, *, store_host: bytes, files: FileLayer | None = None
@@ -96,7 +99,8 @@ class MessageStore:
         self.clock = clock
         if files is None:
             files = OsFiles(file_mode=config.file_mode, directory_mode=config.directory_mode)
-        self._files: FileLayer = files
+        self.files: FileLayer = files
+        """The file layer, also for other files kept in the directory."""
         self.damages = Damages()
         """Damage found since the store was opened."""
         root = Path(config.store_path_root_dir)
@@ -114,19 +118,20 @@ class MessageStore:
         )
         self.log = CommitLog(
             self.paths.commit_logs,
-            self._files,
+            self.files,
             segment_bytes=config.mapped_file_size_commit_log,
             allocation_step=config.allocation_step_commit_log,
             max_mapped=max_segments,
             budget=log_budget,
         )
         self.log.set_read_ahead(config.data_read_ahead_enable)
-        self._condition = condition = Condition(
+        self.condition = condition = Condition(
             root,
             hold=self.log.hold,
-            drop=lambda: self._pipeline.drop_unwritten(),
+            drop=lambda: self.pipeline.drop_unwritten(),
             disk_full=lambda: self.cleaner.full,
         )
+        self.directory = StoreDirectory(self.paths, files, condition.poison)
         queues = Ledger(
             "queues",
             lambda: config.max_queue_table_bytes,
@@ -137,7 +142,7 @@ class MessageStore:
         )
         self.table = QueueTable(
             self.paths.consume_queue,
-            self._files,
+            self.files,
             file_bytes=config.mapped_file_size_consume_queue,
             max_mapped=max_mapped,
             budget=budget,
@@ -148,7 +153,7 @@ class MessageStore:
         )
         self.batch_table = BatchTable(
             self.paths.batch_consume_queue,
-            self._files,
+            self.files,
             file_bytes=config.mapper_file_size_batch_consume_queue,
             max_mapped=max_batch_mapped,
             budget=budget,
@@ -156,15 +161,14 @@ class MessageStore:
         )
         self.compacted = CompactedQueues(root, files, clock.monotonic_ms, lambda: self.deletions.positions)
         self.deletions = Deletions(
-            ConfigFile(self.paths.deletions, self._files, condition.distrust), self._files, self._remove_topic
+            ConfigFile(self.paths.deletions, self.files, condition.distrust), self.files, self._remove_topic
         )
         """The deleted topics. While it is behind, its job has to be run."""
-        self.ledgers = (queues, self.deletions.ledger)
         self.table.before_create = self.batch_table.before_create = self._finish_deletion
         self.index = MessageIndex(
             self.paths.index,
             self.paths.index_mark,
-            self._files,
+            self.files,
             clock.now_ms,
             shape=Shape(config.max_hash_slot_num, config.max_index_num),
             budget=budget,
@@ -174,7 +178,9 @@ class MessageStore:
             Indexer(self.log, self.index, clock.monotonic_ms) if config.message_index_enable else None
         )
         self.compact_duty = CompactDuty(
-            config, clock, lambda: min(self.newest_segment_start, self.shown_offset, self.log.durable)
+            config,
+            clock,
+            lambda: min(self.log.newest_segment_start, self.pipeline.visible_end, self.log.durable),
         )
         self.cleaner = Cleaner(
             config,
@@ -182,21 +188,21 @@ class MessageStore:
             self.log,
             (self.table, self.batch_table),
             self.index if self.indexer is not None else None,
-            self._files,
+            self.files,
             clock,
             self.compact_duty,
         )
         self._levels = DelayLevels(config.message_delay_level)
         self.checkpoints = Checkpoints(
             self.paths,
-            self._files,
+            self.files,
             clock,
             self.table,
             self.batch_table,
             config,
             condition.poison,
         )
-        self._appender = appender = Appender(
+        self.appender = appender = Appender(
             config,
             clock,
             self.log,
@@ -205,16 +211,14 @@ class MessageStore:
             self._levels,
             store_host,
             condition.check_writable,
-            lambda: self._pipeline.write_in_flight(),
+            lambda: self.pipeline.write_in_flight(),
             condition.poison,
             self.indexer.expect_no_keys if self.indexer is not None else lambda start, end: None,
         )
-        self._note = DurableNote(self.paths.abort, self._files)
-        self._pipeline = pipeline = CommitPipeline(
-            config, clock, self._files, self.log, appender, condition, self._note
-        )
+        note = self.directory.note
+        self.pipeline = pipeline = CommitPipeline(config, clock, files, self.log, appender, condition, note)
         healer = EntryHealer(self.log, self._levels, lambda: pipeline.visible_end, self.damages.note)
-        self.fetcher = Fetcher(
+        fetcher = Fetcher(
             config,
             self.log,
             self.table,
@@ -222,15 +226,25 @@ class MessageStore:
             lambda: pipeline.visible_end,
             lambda queue, first, end: condition.read_only is None and healer.heal(queue, first, end),
         )
-        offsets = QueueOffsets(self.log, self.table, self.batch_table, self.compacted)
-        self._offsets = offsets
-        self._reads = reads = Reads(
-            config, self.log, self.fetcher, self.compacted, offsets.log_bounds, self.indexer, pipeline
+        self.offsets = QueueOffsets(self.log, self.table, self.batch_table, self.compacted)
+        self.reads = Reads(
+            config, self.log, fetcher, self.compacted, self.offsets.log_bounds, self.indexer, pipeline
+        )
+        self.status = StoreStatus(
+            self.reads, self.checkpoints, self.cleaner, self.index, self.indexer, pipeline
+        )
+        self._compacted_end = CompactedEnd(
+            root,
+            files,
+            self.compacted,
+            self.offsets.stored_bounds,
+            lambda: self.log.min_offset,
+            self.damages.note,
         )
         self.copy = LogCopy(
             config,
             clock,
-            self._files,
+            self.files,
             self.paths,
             self.log,
             (self.table, self.batch_table),
@@ -240,110 +254,41 @@ class MessageStore:
             self.checkpoints,
             pipeline,
             condition,
-            self._note,
+            note,
             self._hold_compaction,
             self._end_at,
         )
         """The log as a copy of another broker's, once ``copy.follow`` was called."""
         self.scrub: Scrub | None = None
         """Compares log and queues in the background. It stays here after its last job."""
-        self.sure_position = 0
-        """End of what was known to be synced when the store was opened. A power cut may have left holes behind it."""
-        self.was_clean = True
-        """Whether the previous process that had the store stopped cleanly."""
-        self.nonce = ""
-        """Secret of this run, written to ``mqspark.nonce`` only. A process that knows it can read this
-        directory (``mqspark.store.disk.trusted``)."""
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
-        self._lock_fd = -1
-        self._compact_lock = -1
-        # The doors of the parts. They are bound once, which saves a call per message.
-        self.put = appender.put
-        self.put_batch = appender.put_batch
-        self.put_members = appender.put_members
-        self.put_inner_batch = appender.put_inner_batch
-        self.put_dispatched = appender.put_dispatched
-        self.use_batch_queues = appender.use_batch_queues
-        self.commit = pipeline.commit
-        self.write_now = pipeline.write_now
-        self.begin_flush = pipeline.begin_flush
-        self.end_flush = pipeline.end_flush
-        self.get = reads.get
-        self.record_at = reads.record_at
-        self.parts_at = reads.parts_at
-        self.log_from = reads.log_from
-        self.query_message = reads.query_message
-        self.is_in_cold_area = reads.is_in_cold_area
-        self.earliest_store_timestamp = reads.earliest_store_timestamp
-        self.entries = offsets.entries
-        self.max_offset = offsets.max_offset
-        self.min_offset = offsets.min_offset
-        self.sure_min_offset = offsets.sure_min_offset
-        self.log_bounds = offsets.log_bounds
-        self.offset_by_timestamp = offsets.offset_by_timestamp
-        self.offset_by_position = offsets.offset_by_position
-        self.store_timestamp_at = offsets.store_timestamp_at
-        self.queues = offsets.queues
-        self.queues_since = offsets.queues_since
-        self.has_queue = offsets.has_queue
-        self.refuse_puts = condition.refuse
-        self.distrust = condition.distrust
 
     def serve_older(self, older: OlderMessages) -> None:
         """From now on, reads before the first message of a queue's log go to ``older``."""
-        self._offsets.older = self._reads.older = older
-
-    @property
-    def serves_older(self) -> bool:
-        """Whether somebody has messages that the log no longer has."""
-        return self._reads.older is not None
+        self.offsets.older = self.reads.older = older
 
     def _hold_compaction(self) -> bool:
         """Whether nobody compacts, and will until the end of a copy was taken back."""
         self.compact_duty.stop()
-        try:
-            self._compact_lock = self._files.lock(self.paths.root / COMPACT_LOCK, alone=False)
-        except StoreLocked as error:
-            _log.warning(
-                "the log cannot be taken back now, because its topics are being compacted: %s", error
-            )
-            return False
-        return True
+        return self._compacted_end.hold()
 
     def _end_at(self, position: int) -> None:
         """The end of a copy was taken back to ``position``."""
         self.deletions.end_at(position)
         self.compact_duty.forget()
-        self._cut_compacted()
-        self._files.unlock(self.paths.root / COMPACT_LOCK, self._compact_lock)
+        self._compacted_end.cut_held()
         if self.scrub is not None:
             self.scrub.end = min(self.scrub.end, position)
 
-    def _cut_compacted(self) -> None:
-        """Let what is compacted end with the log. The caller holds COMPACT_LOCK, or nothing is beyond the log."""
-        partial = self.compacted.cut(self._stored_bounds, self.log.min_offset)
-        if partial:
-            named = ", ".join(partial[:20]) + (", ..." if len(partial) > 20 else "")
-            self.damages.note(
-                Damage(
-                    "compaction.cut",
-                    Outcome.LOST,
-                    "the log has lost its end, which was compacted already: keys whose last value is older than the"
-                    f" log may be missing in {named}; a slave gets them from its master",
-                )
-            )
-
-    def _stored_bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
-        """The offsets of a queue that the log has, shown or not; None for an unknown queue."""
-        queue = self.table.queues.get((topic, queue_id)) or self.batch_table.batch_queues.get(
-            (topic, queue_id)
-        )
-        return None if queue is None else (queue.min_offset, queue.next_offset)
-
     def refresh_settings(self) -> None:
         """Apply changes of ``config`` to the values that are cached beside it."""
-        self._appender.max_body_bytes = self.config.max_message_size
+        self.appender.max_body_bytes = self.config.max_message_size
         self.log.set_read_ahead(self.config.data_read_ahead_enable)
+
+    @property
+    def ledgers(self) -> tuple[Ledger, Ledger]:
+        """What the tables of queues and of deleted topics hold, and their bounds."""
+        return self.table.ledger, self.deletions.ledger
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -352,13 +297,12 @@ class MessageStore:
 
         Raises StoreLocked, StoreCorrupt, DiskFull, OSError; the lock is released then.
         """
-        files, paths = self._files, self.paths
-        files.make_directory(paths.root, durable=True)
-        self._lock_fd = files.lock(paths.lock)
+        files, paths, directory = self.files, self.paths, self.directory
+        directory.lock()
         try:
             refuse_rocksdb(paths, files)
-            clean = files.read(paths.abort) is None
-            synced = self._note.load()
+            clean = directory.is_clean
+            synced = directory.note.load()
             checkpoint = self.checkpoints.load()
             self.damages.clear()
             problem = Checkpoint.problem(paths.checkpoint, paths.mark, files, self.clock.now_ms())
@@ -395,47 +339,34 @@ class MessageStore:
             self.checkpoints.ends.end_at(report.end_position)
             with disk_full_as_typed("the list of deleted topics"):
                 self.deletions.end_at(report.end_position)
-            if self.compacted.is_beyond(self._stored_bounds):
-                lock = files.lock(paths.root / COMPACT_LOCK, alone=False)
-                try:
-                    self._cut_compacted()
-                finally:
-                    files.unlock(paths.root / COMPACT_LOCK, lock)
+            self._compacted_end.heal()
             if self.indexer is not None:
                 self.indexer.open(
                     report.end_position,
                     clean=clean,
                     safe_timestamp_ms=checkpoint.index_msg_timestamp_ms,
                 )
-            self.nonce = secrets.token_hex(16)
-            self._note.open(os.getpid(), report.end_position)
-            files.remove(paths.nonce)  # a file left by a crash may have wider permissions than a new one
-            self._write_small(paths.nonce, self.nonce.encode())
-            files.sync_directory(paths.root)
-            if checkpoint.position < 0:
-                # The store may be new: losing the name of its directory would lose everything acknowledged.
-                files.sync_directory(paths.commit_log.parent)
-                files.sync_directory(paths.root.parent)
+            # The store may be new when it has no checkpoint.
+            directory.begin(report.end_position, is_new=checkpoint.position < 0)
         except BaseException:
             self._release()
             raise
-        self._pipeline.begin(
+        self.pipeline.begin(
             max(
                 report.last_store_timestamp_ms,
                 min(checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms),
             )
         )
-        self.was_clean = clean
         known = [
             (each.offset, each.offset + (each.length or 0)) for each in missing if each.offset is not None
         ]
         self.scrub = self._new_scrub(report.end_position, known + report.damaged)
-        self.sure_position = report.sure_position
-        self.fetcher.begin(report.end_position, report.damaged)
+        self.status.begin(was_clean=clean, sure_position=report.sure_position)
+        self.reads.fetcher.begin(report.end_position, report.damaged)
         self.compact_duty.begin()
         self.cleaner.open()
-        self._condition.begin()
-        self._reads.begin()
+        self.condition.begin()
+        self.reads.begin()
         return report
 
     def validate(self) -> None:
@@ -450,33 +381,31 @@ class MessageStore:
 
         Raises StoreReadOnly when the last flush failed. No job may be running.
         """
-        if self._lock_fd < 0:
+        if not self.directory.is_locked:
             return
         try:
-            self._pipeline.finish()
-            if self.read_only is None:
+            self.pipeline.finish()
+            if self.condition.read_only is None:
                 self._finish_deletions()
-            if self.read_only is None:
+            if self.condition.read_only is None:
                 if self.indexer is not None:
-                    self.indexer.close(self.shown_offset, self.log.durable)
+                    self.indexer.close(self.pipeline.visible_end, self.log.durable)
                 run_here(self._begin_checkpoint())
                 if self.checkpoints.current.position < self.log.durable:
                     self.checkpoints.ends.forget()  # space is short: what it says is older than the queues
-            if self.read_only is not None:
-                raise StoreReadOnly(self.read_only)
-            if (left := self._pipeline.remainder) is not None:
+            if self.condition.read_only is not None:
+                raise StoreReadOnly(self.condition.read_only)
+            if (left := self.pipeline.remainder) is not None:
                 raise StoreReadOnly(left)
-            self._files.remove(self.paths.abort)
-            self._files.remove(self.paths.nonce)
-            self._files.sync_directory(self.paths.root)
+            self.directory.end()
         finally:
-            self._condition.read_only = "the store is closed"
+            self.condition.read_only = "the store is closed"
             self._release()
 
     def _new_scrub(self, end: int, known: list[tuple[int, int]]) -> Scrub:
         private = CommitLog(
             self.paths.commit_logs,
-            self._files,
+            self.files,
             segment_bytes=self.log.segment_bytes,
             allocation_step=0,
             max_mapped=0,
@@ -486,7 +415,7 @@ class MessageStore:
             private,
             self.table,
             self._levels,
-            self._files,
+            self.files,
             self.damages.note,
             self.clock.monotonic_ms,
             bytes_per_second=self.config.scrub_bytes_per_second,
@@ -504,74 +433,42 @@ class MessageStore:
     def abandon(self) -> None:
         """Release the files as a dying process does: nothing is flushed or saved, ``abort`` stays, and the
         next start recovers. No job may be running."""
-        if self._lock_fd >= 0:
-            self._condition.read_only = "the store is abandoned"
+        if self.directory.is_locked:
+            self.condition.read_only = "the store is abandoned"
             self._release()
 
     def _release(self) -> None:
-        self._pipeline.abandon()
+        self.pipeline.abandon()
         self.checkpoints.close()
         self.log.close()
-        self._note.close()
         self.table.maps.clear()
         self.batch_table.maps.clear()
         self.index.maps.clear()
-        self._files.unlock(self.paths.lock, self._lock_fd)
-        self._lock_fd = -1
+        self.directory.release()
 
     def config_file(self, name: str) -> ConfigFile:
         """A file of ``config/``. A failed save makes the store read-only; a full disk alone does not."""
-        return ConfigFile(self.paths.config / name, self._files, self._condition.distrust, self.damages.note)
+        return ConfigFile(self.paths.config / name, self.files, self.condition.distrust, self.damages.note)
 
     def root_file(self, path: Path) -> ConfigFile:
         """The same for a file beside the log."""
-        return ConfigFile(path, self._files, self._condition.distrust, self.damages.note)
-
-    def _notice_read_only_disk(self) -> None:
-        """Poison the store when the kernel has remounted the file system read-only. An idle broker would not
-        notice."""
-        for path in (self.paths.root, *self.paths.commit_logs.writable):
-            try:
-                if self._files.is_read_only(path):
-                    error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-                    self._condition.poison("the file system is read-only", error)
-                    return
-            except OSError as error:
-                self._condition.poison("the store directory cannot be accessed", error)
-                return
-
-    def _keep_locked(self) -> None:
-        """Lock the directory again when the lock file was removed."""
-        try:
-            self._lock_fd = self._files.relock(self.paths.lock, self._lock_fd)
-        except StoreLocked as error:
-            self._condition.poison("another broker was started on the directory", error)
-        except OSError as error:
-            _log.warning("the lock file was removed and cannot be created again: %s", error)
-
-    def _write_small(self, path: Path, data: bytes) -> None:
-        fd = self._files.open(path, create=True)
-        try:
-            self._files.set_length(fd, 0)
-            self._files.write(fd, data, 0)
-        finally:
-            self._files.close(fd)
+        return ConfigFile(path, self.files, self.condition.distrust, self.damages.note)
 
     def confirm(self, position: int) -> list[Arrival]:
         """Show consumers only what lies before ``position`` (``CommitPipeline.confirm``). While the log is taken back,
         consumers see everything."""
-        return [] if self.copy.is_cutting else self._pipeline.confirm(position)
+        return [] if self.copy.is_cutting else self.pipeline.confirm(position)
 
     def catch_up(self) -> None:
         """Let the index follow what became visible. Call it after ``commit`` and ``end_flush``, once the
         answers are sent: nobody waits for the index."""
-        if self.indexer is not None and self.read_only is None:
-            self.indexer.arrived(self.shown_offset, self.log.durable)
+        if self.indexer is not None and self.condition.read_only is None:
+            self.indexer.arrived(self.pipeline.visible_end, self.log.durable)
 
     @property
     def room_due(self) -> bool:
         """Whether ``maintenance`` has a job that appending needs soon."""
-        return self.log.room_due and self.read_only is None
+        return self.log.room_due and self.condition.read_only is None
 
     # --- maintenance ----------------------------------------------------------------------------------------
 
@@ -581,13 +478,11 @@ class MessageStore:
 
         Run the jobs in another thread than the flushes, because producers wait for flushes.
         """
-        self._condition.notice_failed_save()
-        self._reads.retry_failed()
-        if self.read_only is None:
-            self._notice_read_only_disk()
-        if self.read_only is None:
-            self._keep_locked()
-        if self.read_only is not None:
+        self.condition.notice_failed_save()
+        self.reads.retry_failed()
+        if self.condition.read_only is None:
+            self.directory.check()
+        if self.condition.read_only is not None:
             return []
         if self.copy.is_cutting:  # alone: every other job knows the log as it is
             return [job] if (job := self.copy.job()) is not None else []
@@ -601,7 +496,7 @@ class MessageStore:
             self.table.drop_idle()
             self.batch_table.drop_idle()
         if self.indexer is not None:
-            index_job = self.indexer.idle(self.shown_offset, self.log.durable)
+            index_job = self.indexer.idle(self.pipeline.visible_end, self.log.durable)
             if index_job is not None:
                 jobs.append(index_job)
         self.deletions.keep_room()
@@ -622,7 +517,7 @@ class MessageStore:
         # the log. Queues that lack entries of visible records cannot be checkpointed.
         if (
             not self.deletions.behind
-            and self._pipeline.may_checkpoint
+            and self.pipeline.may_checkpoint
             and checkpoints.is_due(self.log.durable)
         ):
             jobs.append(self._begin_checkpoint())
@@ -631,7 +526,7 @@ class MessageStore:
     def _begin_checkpoint(self) -> CheckpointJob:
         index_ms = self.index.full_timestamp_ms if self.indexer is not None else None
         return self.checkpoints.begin(
-            self.log.durable, self.shown_offset, self._pipeline.durable_store_ms, index_ms
+            self.log.durable, self.pipeline.visible_end, self.pipeline.durable_store_ms, index_ms
         )
 
     def clean_expired(self) -> None:
@@ -661,7 +556,7 @@ class MessageStore:
                     f"topic {printable(topic, 40)} cannot be stored, so it cannot be deleted", field="topic"
                 )
         gone = frozenset(topics)
-        self._pipeline.forget_topics(gone)
+        self.pipeline.forget_topics(gone)
         self.table.hide_topics(gone)
         self.batch_table.hide_topics(gone)
         self.table.batch_topics -= gone
@@ -670,8 +565,8 @@ class MessageStore:
             self.checkpoints.ends.note(queue.key for queue in hidden)
             if topic in self.table.hidden or topic in self.batch_table.hidden:
                 self.deletions.add(topic, self.log.min_offset, self.log.position)
-                if self._reads.older is not None:
-                    self._reads.older.forget(topic, self.log.position)
+                if self.reads.older is not None:
+                    self.reads.older.forget(topic, self.log.position)
             else:
                 self.compacted.forget(topic)
 
@@ -693,153 +588,11 @@ class MessageStore:
             with disk_full_as_typed("the list of deleted topics"):
                 self.deletions.finish(topic)
         except OSError as error:
-            raise self._condition.poison(f"deleting topic {topic} failed", error) from error
+            raise self.condition.poison(f"deleting topic {topic} failed", error) from error
 
     def _finish_deletions(self) -> None:
         try:
             if self.deletions.behind:
                 run_here(self.deletions.job())
         except OSError as error:
-            self._condition.poison("deleting topics failed", error)
-
-    @property
-    def light_queue_count(self) -> int:
-        return len(self.table.light)
-
-    def light_queues(self) -> Iterator[str]:
-        """The names of all light message queues at this time."""
-        return iter(list(self.table.light))
-
-    @property
-    def queue_count(self) -> int:
-        return len(self.table.queues)
-
-    # --- state ----------------------------------------------------------------------------------------------
-
-    @property
-    def read_only(self) -> str | None:
-        """Why puts are refused until the store is opened again, or None."""
-        return self._condition.read_only
-
-    @property
-    def refusal(self) -> NotNow | None:
-        """Why puts are refused although the store is healthy (``refuse_puts``), or None."""
-        return self._condition.refusal
-
-    @property
-    def read_problem(self) -> str | None:
-        """Why the last failed read failed, or None when it works again."""
-        return self._reads.problem
-
-    @property
-    def put_count(self) -> int:
-        """Number of messages put."""
-        return self._appender.put_count
-
-    @property
-    def get_count(self) -> int:
-        """Number of calls of ``get``."""
-        return self.fetcher.get_count
-
-    @property
-    def got_count(self) -> int:
-        """Number of messages returned by ``get``."""
-        return self.fetcher.got_count
-
-    @property
-    def damaged_reads(self) -> int:
-        """Number of records that ``get`` skipped because they do not match their queue entry or their CRC."""
-        return self.fetcher.damaged_reads
-
-    @property
-    def damaged_offsets(self) -> list[int]:
-        """Log positions at which recovery or a read found damage: the first thousand."""
-        return sorted(self.fetcher.damaged)
-
-    @property
-    def next_store_time_ms(self) -> int:
-        """Store time of the next put: while records are pending, that of the newest (``put``)."""
-        return self._appender.now_ms if self.log.pending else self.clock.now_ms()
-
-    @property
-    def files(self) -> FileLayer:
-        """The file layer, for other files kept in the directory."""
-        return self._files
-
-    @property
-    def index_last_update(self) -> tuple[int, int]:
-        """Store time and physical offset of the newest record that can be found by key; zeros when there is
-        none."""
-        return self.index.last_update
-
-    @property
-    def index_behind_bytes(self) -> int:
-        """Bytes of the log that cannot be queried by key yet."""
-        return self.indexer.behind_bytes(self.shown_offset) if self.indexer is not None else 0
-
-    @property
-    def checkpoint_problem(self) -> str | None:
-        """Why the last checkpoint failed although the store is healthy, or None."""
-        return self.checkpoints.problem
-
-    @property
-    def index_problem(self) -> str | None:
-        """Why the index does not follow the log, or None."""
-        return self.indexer.problem if self.indexer is not None else None
-
-    @property
-    def disk_full(self) -> str | None:
-        """Why messages are refused although the store is healthy, or None."""
-        return self.cleaner.full
-
-    @property
-    def disk_used_percent(self) -> float:
-        """Usage of the fullest disk of this store at the last measurement; 0 before the first."""
-        return self.cleaner.used_percent
-
-    @property
-    def deleted_segments(self) -> int:
-        """Number of log segments deleted since the store was opened."""
-        return self.cleaner.deleted_segments
-
-    @property
-    def retention_problem(self) -> str | None:
-        """Why old files could not be deleted the last time, or None."""
-        return self.cleaner.problem
-
-    @property
-    def min_physical_offset(self) -> int:
-        return self.log.min_offset
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """Bytes of the log that were put and are not written yet."""
-        return self.log.position - self.log.written
-
-    @property
-    def max_physical_offset(self) -> int:
-        """Physical offset of the next record."""
-        return self.log.position
-
-    @property
-    def newest_segment_start(self) -> int:
-        return self.log.segments[-1].start
-
-    @property
-    def flushed_offset(self) -> int:
-        return self.log.durable
-
-    @property
-    def acked_offset(self) -> int:
-        """End of the last record that this broker alone would acknowledge; consumers see it once it is confirmed."""
-        return self._pipeline.stored_end
-
-    @property
-    def shown_offset(self) -> int:
-        """End of the last record that consumers see."""
-        return self._pipeline.visible_end
-
-    @property
-    def unconfirmed_bytes(self) -> int:
-        """Bytes that are stored and not shown to consumers, because too few brokers have them (``confirm``)."""
-        return self._pipeline.stored_end - self._pipeline.visible_end
+            self.condition.poison("deleting topics failed", error)

@@ -536,10 +536,10 @@ class BrokerApp(ProcessApp):
             state.ahead_ms = ahead_ms
             state.clients.seen_all()
             state.locks.renew_all(state.clients.is_member)
-            puts = state.store.put_count
+            puts = state.store.appender.put_count
             wait_ms = parts.server.tick()
             await parts.flusher.sync()
-            if wait_ms > 0 and state.store.put_count == puts:
+            if wait_ms > 0 and state.store.appender.put_count == puts:
                 return wait_ms
 
     # --- end ---

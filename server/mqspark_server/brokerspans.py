@@ -60,7 +60,7 @@ class BrokerSpans:
         """End the spans whose messages are acknowledged now."""
         opened = self._open
         if opened:
-            acked = min(self._core.store.acked_offset, self._core.replicas.confirmed)
+            acked = min(self._core.store.pipeline.stored_end, self._core.replicas.confirmed)
             while opened and opened[0][0] <= acked:
                 opened.popleft()[1].end()
 
@@ -70,7 +70,7 @@ class BrokerSpans:
             if span is None:
                 return handler(session, command)
             store = self._core.store
-            before = store.max_physical_offset
+            before = store.log.position
             try:
                 answer = handler(session, command)
             except Exception as error:
@@ -78,7 +78,7 @@ class BrokerSpans:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.end()
                 raise
-            end = store.max_physical_offset
+            end = store.log.position
             if answer is None and end > before and len(self._open) < MAX_OPEN:
                 span.set_attribute("messaging.rocketmq.message.physical_offset", before)
                 self._open.append((end, span))

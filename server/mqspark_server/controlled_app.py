@@ -324,7 +324,7 @@ class ControlledApp(BrokerApp):
         if core is None or core.epochs is None:
             return self._last_log
         self._last_log = LogState(
-            core.epochs.last_number, core.store.max_physical_offset, max(0, core.replicas.confirmed)
+            core.epochs.last_number, core.store.log.position, max(0, core.replicas.confirmed)
         )
         return self._last_log
 
@@ -406,7 +406,7 @@ class ControlledApp(BrokerApp):
         parts = self.parts
         if parts is None or parts.core.epochs is None:
             return
-        begin_term(parts.core.epochs, change.epoch, parts.core.store.max_physical_offset)
+        begin_term(parts.core.epochs, change.epoch, parts.core.store.log.position)
         term.begin(change.epoch, term.broker_id, change.master_address)
         term.decided(change.sync_set, change.set_epoch)
         log.info("stays the master in epoch %d", change.epoch)

@@ -175,11 +175,11 @@ def measure(shape: Shape, parent: Path) -> dict[str, float | str]:
             for frame in answered:
                 answers.update(frame)
             started = time.process_time()
-            while store.index_behind_bytes:
+            while store.status.index_behind_bytes:
                 clock.monotonic += 1_000
                 store.maintenance()
             follows.append(time.process_time() - started)
-        if sum(store.max_offset("BenchmarkTest", n) for n in range(QUEUES)) < PASSES * PASS_MESSAGES:
+        if sum(store.offsets.max_offset("BenchmarkTest", n) for n in range(QUEUES)) < PASSES * PASS_MESSAGES:
             raise SystemExit("messages are missing: the figures are void")
         store.close()
         digest = hashlib.sha256(answers.digest())

@@ -55,7 +55,7 @@ def filled(root: Path, gib: float) -> int:
     count = int(gib * (1 << 30)) // RECORD_BYTES // 256 * 256
     for number in range(count):
         body = b"%d" % (BASE + number) + filler
-        store.put(
+        store.appender.put(
             PendingRecord(
                 topic=TOPIC,
                 queue_id=number % QUEUES,
@@ -67,24 +67,24 @@ def filled(root: Path, gib: float) -> int:
             )
         )
         if number % 64 == 63:
-            store.commit()
+            store.pipeline.commit()
         if number % (1 << 18) == 0 or number == count - SINCE_CHECKPOINT:
             _flush_and_checkpoint(store)
-    store.commit()
-    job = store.begin_flush()
+    store.pipeline.commit()
+    job = store.pipeline.begin_flush()
     if job is not None:
         job.run()
-        store.end_flush(job)
+        store.pipeline.end_flush(job)
     store.abandon()
     return count
 
 
 def _flush_and_checkpoint(store: Any) -> None:
-    store.commit()
-    job = store.begin_flush()
+    store.pipeline.commit()
+    job = store.pipeline.begin_flush()
     if job is not None:
         job.run()
-        store.end_flush(job)
+        store.pipeline.end_flush(job)
     store.checkpoints.wanted = True
     for work in store.maintenance():
         work.run()

@@ -120,7 +120,7 @@ def in_processor_time(rate: int, seconds: float, parent: Path) -> list[int]:
         count, sent = int(rate * seconds), 0
         began_ms = now_ms = clock.now_ms() + 250.0
         next_tick_ms = next_flush_ms = now_ms
-        while sum(bench.store.max_offset(TOPIC, queue) for queue in range(QUEUES)) < count:
+        while sum(bench.store.offsets.max_offset(TOPIC, queue) for queue in range(QUEUES)) < count:
             clock.advance(int(now_ms) - clock.now_ms())
             due = min(count, int((now_ms - began_ms) * rate / 1000))
             chunk = [

@@ -59,7 +59,7 @@ def fill(root: Path, records: int, size: int) -> int:
         properties = {"UNIQ_KEY": f"7F0000010001000000000000{number:08X}", "WAIT": "true", "TAGS": "TagA"}
         queue = number // TOPICS % QUEUES
         encoded = encode_properties(properties)
-        store.put(
+        store.appender.put(
             PendingRecord(
                 topic=f"Bench{number % TOPICS}",
                 queue_id=queue,
@@ -71,8 +71,8 @@ def fill(root: Path, records: int, size: int) -> int:
             )
         )
         if number % 1024 == 0:
-            store.commit()
-    store.commit()
+            store.pipeline.commit()
+    store.pipeline.commit()
     store.close()
     return total
 

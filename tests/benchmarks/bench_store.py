@@ -73,7 +73,7 @@ def fill(store: MessageStore, count: int, body: bytes, queues: int, per_turn: in
     """Seconds for ``count`` puts with a commit every ``per_turn``."""
     topics = [(f"Bench{n // 4}", n % 4) for n in range(queues)]
     targets = itertools.cycle(topics)
-    put, commit = store.put, store.commit
+    put, commit = store.appender.put, store.pipeline.commit
     started = time.perf_counter()
     for _ in range(count // per_turn):
         for topic, queue_id in itertools.islice(targets, per_turn):
@@ -93,18 +93,18 @@ def fill_sync(
     while acked < count:
         if done < count and done - acked < 256:
             for _ in range(per_turn):
-                ends.append(store.put(message("Bench0", done & 3, body))[2])
+                ends.append(store.appender.put(message("Bench0", done & 3, body))[2])
                 done += 1
-            store.commit()
+            store.pipeline.commit()
         elif flushing is not None:
             flushing[1].result()
         if flushing is not None and flushing[1].done():
-            progress = store.end_flush(flushing[0])
+            progress = store.pipeline.end_flush(flushing[0])
             while acked < done and ends[acked] <= progress.acked:
                 acked += 1
             flushing = None
         if flushing is None:
-            job = store.begin_flush()
+            job = store.pipeline.begin_flush()
             if job is not None:
                 flushing = (job, worker.submit(job.run))
     return time.perf_counter() - started
@@ -113,7 +113,7 @@ def fill_sync(
 def drain(store: MessageStore, topic: str, queue_id: int, per_pull: int, codes: frozenset[int] | None) -> int:
     offset = found = 0
     while True:
-        result = store.get(topic, queue_id, offset, per_pull, 1 << 20, codes)
+        result = store.reads.get(topic, queue_id, offset, per_pull, 1 << 20, codes)
         if result.status is not GetStatus.FOUND:
             return found
         found += result.count
@@ -127,7 +127,7 @@ def verify(store: MessageStore, body: bytes, queues: int, count: int) -> None:
         topic, queue_id = f"Bench{n // 4}", n % 4
         offset = 0
         while True:
-            result = store.get(topic, queue_id, offset, 500, 1 << 22)
+            result = store.reads.get(topic, queue_id, offset, 500, 1 << 22)
             if result.status is not GetStatus.FOUND:
                 break
             for message in decode_records(b"".join(result.buffers)):
@@ -279,14 +279,14 @@ def after_a_kill(gib: float) -> None:
         store.open()
         for _ in range(20):
             fill(store, count // 20, body, 4, 64)
-            job = store.begin_flush()
+            job = store.pipeline.begin_flush()
             if job is not None:
                 job.run()
-                store.end_flush(job)
+                store.pipeline.end_flush(job)
             for work in store.maintenance():
                 work.run()
                 work.done()
-        done = sum(store.max_offset("Bench0", n) for n in range(4))
+        done = sum(store.offsets.max_offset("Bench0", n) for n in range(4))
         fill(store, 20_000, body, 4, 64)
         done += 20_000 // 64 * 64
         store.abandon()
@@ -296,7 +296,7 @@ def after_a_kill(gib: float) -> None:
             started, busy = time.perf_counter(), time.process_time()
             report = store.open()
             elapsed_ms, busy = (time.perf_counter() - started) * 1000, time.process_time() - busy
-            if sum(store.max_offset("Bench0", n) for n in range(4)) != done:
+            if sum(store.offsets.max_offset("Bench0", n) for n in range(4)) != done:
                 raise SystemExit("messages are missing: the figures are void")
             rate = report.records / elapsed_ms * 1000
             say_ms(
@@ -311,7 +311,7 @@ def after_a_kill(gib: float) -> None:
         store = make(root)
         store.open()
         started = time.perf_counter()
-        while store.index_behind_bytes:
+        while store.status.index_behind_bytes:
             for work in store.maintenance():
                 work.run()
                 work.done()
@@ -332,8 +332,8 @@ def many_topics(topics: int, count: int) -> None:
             def put_all(count: int, targets: Iterator[str] = targets, store: MessageStore = store) -> None:
                 for _ in range(count // 64):
                     for topic in itertools.islice(targets, 64):
-                        store.put(message(topic, 0, body))
-                    store.commit()
+                        store.appender.put(message(topic, 0, body))
+                    store.pipeline.commit()
 
             put_all(max(number + 64, 6400))
             rounds = [_processor_time(lambda: put_all(count)) / (count // 64 * 64) for _ in range(3)]

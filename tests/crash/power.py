@@ -120,7 +120,7 @@ class Script:
         """What is found at a start is shown to consumers, so it has to stay."""
         self.store = _open(self.files, sync=self.sync, **self.settings)
         self.store.open()
-        self.store.use_batch_queues(BATCHES[0])
+        self.store.appender.use_batch_queues(BATCHES[0])
         self._config = self.store.config_file("topics.json")
         self._unacked.clear()
         self._deleting.clear()
@@ -129,7 +129,7 @@ class Script:
             for message in drain(self.store, *queue):
                 place = (*queue, message.queue_offset)
                 found += [s for s in self.sent[place] if s.position == message.physical_offset]
-        ends = tuple(self.store.max_offset(*queue) for queue in QUEUES)
+        ends = tuple(self.store.offsets.max_offset(*queue) for queue in QUEUES)
         self.files.note(Acked(tuple(found), ends=ends))
 
     def put(self, size: int | None = None, queue: tuple[str, int] | None = None) -> None:
@@ -167,7 +167,7 @@ class Script:
         bodies = [b"%d:inner %d" % (self._count, number) * 7 for number in range(count)]
         body = encode_batch([Message(topic=BATCHES[0], body=body) for body in bodies])
         with self._tolerance():
-            base, position, end = self.store.put_inner_batch(
+            base, position, end = self.store.appender.put_inner_batch(
                 PendingRecord(
                     topic=BATCHES[0],
                     queue_id=BATCHES[1],
@@ -193,7 +193,7 @@ class Script:
             self._put_batch(topic, queue_id, items)
 
     def _put_batch(self, topic: str, queue_id: int, items: list[tuple[int, bytes, bytes]]) -> None:
-        first, positions, end = self.store.put_batch(
+        first, positions, end = self.store.appender.put_batch(
             PendingRecord(topic=topic, queue_id=queue_id, born_timestamp_ms=1, born_host=bytes(8)), items
         )
         for number, ((_, body, properties), position) in enumerate(zip(items, positions, strict=True)):
@@ -202,18 +202,18 @@ class Script:
             self._unacked.append((end, sent))
 
     def commit(self) -> None:
-        self._progressed(self.store.commit())
+        self._progressed(self.store.pipeline.commit())
 
     def flush(self, meanwhile: Callable[[], None] | None = None) -> None:
         """``meanwhile``: what the loop does while the worker syncs."""
         self.commit()
-        job = self.store.begin_flush()
+        job = self.store.pipeline.begin_flush()
         if job is not None:
             self.files.during_sync = meanwhile
             job.run()
             assert job.error is None or self.tolerant
             self.files.during_sync = None
-            self._progressed(self.store.end_flush(job))
+            self._progressed(self.store.pipeline.end_flush(job))
 
     def _progressed(self, progress: StoreProgress) -> None:
         """Only what is durable is promised to survive, also where (ASYNC_FLUSH) acks do not wait for it."""
@@ -228,14 +228,14 @@ class Script:
         self.files.during_sync = meanwhile
         checkpoint(self.store)
         self.files.during_sync = None
-        assert self.store.read_only is None or self.tolerant
-        self.told += filter(None, (self.store.index_problem, self.store.checkpoint_problem))
+        assert self.store.condition.read_only is None or self.tolerant
+        self.told += filter(None, (self.store.status.index_problem, self.store.status.checkpoint_problem))
 
     def delete_topic(self, topic: str) -> None:
         self.files.note(Deleting(topic))
         self._unacked = [item for item in self._unacked if item[1].place[0] != topic]
         self.store.delete_topic(topic)
-        self._deleting.append(Deleted(topic, self.store.max_physical_offset))
+        self._deleting.append(Deleted(topic, self.store.log.position))
         self._look_at_deletions()
 
     def finish_deletions(self, meanwhile: Callable[[], None] | None = None) -> None:
@@ -255,7 +255,7 @@ class Script:
         self.store.clean_expired()
         for _ in range(3):
             jobs = self.store.maintenance()
-            self.files.note(Acked((), begin=self.store.min_physical_offset))
+            self.files.note(Acked((), begin=self.store.log.min_offset))
             for job in jobs:
                 job.run()
                 job.done()
@@ -274,7 +274,7 @@ class Script:
             self.told.append(str(error))
             if not is_disk_full(error):
                 self.commit()
-                assert self.store.read_only is not None, "a config file could not be saved"
+                assert self.store.condition.read_only is not None, "a config file could not be saved"
         else:
             self.files.note(ConfigSaved(self.config_number))
 
@@ -519,16 +519,19 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
         old = [place for place, m in served.items() if place[0] == topic and m.physical_offset < position]
         assert not old, f"{old} is back"
     for topic, lost in image.deleting.items():
-        if any(store.max_offset(*queue) for queue in QUEUES if queue[0] == topic):
+        if any(store.offsets.max_offset(*queue) for queue in QUEUES if queue[0] == topic):
             acked |= lost
     for place, sent in acked.items():
         if sent.position >= image.begin:
             assert place in served, f"acknowledged at {place} ({sent.position}) and lost"
             assert served[place].body == sent.body, f"acknowledged at {place}, replaced"
-        assert store.max_offset(*place[:2]) > place[2], f"the offset of {place} comes again"
+        assert store.offsets.max_offset(*place[:2]) > place[2], f"the offset of {place} comes again"
     ends = {}
     for topic, queue_id in QUEUES:
-        low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
+        low, high = (
+            max(store.offsets.min_offset(topic, queue_id), 0),
+            store.offsets.max_offset(topic, queue_id),
+        )
         ends[topic, queue_id] = high
         for offset in range(low, high):
             if (topic, queue_id, offset) not in served:
@@ -536,7 +539,7 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
                     assert store.table.queues[topic, queue_id].entry(offset) == (0, 0x7FFFFFFF, 0), "a hole"
                 assert (topic, queue_id, offset) not in acked
     for queue, end in zip(QUEUES, image.ends, strict=False):
-        assert store.max_offset(*queue) >= end, f"{queue} had {end} messages before"
+        assert store.offsets.max_offset(*queue) >= end, f"{queue} had {end} messages before"
     config = ConfigFile(ROOT / "config" / "topics.json", files).load()
     number = int(json.loads(config)["number"]) if config else 0
     assert image.config_number <= number <= script.config_number
@@ -553,17 +556,17 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
     for sent in [*image.acked.values()][-2:]:
         if sent.position >= image.begin and sent.properties:
             _, _, key = sent.properties.partition(b"KEYS\x01")
-            found = store.query_message(sent.place[0], key[:-1].decode(), 64, 0, 1 << 62)
+            found = store.reads.query_message(sent.place[0], key[:-1].decode(), 64, 0, 1 << 62)
             assert any(sent.body in bytes(record) for record in found), (
                 f"{sent.place} is not found by its key"
             )
     for queue, end in ends.items():
         assert put(store, *queue, b"new")[0] == end
-    store.commit()
-    job = store.begin_flush()
+    store.pipeline.commit()
+    job = store.pipeline.begin_flush()
     assert job is not None
     job.run()
-    store.end_flush(job)
+    store.pipeline.end_flush(job)
     for queue, end in ends.items():
         (last,) = drain(store, *queue, begin=end)
         assert (last.queue_offset, last.body) == (end, b"new")

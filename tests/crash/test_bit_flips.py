@@ -58,11 +58,11 @@ def make_log(*, clean: bool, count: int = 60) -> Log:
         body = b"message %d " % number * chance.randrange(1, 12)
         offset, position, end = put(store, *queue, body, b"TAGS\x01T\x02KEYS\x01k%d\x02" % number)
         messages.append(Stored(queue, offset, position, end, body))
-        store.commit()
-        job = store.begin_flush()
+        store.pipeline.commit()
+        job = store.pipeline.begin_flush()
         assert job is not None
         job.run()
-        store.end_flush(job)
+        store.pipeline.end_flush(job)
     assert count < 40 or len(store.log.segments) >= 3
     if clean:
         store.close()
@@ -106,7 +106,7 @@ def check_flips(log: Log, numbers: list[int], sample: int) -> int:
             store = assert_all_but(log, tree, {number})
             in_body = body_at <= at < body_at + len(message.body)
             if at < 8 or in_body:
-                assert store.damaged_offsets == [message.position], (at, bit)
+                assert store.status.damaged_offsets == [message.position], (at, bit)
             crash(store)
             count += 1
     return count
@@ -132,11 +132,11 @@ def test_a_flip_is_reported_once_and_by_queries_passed_over() -> None:
     store, _ = reopened(log.damaged(message.position + 90, lambda byte: byte ^ 4))
     for _ in range(3):
         drain(store, *message.queue)
-    assert store.damaged_offsets == [message.position]
-    assert store.damaged_reads == 4
-    assert store.record_at(message.position) is None
-    assert store.query_message(message.queue[0], "k20", 9, 0, 1 << 62) == []
-    assert store.query_message(log.messages[21].queue[0], "k21", 9, 0, 1 << 62) != []
+    assert store.status.damaged_offsets == [message.position]
+    assert store.status.damaged_reads == 4
+    assert store.reads.record_at(message.position) is None
+    assert store.reads.query_message(message.queue[0], "k20", 9, 0, 1 << 62) == []
+    assert store.reads.query_message(log.messages[21].queue[0], "k21", 9, 0, 1 << 62) != []
 
 
 def test_without_the_check_the_reader_has_to_compare() -> None:
@@ -147,7 +147,7 @@ def test_without_the_check_the_reader_has_to_compare() -> None:
     store.open()
     (found,) = [m for m in drain(store, *message.queue) if m.queue_offset == message.offset]
     assert found.body != message.body
-    assert store.damaged_offsets == []
+    assert store.status.damaged_offsets == []
 
 
 # --- the last three records -------------------------------------------------------------------------------------

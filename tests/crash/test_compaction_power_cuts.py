@@ -104,12 +104,12 @@ def test_what_the_store_serves_of_it_comes_through_its_file_layer(tmp_path: Path
     files = FaultyFiles()
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"x")
-    store.commit()
+    store.pipeline.commit()
     compact(files, tmp_path / "mqspark.compacted" / "T" / "0", 1)
     files.fail(verb, errno.EIO, for_ever=False)
     with pytest.raises(OSError, match="Input/output error"):
-        store.get("T", 0, 0, 10, 1 << 20)
-    assert [bytes(each) for each in store.get("T", 0, 0, 10, 1 << 20).buffers] == records(1)
+        store.reads.get("T", 0, 0, 10, 1 << 20)
+    assert [bytes(each) for each in store.reads.get("T", 0, 0, 10, 1 << 20).buffers] == records(1)
     store.close()
 
 
@@ -138,7 +138,7 @@ def log_of(root: Path) -> tuple[list[int], list[dict[str, bytes]]]:
             body = values[-1][key] = b"%d %d" % (round_number, number)
             put(store, "T", 0, body, f"KEYS\x01{key}\x02".encode())
         flush(store)
-        ends.append(store.max_physical_offset)
+        ends.append(store.log.position)
     store.close()
     return ends, values
 

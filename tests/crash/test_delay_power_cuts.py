@@ -67,10 +67,10 @@ class Machine:
     def turn(self) -> list[int]:
         """A tick and the sync that it asks for; the requests that are answered."""
         self.broker.tick()
-        job = self.store.begin_flush()
+        job = self.store.pipeline.begin_flush()
         if job is not None:
             job.run()
-            self.broker.progress(self.store.end_flush(job))
+            self.broker.progress(self.store.pipeline.end_flush(job))
         answers = self.peer.heard()
         assert all(answer.code == 0 for answer in answers)
         return [answer.opaque for answer in answers]

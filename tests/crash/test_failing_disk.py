@@ -54,10 +54,10 @@ def run_with(fault: Fault, seed: int, images_each: int, *, sync: bool = True) ->
     assert fault.happened
     script.files.fault = None
     store = script.store
-    reasons = [*script.told, store.read_only, store.index_problem]
+    reasons = [*script.told, store.condition.read_only, store.status.index_problem]
     if fault.error == errno.ENOSPC and fault.verb not in ("write", "sync", "sync_directory"):
-        assert store.read_only is None, "a full disk is no reason to stop"
-    if store.read_only is not None:
+        assert store.condition.read_only is None, "a full disk is no reason to stop"
+    if store.condition.read_only is not None:
         assert_poisoned(script)
     # For want of space less was reserved than might have been, that is all.
     is_less_room = (fault.verb, fault.error) == ("allocate", errno.ENOSPC)
@@ -70,7 +70,7 @@ def run_with(fault: Fault, seed: int, images_each: int, *, sync: bool = True) ->
     # The next process sees what the page cache has; what it shows and promises has to be true after a power cut.
     script.tolerant = False
     script.kill()
-    assert script.store.read_only is None
+    assert script.store.condition.read_only is None
     for _ in range(3):
         script.put()
         script.flush()
@@ -80,13 +80,13 @@ def run_with(fault: Fault, seed: int, images_each: int, *, sync: bool = True) ->
 
 def assert_poisoned(script: Script) -> None:
     store = script.store
-    acked = store.commit().acked
+    acked = store.pipeline.commit().acked
     for _ in range(2):
         with pytest.raises(StoreReadOnly):
             put(store, "Orders", 0, b"never")
-        progress = store.commit()
-        assert (progress.acked, progress.arrivals, progress.failed) == (acked, [], store.read_only)
-        assert store.begin_flush() is None, "a failed range is not synced a second time"
+        progress = store.pipeline.commit()
+        assert (progress.acked, progress.arrivals, progress.failed) == (acked, [], store.condition.read_only)
+        assert store.pipeline.begin_flush() is None, "a failed range is not synced a second time"
         assert store.maintenance() == []
 
 

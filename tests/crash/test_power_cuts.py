@@ -30,7 +30,9 @@ def test_the_script_crosses_every_kind_of_roll() -> None:
     assert max(len(queue.file_starts) for queue in script.store.table.queues.values()) > 1
     batches = script.store.batch_table.batch_queues[BATCHES].array
     assert len(batches.file_starts) > 1
-    assert batches.max_offset < script.store.max_offset(*BATCHES), "some records hold several messages"
+    assert batches.max_offset < script.store.offsets.max_offset(*BATCHES), (
+        "some records hold several messages"
+    )
     assert len(index.index_files) > 1
     assert script.files.read(script.store.paths.mark) is not None
     assert script.config_number > 2

@@ -36,10 +36,10 @@ def open_store(files: FileLayer) -> MessageStore:
 
 
 def sync(store: MessageStore) -> None:
-    store.commit()
-    while (job := store.begin_flush()) is not None:
+    store.pipeline.commit()
+    while (job := store.pipeline.begin_flush()) is not None:
         job.run()
-        store.end_flush(job)
+        store.pipeline.end_flush(job)
     store.catch_up()
 
 
@@ -63,16 +63,16 @@ def master_log(store: MessageStore, end: int | None = None) -> bytes:
 def follow(store: MessageStore, log: bytes, note: Callable[[object], None], step: int = 1500) -> None:
     """Copy the rest of a master's log in pieces, some of which end inside a record."""
     store.copy.follow()
-    at = store.max_physical_offset
+    at = store.log.position
     while at < len(log):
-        end = min(max(at, store.max_physical_offset) + step, len(log))
-        before = store.max_physical_offset
+        end = min(max(at, store.log.position) + step, len(log))
+        before = store.log.position
         store.copy.append(log[before:end])
         sync(store)
-        note(Reported(store.acked_offset))
-        if store.max_physical_offset == before:
+        note(Reported(store.pipeline.stored_end))
+        if store.log.position == before:
             step *= 2
-        at = end if end == len(log) else store.max_physical_offset
+        at = end if end == len(log) else store.log.position
 
 
 def upkeep(store: MessageStore) -> None:
@@ -100,7 +100,7 @@ def states(files: RecordedFiles, limit: int) -> Iterator[tuple[Tree, int, int | 
 
 def assert_copy(tree: Tree, reported: int, logs: list[bytes], final: bytes, master: MessageStore) -> None:
     store = open_store(MemoryFiles(ROOT, tree))
-    found = master_log(store, store.acked_offset)
+    found = master_log(store, store.pipeline.stored_end)
     assert len(found) >= reported, f"{len(found)} is left of {reported} reported"
     assert any(log[:reported] == found[:reported] for log in logs), "what is left is in no master's log"
     store.copy.follow()
@@ -117,11 +117,14 @@ def converge(store: MessageStore, found: bytes, final: bytes) -> None:
     same = next((at for at, octet in enumerate(found) if at >= len(final) or octet != final[at]), len(found))
     if same == len(found):
         return
-    assert same >= store.sure_position or final[: store.sure_position] != found[: store.sure_position]
+    assert (
+        same >= store.status.sure_position
+        or final[: store.status.sure_position] != found[: store.status.sure_position]
+    )
     common = store.copy.last_whole_record(0, same)
     store.copy.cut_back(common or 0)
     upkeep(store)
-    assert store.max_physical_offset == (common or 0)
+    assert store.log.position == (common or 0)
 
 
 @pytest.mark.parametrize(
@@ -149,12 +152,12 @@ def test_a_power_cut_while_a_log_is_taken_back() -> None:
     files = MemoryFiles(ROOT)
     old = open_store(files)
     fill(old, 15, seed=1)
-    common = old.max_physical_offset
+    common = old.log.position
     shared = files.tree()
     fill(old, 20, seed=2)
     theirs = master_log(old)
     new = open_store(MemoryFiles(ROOT, shared))
-    assert new.max_physical_offset == common
+    assert new.log.position == common
     fill(new, 25, seed=3)
     ours = master_log(new)
     recorded = RecordedFiles(ROOT)
@@ -164,7 +167,7 @@ def test_a_power_cut_while_a_log_is_taken_back() -> None:
     recorded.note(Diverges(common))
     slave.copy.cut_back(common)
     upkeep(slave)
-    assert slave.max_physical_offset == common
+    assert slave.log.position == common
     follow(slave, ours, recorded.note)
     slave.close()
     count = 0

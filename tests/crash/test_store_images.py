@@ -86,7 +86,7 @@ def check(root: Path, image: Image, lost: set[int], *, torn: bool, synced: bool 
     for (queue, offset), message in messages.items():
         # A flip in bytes that no CRC covers may stay unseen, but it is still that record.
         assert any(image.records[n][:3] == (queue, offset, message.physical_offset) for n in lost)
-    ends = {queue: store.max_offset(*queue) for queue in QUEUES}
+    ends = {queue: store.offsets.max_offset(*queue) for queue in QUEUES}
     first_new = {}
     for queue in QUEUES:
         offset, _, _ = put(store, *queue, b"new")
@@ -101,7 +101,7 @@ def check(root: Path, image: Image, lost: set[int], *, torn: bool, synced: bool 
     again = opened(root, None, QuickFiles())
     for queue, offset in first_new.items():
         assert [m.body for m in drain(again, *queue) if m.queue_offset == offset] == [b"new"]
-        assert again.max_offset(*queue) == offset + 1
+        assert again.offsets.max_offset(*queue) == offset + 1
     crash(again)
     if torn:
         assert first_new == {
@@ -195,7 +195,7 @@ def test_a_record_inside_a_body_is_not_taken_for_one(tmp_path: Path) -> None:
     content[8] ^= 1  # its CRC
     path.write_bytes(content)
     store = make_again(tmp_path)
-    assert store.queues() == {"Orders": [0]}
+    assert store.offsets.queues() == {"Orders": [0]}
     assert [(m.queue_offset, m.body) for m in drain(store, "Orders", 0)] == [(1, b"after")]
     crash(store)
 

@@ -44,10 +44,12 @@ def mixed(rng: random.Random, old: bytes, new: bytes) -> bytes:
 def assert_every_key_is_found(store: MessageStore, count: int) -> None:
     for n in range(count):
         for key in (f"u{n}", f"k{n}"):
-            found = {decode_record(record).body for record in store.query_message("T", key, 64, 0, 1 << 62)}
+            found = {
+                decode_record(record).body for record in store.reads.query_message("T", key, 64, 0, 1 << 62)
+            }
             assert found == {b"%d" % n}, key
     for group in range(7):
-        records = store.query_message("T", f"group{group}", 64, 0, 1 << 62)
+        records = store.reads.query_message("T", f"group{group}", 64, 0, 1 << 62)
         assert [int(decode_record(record).body) for record in records] == list(range(group, count, 7))
 
 

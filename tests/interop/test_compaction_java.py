@@ -37,7 +37,9 @@ def test_the_last_value_of_each_key(java: JavaDriver, tmp_path: Path) -> None:
                 producer.send(Message.of(TOPIC, values[key], keys=key), queue=MessageQueue(TOPIC, "dev", 0))
         store = broker.apps[0].store
         assert store is not None
-        eventually(lambda: broker.call(lambda: store.log_bounds(TOPIC, 0)[0]) > 2 * OLD, "the log expired")
+        eventually(
+            lambda: broker.call(lambda: store.offsets.log_bounds(TOPIC, 0)[0]) > 2 * OLD, "the log expired"
+        )
         handle = java.call(
             "push.start",
             namesrv=broker.namesrv,

@@ -47,7 +47,7 @@ def fill(store: MessageStore, count: int, rng: random.Random) -> None:
         properties = b"TAGS\x01%s\x02KEYS\x01k%d\x02" % (rng.choice([b"red", b"blue"]), number)
         body = rng.randbytes(rng.choice([1, 100, 3000]))
         host = rng.choice([encode_host("10.0.0.1", 5), encode_host("fd00::1", 5)])
-        store.put(
+        store.appender.put(
             PendingRecord(
                 topic=topic,
                 queue_id=queue_id,
@@ -169,7 +169,7 @@ def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> 
     with rocketmq_namesrv(jars, tmp_path / "namesrv") as namesrv:
         for _ in range(2):
             ours = our_view(store)
-            end = store.max_physical_offset
+            end = store.log.position
             if kill:
                 crash(store)
             else:
@@ -205,7 +205,7 @@ def test_a_directory_whose_beginning_was_deleted(jars: Jars, tmp_path: Path) -> 
     try:
         now_ms = SystemClock().now_ms()
         for _ in range(150):
-            store.put(
+            store.appender.put(
                 PendingRecord(
                     topic=idle[0],
                     queue_id=idle[1],
@@ -227,7 +227,9 @@ def test_a_directory_whose_beginning_was_deleted(jars: Jars, tmp_path: Path) -> 
     assert sorted((root / "commitlog").iterdir()) == segments[2:]
     assert len(segments) > 3
     ours = our_view(store)
-    offsets = {queue: (store.min_offset(*queue), store.max_offset(*queue)) for queue in QUEUES}
+    offsets = {
+        queue: (store.offsets.min_offset(*queue), store.offsets.max_offset(*queue)) for queue in QUEUES
+    }
     assert offsets[idle] == (150, 150)
     assert all(low > 100 for low, _ in offsets.values())
     crash(store)
@@ -247,7 +249,9 @@ def test_a_directory_whose_beginning_was_deleted(jars: Jars, tmp_path: Path) -> 
     report = store.open()
     assert (report.clean, report.damaged, report.lost_entries, report.ignored_records) == (True, [], 0, 0)
     assert our_view(store) == theirs
-    assert {queue: (store.min_offset(*queue), store.max_offset(*queue)) for queue in QUEUES} == offsets
+    assert {
+        queue: (store.offsets.min_offset(*queue), store.offsets.max_offset(*queue)) for queue in QUEUES
+    } == offsets
     store.close()
 
 

@@ -35,7 +35,7 @@ def test_from_the_first_message(java: JavaDriver, tmp_path: Path) -> None:
         (broker.store_path / ARCHIVED).write_bytes(encode_archived(end))
         store = broker.apps[0].store
         assert store is not None
-        eventually(lambda: broker.call(lambda: store.log_bounds(TOPIC, 0)[0]) > 50, "the log expired")
+        eventually(lambda: broker.call(lambda: store.offsets.log_bounds(TOPIC, 0)[0]) > 50, "the log expired")
         handle = java.call(
             "push.start",
             namesrv=broker.namesrv,

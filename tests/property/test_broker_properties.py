@@ -54,7 +54,7 @@ def send_and_read(bench: Bench, properties: str) -> tuple[Command, MessageExt | 
     answer = bench.peer().ask(SEND, send_ext(properties=properties), b"x")
     if answer.code:
         return answer, None
-    result = bench.store.get("T", 0, int(answer.ext["queueOffset"]), 1, 1 << 20, None)
+    result = bench.store.reads.get("T", 0, int(answer.ext["queueOffset"]), 1, 1 << 20, None)
     return answer, decode_records(b"".join(result.buffers))[0]
 
 
@@ -75,7 +75,7 @@ def test_properties_are_stored_as_if_they_had_been_taken_apart(
     assert message.properties == expected
     assert answer.ext["transactionId"] == expected["UNIQ_KEY"]
     code = java_hash(expected["TAGS"]) if "TAGS" in expected else 0
-    found = bench.store.get("T", 0, message.queue_offset, 1, 1 << 20, frozenset({code}))
+    found = bench.store.reads.get("T", 0, message.queue_offset, 1, 1 << 20, frozenset({code}))
     assert found.next_offset == message.queue_offset + 1
     assert found.count == 1
 

@@ -71,7 +71,7 @@ class Model:
         self.read(1, at=to)
         self.put(old, [*self.parts, new])
         bench = self.pair.sides[old].bench
-        end = last.logic_offset + bench.store.max_offset("S", last.queue_id)
+        end = last.logic_offset + bench.store.offsets.max_offset("S", last.queue_id)
         new.logic_offset = (end // 10 + 2) * 10
         self.parts = [*self.parts, new]
         self.put(to, self.parts)

@@ -61,11 +61,11 @@ def fill(store: MessageStore, begin: int, end: int) -> None:
 @settings(max_examples=draws(400))
 def test_both_ways_agree(store: MessageStore, data: st.DataObject) -> None:
     queue_id = data.draw(st.integers(0, 1))
-    offset = data.draw(st.integers(0, store.max_offset("T", queue_id)))
+    offset = data.draw(st.integers(0, store.offsets.max_offset("T", queue_id)))
     limits = data.draw(st.integers(1, 40)), data.draw(st.sampled_from([1, 150, 1000, 1 << 20]))
     codes = frozenset({ord("a")}) if data.draw(st.booleans()) else None
     bulk = data.draw(st.booleans())
-    fetcher = store.fetcher
+    fetcher = store.reads.fetcher
     memory = data.draw(st.sampled_from([0, 10_000, 1 << 40]))
 
     def got(least: int) -> tuple[object, ...]:
@@ -74,7 +74,7 @@ def test_both_ways_agree(store: MessageStore, data: st.DataObject) -> None:
             mock.patch.object(fetch, "_MIN_COLUMN_ENTRIES", least),
             mock.patch.object(fetcher, "_memory_bytes", memory),
         ):
-            found = store.get("T", queue_id, offset, *limits, codes, bulk=bulk)
+            found = store.reads.get("T", queue_id, offset, *limits, codes, bulk=bulk)
         pieces = [bytes(each) for each in found.buffers]
         return found.status, found.next_offset, found.count, pieces, fetcher.damaged_reads - damaged
 
@@ -82,7 +82,7 @@ def test_both_ways_agree(store: MessageStore, data: st.DataObject) -> None:
 
 
 def test_the_store_has_what_may_differ(store: MessageStore) -> None:
-    result = store.get("T", 0, 0, 1000, 1 << 20)
-    assert store.max_offset("T", 0) > result.count
+    result = store.reads.get("T", 0, 0, 1000, 1 << 20)
+    assert store.offsets.max_offset("T", 0) > result.count
     assert len(result.buffers) > 3
     assert len(store.log.segments) > 3

@@ -65,7 +65,7 @@ class StoreLife(RuleBasedStateMachine):
 
     def _commit(self) -> None:
         """Until the files have everything: under SYNC_FLUSH it is the flush that writes."""
-        progress = self.store.commit()
+        progress = self.store.pipeline.commit()
         assert progress.failed is None
         self._see(progress.arrivals)
         if self.sync:
@@ -95,14 +95,14 @@ class StoreLife(RuleBasedStateMachine):
         self._expect(key, offset)
         assert end > physical
         # A roll writes what was pending before it: a crash keeps that part, so the model commits first.
-        self.pending.append((key, (body, tag, self.store.next_store_time_ms)))
+        self.pending.append((key, (body, tag, self.store.appender.next_store_time_ms)))
         if len(self.store.log.pending) == 5 and len(self.pending) > 1:
             self._commit()
 
     @rule(key=QUEUES, bodies=st.lists(st.binary(max_size=60), min_size=1, max_size=6), tag=TAGS)
     def put_batch(self, key: tuple[str, int], bodies: list[bytes], tag: str) -> None:
         properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
-        first, positions, _ = self.store.put_batch(
+        first, positions, _ = self.store.appender.put_batch(
             PendingRecord(topic=key[0], queue_id=key[1], born_timestamp_ms=1, born_host=BORN_HOST),
             [(0, body, properties) for body in bodies],
         )
@@ -112,24 +112,24 @@ class StoreLife(RuleBasedStateMachine):
         assert positions[0] // self.sizes["mapped_file_size_commit_log"] == (
             positions[-1] // self.sizes["mapped_file_size_commit_log"]
         ), "a batch lies in one segment"
-        self.pending += [(key, (body, tag, self.store.next_store_time_ms)) for body in bodies]
+        self.pending += [(key, (body, tag, self.store.appender.next_store_time_ms)) for body in bodies]
         self._commit()
 
     @rule()
     def commit(self) -> None:
         if self.sync:
-            assert self.store.commit().arrivals == []
+            assert self.store.pipeline.commit().arrivals == []
         else:
             self._commit()
 
     @rule()
     def flush(self) -> None:
-        job = self.store.begin_flush()
+        job = self.store.pipeline.begin_flush()
         if job is not None:
             job.run()
             if self.sync:
                 self._note_written()
-            progress = self.store.end_flush(job)
+            progress = self.store.pipeline.end_flush(job)
             assert progress.failed is None
             self._see(progress.arrivals)
 
@@ -142,7 +142,7 @@ class StoreLife(RuleBasedStateMachine):
     def delete_topic(self, topic: str) -> None:
         self.store.delete_topic(topic)
         self._note_written()
-        self._see(self.store.commit().arrivals)
+        self._see(self.store.pipeline.commit().arrivals)
         for key in [key for key in self.written if key[0] == topic]:
             self.dying[key] = self.written.pop(key)
             self.visible.pop(key, None)
@@ -199,7 +199,7 @@ class StoreLife(RuleBasedStateMachine):
         limit = data.draw(st.integers(1, 8))
         max_bytes = data.draw(st.integers(1, 3000))
         tag = data.draw(st.sampled_from(["red", "blue"]))
-        result = self.store.get(*key, offset, limit, max_bytes)
+        result = self.store.reads.get(*key, offset, limit, max_bytes)
         assert result.status is GetStatus.FOUND
         assert 1 <= result.count <= limit
         assert result.count == 1 or result.size_bytes <= max_bytes
@@ -212,8 +212,8 @@ class StoreLife(RuleBasedStateMachine):
         time_ms = times_ms[offset] + data.draw(st.integers(-2, 2))
         first_at = next((i for i, m in enumerate(messages) if m[2] >= time_ms), len(messages))
         last_at = next((i for i in reversed(range(len(messages))) if messages[i][2] <= time_ms), 0)
-        assert self.store.offset_by_timestamp(*key, time_ms) == first_at
-        assert self.store.offset_by_timestamp(*key, time_ms, upper=True) == last_at
+        assert self.store.offsets.offset_by_timestamp(*key, time_ms) == first_at
+        assert self.store.offsets.offset_by_timestamp(*key, time_ms, upper=True) == last_at
 
     @invariant()
     def all_visible_is_served(self) -> None:
@@ -223,7 +223,7 @@ class StoreLife(RuleBasedStateMachine):
         for key in itertools.product(TOPICS, range(2)):
             messages = self.written.get(key, [])
             served = drain(self.store, *key)
-            assert len(served) == self.visible.get(key, 0) == self.store.max_offset(*key)
+            assert len(served) == self.visible.get(key, 0) == self.store.offsets.max_offset(*key)
             for offset, (message, (body, tag, time_ms)) in enumerate(zip(served, messages, strict=False)):
                 assert (message.queue_offset, message.body, message.tags or "") == (offset, body, tag)
                 assert (message.topic, message.queue_id, message.store_timestamp_ms) == (*key, time_ms)

@@ -48,7 +48,7 @@ def test_every_kind_of_queue(steps: list[tuple[str, object]], ext: bool, sealed:
     )
     try:
         store = opened(root, None, QuickFiles(), **more)
-        store.use_batch_queues("B")
+        store.appender.use_batch_queues("B")
         put(store, "B", 0, b"first")
         expected["B"].append(b"first")
         for kind, argument in steps:
@@ -62,7 +62,7 @@ def test_every_kind_of_queue(steps: list[tuple[str, object]], ext: bool, sealed:
             elif kind == "batch":
                 bodies = [b"%d.%d" % (number, index) for index in range(int(argument))]  # type: ignore[call-overload]
                 body = encode_batch([Message(topic="B", body=one) for one in bodies])
-                base, _, _ = store.put_inner_batch(
+                base, _, _ = store.appender.put_inner_batch(
                     PendingRecord(
                         topic="B",
                         queue_id=0,
@@ -78,7 +78,7 @@ def test_every_kind_of_queue(steps: list[tuple[str, object]], ext: bool, sealed:
                 number += 1
                 names: tuple[str, ...] = argument  # type: ignore[assignment]
                 properties = f"INNER_MULTI_DISPATCH\x01{','.join(names)}\x02".encode()
-                store.put_dispatched(
+                store.appender.put_dispatched(
                     names,
                     PendingRecord(
                         topic="T",
@@ -106,13 +106,13 @@ def test_every_kind_of_queue(steps: list[tuple[str, object]], ext: bool, sealed:
                     for name in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
                         shutil.rmtree(root / name, ignore_errors=True)
                 store = opened(root, None, QuickFiles(), **more)
-                store.use_batch_queues("B")
+                store.appender.use_batch_queues("B")
                 for topic, bodies in expected.items():
                     assert [message.body for message in drain(store, topic, 0)] == bodies, (kind, topic)
         flush(store)
         for topic, bodies in expected.items():
             assert [message.body for message in drain(store, topic, 0)] == bodies, topic
-            assert store.max_offset(topic, 0) == len(bodies)
+            assert store.offsets.max_offset(topic, 0) == len(bodies)
         store.close()
     finally:
         shutil.rmtree(root)

@@ -76,8 +76,8 @@ class AgeingStore(RuleBasedStateMachine):
             checkpoint(self.store)
             self.clock.now += 10_000
         self.files.unlinks_left = -1
-        assert self.store.read_only is None
-        assert self.store.index_problem is None
+        assert self.store.condition.read_only is None
+        assert self.store.status.index_problem is None
 
     @rule()
     def crash_in_a_job(self) -> None:
@@ -105,9 +105,9 @@ class AgeingStore(RuleBasedStateMachine):
     def what_the_log_has_is_served(self) -> None:
         if not hasattr(self, "store"):
             return
-        start = self.store.min_physical_offset
+        start = self.store.log.min_offset
         for key, messages in self.written.items():
-            assert self.store.max_offset(*key) == len(messages)
+            assert self.store.offsets.max_offset(*key) == len(messages)
             served = [(message.physical_offset, message.body) for message in drain(self.store, *key)]
             left = [message for message in messages if message[0] >= start]
             assert served == left[len(left) - len(served) :]

@@ -80,7 +80,7 @@ plant(
     ControlledReplicas,
     "confirmed",
     lambda right: property(
-        lambda self: self._store.acked_offset if self._epoch_follower is None else right.fget(self)
+        lambda self: self._store.pipeline.stored_end if self._epoch_follower is None else right.fget(self)
     ),
 )
 plant(
@@ -116,7 +116,7 @@ plant(
         lambda self: (
             right.fget(self)
             if self._compared < self._compare_end
-            else min(self._store.max_physical_offset, self._next or 0)
+            else min(self._store.log.position, self._next or 0)
         )
     ),
 )
@@ -139,7 +139,9 @@ def _by_the_fastest(replicas: Any, right: Any) -> int:
         found: int = right.fget(replicas)
         return found
     acked = [each.acked for each in replicas._by_id().values()]
-    replicas._confirmed = max(replicas._confirmed, min(replicas._store.acked_offset, max(acked, default=-1)))
+    replicas._confirmed = max(
+        replicas._confirmed, min(replicas._store.pipeline.stored_end, max(acked, default=-1))
+    )
     confirmed: int = replicas._confirmed
     return confirmed
 
@@ -366,7 +368,7 @@ plant(
 def _all_delivered(delays: Any, right: Callable[[Any], None]) -> None:
     right(delays)
     for level in delays._levels:
-        level.next_offset = delays._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        level.next_offset = delays._store.offsets.max_offset(SCHEDULE_TOPIC, level.queue_id)
 
 
 def _at_once(metadata: Any, right: Callable[[Any], None]) -> None:
@@ -376,7 +378,7 @@ def _at_once(metadata: Any, right: Callable[[Any], None]) -> None:
 
 def _no_timers(timers: Any, right: Callable[[Any], None]) -> None:
     right(timers)
-    timers._queue_offset = timers._store.max_offset(TIMER_TOPIC, 0)
+    timers._queue_offset = timers._store.offsets.max_offset(TIMER_TOPIC, 0)
 
 
 # --- transactions ---
@@ -399,7 +401,7 @@ plant(
 
 def _none_open(state: Any, right: Callable[[Any], Any]) -> Any:
     found = right(state)
-    for offset in range(state.store.max_offset(TRANS_HALF_TOPIC, 0)):
+    for offset in range(state.store.offsets.max_offset(TRANS_HALF_TOPIC, 0)):
         found.decisions.decide(offset)
     return found
 
@@ -410,7 +412,7 @@ plant(
     "POP hands out without a check point",
     ReviveLog,
     "put_check_point",
-    lambda right: lambda self, revive_queue, check_point: self._state.store.max_physical_offset,
+    lambda right: lambda self, revive_queue, check_point: self._state.store.log.position,
     needs="pop",
 )
 plant(

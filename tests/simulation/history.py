@@ -230,7 +230,7 @@ class History:
         """Whether a member of the SyncStateSet has copied tables that are ahead of its log."""
         members = self.members()[0]
         ends = {
-            each.host: (each.app.store.max_physical_offset, each.app.term.broker_id in members)
+            each.host: (each.app.store.log.position, each.app.term.broker_id in members)
             for each in self.brokers
             if each.app is not None and each.app.store is not None and each.app.term is not None
         }
@@ -331,8 +331,8 @@ class History:
             core = core_of(machine)
             if core is None or not core.replicas.is_sure:
                 continue
-            shown = core.store.shown_offset
-            if core.store.min_physical_offset:
+            shown = core.store.pipeline.visible_end
+            if core.store.log.min_offset:
                 continue
             self._compare(machine, core.store, shown)
         self._check_members()
@@ -409,8 +409,8 @@ class History:
         if len(leading) != 1 or len(leading[0].sync_set) != len(self.brokers):
             return False
         masters = [core for core, term in zip(cores, terms, strict=True) if term.holds]
-        ends = {core.store.max_physical_offset for core in cores if core is not None}
-        shown = {core.store.shown_offset for core in cores if core is not None}
+        ends = {core.store.log.position for core in cores if core is not None}
+        shown = {core.store.pipeline.visible_end for core in cores if core is not None}
         if self.route is not None and self.route[1] != leading[0].master_address:
             return False
         return (

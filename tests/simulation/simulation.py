@@ -310,7 +310,7 @@ class Simulation:
 
     def _has_failed(self, machine: Machine) -> bool:
         store = machine.app.store if isinstance(machine, BrokerMachine) and machine.app is not None else None
-        return store is not None and store.read_only is not None
+        return store is not None and store.condition.read_only is not None
 
 
 def _part(machine: BrokerMachine) -> str:

@@ -103,7 +103,7 @@ def test_a_job(tmp_path: Path) -> None:
     )
     store.open()
     for n in range(1000):
-        store.put(
+        store.appender.put(
             PendingRecord(
                 topic="T",
                 queue_id=n % 4,

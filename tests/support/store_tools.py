@@ -102,7 +102,7 @@ def opened(root: Path, *args: Any, **settings: Any) -> MessageStore:
 def put(
     store: MessageStore, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **more: Any
 ) -> tuple[int, int, int]:
-    return store.put(
+    return store.appender.put(
         PendingRecord(
             topic=topic,
             queue_id=queue_id,
@@ -118,11 +118,11 @@ def put(
 
 def flush(store: MessageStore) -> list[tuple[str, int, int]]:
     """Commit and sync; returns everything that became visible."""
-    arrivals = store.commit().arrivals
-    job = store.begin_flush()
+    arrivals = store.pipeline.commit().arrivals
+    job = store.pipeline.begin_flush()
     if job is not None:
         job.run()
-        arrivals += store.end_flush(job).arrivals
+        arrivals += store.pipeline.end_flush(job).arrivals
     return arrivals
 
 
@@ -146,10 +146,10 @@ def drain(
 ) -> list[MessageExt]:
     """All visible messages from ``begin`` on, read in order as a consumer does."""
     messages: list[MessageExt] = []
-    offset = max(store.min_offset(topic, queue_id), begin)
+    offset = max(store.offsets.min_offset(topic, queue_id), begin)
     limits = {"max_messages": 32, "max_bytes": 1 << 20, **limits}
     while True:
-        result = store.get(topic, queue_id, offset, **limits)
+        result = store.reads.get(topic, queue_id, offset, **limits)
         if result.status is GetStatus.FOUND:
             found = decode_records(b"".join(result.buffers), decompress=False)
             assert len(found) == result.count

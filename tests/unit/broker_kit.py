@@ -177,10 +177,10 @@ class Bench:
         return Peer(self.broker, session, self.housekeeping)
 
     def flush(self) -> None:
-        job = self.store.begin_flush()
+        job = self.store.pipeline.begin_flush()
         if job is not None:
             job.run()
-            self.broker.progress(self.store.end_flush(job))
+            self.broker.progress(self.store.pipeline.end_flush(job))
 
     def housekeeping(self) -> None:
         """What the shell does after a turn."""
@@ -198,7 +198,7 @@ class Bench:
         """What consumers could see of a queue."""
         found = []
         while True:
-            result = self.store.get(topic, queue_id, offset, 1000, 1 << 24)
+            result = self.store.reads.get(topic, queue_id, offset, 1000, 1 << 24)
             found += decode_records(b"".join(result.buffers))
             if result.next_offset <= offset:
                 return found

@@ -87,7 +87,7 @@ def test_a_send_hook_refuses_and_sees_what_was_stored(tmp_path: Path, sync: bool
     peer = bench.peer()
     refused = peer.ask(SEND, send_ext("Orders"), b"x")
     assert (refused.code, refused.remark) == (13, "a message of Orders needs a key")
-    assert bench.store.put_count == 0
+    assert bench.store.appender.put_count == 0
     assert hook.stored == []
     peer.give(SEND, send_ext("Orders", properties=KEYED), b"x")
     assert hook.stored == []  # not before it is safe
@@ -332,7 +332,7 @@ def test_an_error_before_a_request_refuses_it_and_tells_no_secret(tmp_path: Path
     bench = Bench(tmp_path, extensions=having(Failing()))
     answer = bench.peer().ask(SEND, send_ext("Orders"), b"x")
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the extension Failing failed")
-    assert bench.store.put_count == 0
+    assert bench.store.appender.put_count == 0
     bench.close()
 
 

@@ -112,8 +112,8 @@ class Kit(Bench):
         return self.end(ext, decision, fromTransactionCheck="true")
 
     def messages(self, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
-        result = self.store.get(
-            topic, queue_id, max(0, self.store.min_offset(topic, queue_id)), 1000, 1 << 24
+        result = self.store.reads.get(
+            topic, queue_id, max(0, self.store.offsets.min_offset(topic, queue_id)), 1000, 1 << 24
         )
         return decode_records(b"".join(result.buffers))
 

@@ -26,7 +26,7 @@ class HousekeepingProcessor:
         state.store.delete_topics(
             [
                 name
-                for name in state.store.queues()
+                for name in state.store.offsets.queues()
                 if state.topics.get(name) is None and not state.topics.is_system(name)
             ]
         )

@@ -52,7 +52,9 @@ class InspectionProcessor:
 
     def runtime_info(self, session: Session, command: Command) -> bytes:
         table = self._runtime_info()
-        table |= store_proof(table, self._state.store.nonce, command.ext.get("mqsparkChallenge", ""))
+        table |= store_proof(
+            table, self._state.store.directory.nonce, command.ext.get("mqsparkChallenge", "")
+        )
         return ok(command, None, encode_body(KVTable(table=table)))
 
     def topic_stats(self, session: Session, command: Command) -> Slices:
@@ -60,13 +62,13 @@ class InspectionProcessor:
         store = self._state.store
         table = TopicStatsTable(topic_put_tps=self._state.stats.per_second("TOPIC_PUT_NUMS", topic.name))
         for queue_id in range(topic.queue_limit):
-            high = store.max_offset(topic.name, queue_id)
+            high = store.offsets.max_offset(topic.name, queue_id)
             table.offset_table[
                 queue_key(MessageQueue(topic.name, self._state.config.broker_name, queue_id))
             ] = TopicOffset(
-                min_offset=max(0, store.min_offset(topic.name, queue_id)),
+                min_offset=max(0, store.offsets.min_offset(topic.name, queue_id)),
                 max_offset=max(0, high),
-                last_update_timestamp=max(0, store.store_timestamp_at(topic.name, queue_id, high - 1))
+                last_update_timestamp=max(0, store.offsets.store_timestamp_at(topic.name, queue_id, high - 1))
                 if high > 0
                 else 0,
             )
@@ -79,11 +81,11 @@ class InspectionProcessor:
         header = command.header(QueryConsumeQueueRequestHeader)
         store = self._state.store
         topic = header.topic or ""
-        if not store.has_queue(topic, header.queue_id):
+        if not store.offsets.has_queue(topic, header.queue_id):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{topic} is not exist!")
         body = QueryConsumeQueueResponseBody(
-            min_queue_index=store.min_offset(topic, header.queue_id),
-            max_queue_index=store.max_offset(topic, header.queue_id),
+            min_queue_index=store.offsets.min_offset(topic, header.queue_id),
+            max_queue_index=store.offsets.max_offset(topic, header.queue_id),
         )
         if header.consumer_group is not None:
             group = self._state.clients.consumer(header.consumer_group)
@@ -94,7 +96,7 @@ class InspectionProcessor:
                 body.subscription_data = subscription.data
                 body.filter_data = "null"  # RocketMQ puts its compiled expression here
         first, end = header.index, header.index + max(0, min(header.count, MAX_CONSUME_QUEUE_ENTRIES))
-        offset, entries = store.entries(topic, header.queue_id, first, max(0, end - first))
+        offset, entries = store.offsets.entries(topic, header.queue_id, first, max(0, end - first))
         body.queue_data = [
             ConsumeQueueData(physic_offset=position, physic_size=size, tags_code=tags_code)
             for position, size, tags_code in entries[: max(0, end - offset)]
@@ -141,15 +143,15 @@ class InspectionProcessor:
         read_to = state.offsets.pull_offset(group, topic, queue_id)
         if read_to < 0:
             read_to = state.offsets.query(group, topic, queue_id)
-        if read_to < 0 or not store.has_queue(topic, queue_id):
+        if read_to < 0 or not store.offsets.has_queue(topic, queue_id):
             return None
-        if read_to >= store.max_offset(topic, queue_id):
+        if read_to >= store.offsets.max_offset(topic, queue_id):
             return 0
         if header.stats_name == MOMENT_TABLES[1]:
-            stored_ms = store.store_timestamp_at(topic, queue_id, read_to)
+            stored_ms = store.offsets.store_timestamp_at(topic, queue_id, read_to)
             return max(0, state.clock.now_ms() - stored_ms) if stored_ms > 0 else 0
-        _, entries = store.entries(topic, queue_id, read_to, 1)
-        return max(0, store.max_physical_offset - entries[0][0]) if entries else 0
+        _, entries = store.offsets.entries(topic, queue_id, read_to, 1)
+        return max(0, store.log.position - entries[0][0]) if entries else 0
 
 
 def _mean(totals: Totals, times: Totals | None) -> float:

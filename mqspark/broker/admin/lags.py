@@ -114,15 +114,15 @@ class LagProcessor:
         ):
             return None
         stats = ConsumeStats(consume_tps=state.stats.per_second("GROUP_GET_NUMS", f"{topic_name}@{group}"))
-        store = state.store
+        stored = state.store.offsets
         for queue_id in range(topic.read_queue_nums):
             consumed = state.offsets.query(group, topic_name, queue_id)
             if topic_name not in state.mappings.table:  # a part without a progress does not count as 0
                 consumed = max(0, consumed)
-            timestamp = store.store_timestamp_at(topic_name, queue_id, consumed - 1) if consumed > 0 else 0
+            timestamp = stored.store_timestamp_at(topic_name, queue_id, consumed - 1) if consumed > 0 else 0
             stats.offset_table[queue_key(MessageQueue(topic_name, state.config.broker_name, queue_id))] = (
                 OffsetWrapper(
-                    broker_offset=max(0, store.max_offset(topic_name, queue_id)),
+                    broker_offset=max(0, stored.max_offset(topic_name, queue_id)),
                     consumer_offset=consumed,
                     pull_offset=max(consumed, state.offsets.pull_offset(group, topic_name, queue_id)),
                     last_timestamp=max(0, timestamp),
@@ -183,20 +183,22 @@ class LagProcessor:
     def consume_time_span(self, session: Session, command: Command) -> Slices:
         header = command.header(QueryConsumeTimeSpanRequestHeader)
         topic = existing_topic(self._state, header.topic)
-        state, store = self._state, self._state.store
+        state, stored = self._state, self._state.store.offsets
         spans = []
         for queue_id in range(topic.write_queue_nums):
-            low, high = store.min_offset(topic.name, queue_id), store.max_offset(topic.name, queue_id)
+            low, high = stored.bounds(topic.name, queue_id)
             consumed = state.offsets.query(header.group, topic.name, queue_id)
-            consumed_ms = store.store_timestamp_at(topic.name, queue_id, consumed - 1) if consumed > 0 else -1
+            consumed_ms = (
+                stored.store_timestamp_at(topic.name, queue_id, consumed - 1) if consumed > 0 else -1
+            )
             waiting_ms = (
-                store.store_timestamp_at(topic.name, queue_id, consumed) if 0 <= consumed < high else -1
+                stored.store_timestamp_at(topic.name, queue_id, consumed) if 0 <= consumed < high else -1
             )
             spans.append(
                 QueueTimeSpan(
                     message_queue=Queue(topic.name, state.config.broker_name, queue_id),
-                    min_time_stamp=store.store_timestamp_at(topic.name, queue_id, low),
-                    max_time_stamp=store.store_timestamp_at(topic.name, queue_id, high - 1)
+                    min_time_stamp=stored.store_timestamp_at(topic.name, queue_id, low),
+                    max_time_stamp=stored.store_timestamp_at(topic.name, queue_id, high - 1)
                     if high > 0
                     else -1,
                     consume_time_stamp=consumed_ms,

@@ -45,7 +45,7 @@ class Progress:
 
     def add_queue(self, state: BrokerState, queue_id: int, committed: int, *, popped: bool) -> None:
         store = state.store
-        end = max(0, store.max_offset(self.topic, queue_id))
+        end = max(0, store.offsets.max_offset(self.topic, queue_id))
         pulled = committed if popped else state.offsets.pull_offset(self.group, self.topic, queue_id)
         self.lag += max(0, end - committed)
         self._oldest_ms = _earlier(self._oldest_ms, self._stored_ms(state, queue_id, committed, end))
@@ -57,17 +57,19 @@ class Progress:
     def add_lite(self, state: BrokerState, queue: str, *, is_timed: bool) -> None:
         """The lite topic of this queue. ``is_timed``: look for its oldest message, too."""
         committed = state.offsets.query(self.group, queue, LMQ_QUEUE_ID)
-        behind = state.store.max_offset(queue, LMQ_QUEUE_ID) - committed
+        behind = state.store.offsets.max_offset(queue, LMQ_QUEUE_ID) - committed
         if committed >= 0 and behind > 0:
             self.lag += behind
             self.ready += behind
             if is_timed:
-                oldest_ms = max(0, state.store.store_timestamp_at(queue, LMQ_QUEUE_ID, committed))
+                oldest_ms = max(0, state.store.offsets.store_timestamp_at(queue, LMQ_QUEUE_ID, committed))
                 self._oldest_ms = _earlier(self._oldest_ms, oldest_ms)
 
     def _stored_ms(self, state: BrokerState, queue_id: int, offset: int, end: int) -> int:
         """0: there is no such message."""
-        return max(0, state.store.store_timestamp_at(self.topic, queue_id, offset)) if offset < end else 0
+        if offset >= end:
+            return 0
+        return max(0, state.store.offsets.store_timestamp_at(self.topic, queue_id, offset))
 
 
 def all_progress(state: BrokerState) -> Iterator[Progress | None]:

@@ -86,7 +86,7 @@ class RelayProcessor:
             _, _, physical_offset = decode_offset_id(header.msg_id or "")
         except InvalidMessage as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"msgId is not a broker's message id: {error}") from None
-        record = state.store.record_at(physical_offset)
+        record = state.store.reads.record_at(physical_offset)
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message with id {header.msg_id} in this broker")
         ext = {**command.ext, "brokerName": state.config.broker_name}
@@ -229,7 +229,7 @@ class RelayProcessor:
 
     def _target(self, header: ResetOffsetRequestHeader, queue_id: int) -> int:
         store = self._state.store
-        low, high = store.min_offset(header.topic, queue_id), store.max_offset(header.topic, queue_id)
+        low, high = store.offsets.bounds(header.topic, queue_id)
         if header.queue_id >= 0 and header.offset is not None and header.offset != -1:
             if not low <= header.offset <= high + 1:
                 raise Refusal(
@@ -239,7 +239,7 @@ class RelayProcessor:
             return header.offset
         if header.timestamp < 0:
             return high
-        return store.offset_by_timestamp(header.topic, queue_id, header.timestamp)
+        return store.offsets.offset_by_timestamp(header.topic, queue_id, header.timestamp)
 
     def _push_reset(
         self, header: ResetOffsetRequestHeader, targets: Mapping[int, int], *, is_c: bool
@@ -316,7 +316,7 @@ class RelayProcessor:
             if group in left_out:
                 continue
             for queue_id, offset in state.offsets.queues(group, header.topic).items():
-                if offset >= state.store.min_offset(header.topic, queue_id):
+                if offset >= state.store.offsets.min_offset(header.topic, queue_id):
                     smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
                 done += 1
                 if done % QUEUES_AT_ONCE == 0:

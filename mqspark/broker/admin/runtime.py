@@ -36,10 +36,10 @@ def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
     usage = shutil.disk_usage(_existing(log_directories[0]))
     disk_ratio = _ratio(log_directories[0])
     gib = 1 << 30
-    unflushed_bytes = max(0, store.max_physical_offset - store.flushed_offset)
-    put_bytes = store.max_physical_offset - stats.first_position
+    unflushed_bytes = max(0, store.log.position - store.log.durable)
+    put_bytes = store.log.position - stats.first_position
     table = {
-        "brokerActive": "true" if store.read_only is None else "false",
+        "brokerActive": "true" if store.condition.read_only is None else "false",
         "brokerVersion": str(CURRENT_VERSION),
         "brokerVersionDesc": VERSION_TEXT,
         "bootTimestamp": str(stats.started_ms),
@@ -61,13 +61,13 @@ def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
         "getTransferredTps": stats.rates("transferred"),
         "getTransferedTps": stats.rates("transferred"),  # RocketMQ 4's spelling; its clusterList needs it
         **stats.day_counters(),
-        "commitLogMinOffset": str(store.min_physical_offset),
-        "commitLogMaxOffset": str(store.max_physical_offset),
+        "commitLogMinOffset": str(store.log.min_offset),
+        "commitLogMaxOffset": str(store.log.position),
         "commitLogDiskRatio": disk_ratio,
         **{f"commitLogDiskRatio_{path}": _ratio(path) for path in log_directories},
         "commitLogDirCapacity": f"Total : {usage.total / gib:.1f} GiB, Free : {usage.free / gib:.1f} GiB.",
         "consumeQueueDiskRatio": disk_ratio,
-        "earliestMessageTimeStamp": str(store.earliest_store_timestamp()),
+        "earliestMessageTimeStamp": str(store.reads.earliest_store_timestamp()),
         "dispatchBehindBytes": "0",
         "dispatchMaxBuffer": "0",
         "pageCacheLockTimeMills": "0",

@@ -22,7 +22,7 @@ View = Iterator[dict[str, Any] | None]
 def topics_view(state: BrokerState, only: str | None = None) -> View:
     """One entry per topic: configuration, queues with min and max offset, messages stored since start."""
     store = state.store
-    existing = store.queues() if only is None else {}
+    existing = store.offsets.queues() if only is None else {}
     names = sorted(topic.name for topic in state.topics) if only is None else [only]
     yield None
     for name in names:
@@ -33,12 +33,12 @@ def topics_view(state: BrokerState, only: str | None = None) -> View:
         queues = []
         ids = existing.get(name, ()) if only is None else range(topic.queue_limit)
         for number, queue_id in enumerate(ids, 1):
-            if store.has_queue(name, queue_id):
+            if store.offsets.has_queue(name, queue_id):
                 queues.append(
                     {
                         "queueId": queue_id,
-                        "minOffset": store.min_offset(name, queue_id),
-                        "maxOffset": store.max_offset(name, queue_id),
+                        "minOffset": store.offsets.min_offset(name, queue_id),
+                        "maxOffset": store.offsets.max_offset(name, queue_id),
                     }
                 )
             if number % QUEUES_AT_ONCE == 0:
@@ -91,7 +91,7 @@ def groups_view(state: BrokerState, only: Collection[str] | None = None) -> View
 
 
 def _queue_lag(state: BrokerState, group: str, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
-    max_offset = state.store.max_offset(topic, queue_id)
+    max_offset = state.store.offsets.max_offset(topic, queue_id)
     pulled = state.offsets.pull_offset(group, topic, queue_id)
     return {
         "queueId": queue_id,

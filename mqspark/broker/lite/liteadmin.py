@@ -70,10 +70,10 @@ class LiteAdminProcessor:
         body = GetBrokerLiteInfoResponseBody(
             store_type="default",
             max_lmq_num=state.store_config.max_lmq_consume_queue_num,
-            current_lmq_num=state.store.light_queue_count,
+            current_lmq_num=len(state.store.table.light),
             lite_subscription_count=self._clients.active,
             order_info_count=len(self._order),
-            cq_table_size=state.store.queue_count,
+            cq_table_size=len(state.store.table.queues),
             offset_table_size=len(state.offsets.pairs()),
             event_map_size=len(self._clients),
             topic_meta=self._life.minutes(),
@@ -85,7 +85,7 @@ class LiteAdminProcessor:
         topic = command.header(GetParentTopicInfoRequestHeader).topic
         config = self._parent(topic)
         count = 0
-        for number, queue in enumerate(self._state.store.light_queues(), 1):
+        for number, queue in enumerate(list(self._state.store.table.light), 1):
             parts = parent_and_lite(queue)
             count += parts is not None and parts[0] == topic
             if number % QUEUES_AT_ONCE == 0:
@@ -94,7 +94,7 @@ class LiteAdminProcessor:
             topic=topic,
             ttl=expiry_minutes(config),
             groups=self._life.groups().get(topic),
-            lmq_num=self._state.store.light_queue_count,
+            lmq_num=len(self._state.store.table.light),
             lite_topic_count=count,
         )
         return ok(command, None, (yield from encode_in_slices(body)))
@@ -103,11 +103,11 @@ class LiteAdminProcessor:
         header = command.header(GetLiteTopicInfoRequestHeader)
         self._parent(header.parent_topic)
         store, queue = self._state.store, lite_queue(header.parent_topic, header.lite_topic)
-        end = max(0, store.max_offset(queue, LMQ_QUEUE_ID))
+        end = max(0, store.offsets.max_offset(queue, LMQ_QUEUE_ID))
         offset = TopicOffset(
-            min_offset=max(0, store.min_offset(queue, LMQ_QUEUE_ID)) if end else 0,
+            min_offset=max(0, store.offsets.min_offset(queue, LMQ_QUEUE_ID)) if end else 0,
             max_offset=end,
-            last_update_timestamp=max(0, store.store_timestamp_at(queue, LMQ_QUEUE_ID, end - 1))
+            last_update_timestamp=max(0, store.offsets.store_timestamp_at(queue, LMQ_QUEUE_ID, end - 1))
             if end
             else 0,
         )
@@ -154,7 +154,7 @@ class LiteAdminProcessor:
 
     def _one_lag(self, body: GetLiteGroupInfoResponseBody, group: str, queue: str) -> None:
         store = self._state.store
-        end = store.max_offset(queue, LMQ_QUEUE_ID)
+        end = store.offsets.max_offset(queue, LMQ_QUEUE_ID)
         if end <= 0:
             body.total_lag_count = -1
             return
@@ -162,8 +162,8 @@ class LiteAdminProcessor:
         if committed < 0:
             return
         body.total_lag_count = end - committed
-        body.earliest_unconsumed_timestamp = store.store_timestamp_at(queue, LMQ_QUEUE_ID, committed)
-        last_ms = store.store_timestamp_at(queue, LMQ_QUEUE_ID, committed - 1) if committed > 0 else 0
+        body.earliest_unconsumed_timestamp = store.offsets.store_timestamp_at(queue, LMQ_QUEUE_ID, committed)
+        last_ms = store.offsets.store_timestamp_at(queue, LMQ_QUEUE_ID, committed - 1) if committed > 0 else 0
         body.lite_topic_offset_wrapper = OffsetWrapper(
             broker_offset=end, consumer_offset=committed, last_timestamp=last_ms
         )
@@ -179,9 +179,9 @@ class LiteAdminProcessor:
             if parts is None or parts[0] != parent:
                 continue
             committed = state.offsets.query(group, topic, LMQ_QUEUE_ID)
-            lag = store.max_offset(topic, LMQ_QUEUE_ID) - committed
+            lag = store.offsets.max_offset(topic, LMQ_QUEUE_ID) - committed
             if committed >= 0 and lag > 0:
-                oldest_ms = store.store_timestamp_at(topic, LMQ_QUEUE_ID, committed)
+                oldest_ms = store.offsets.store_timestamp_at(topic, LMQ_QUEUE_ID, committed)
                 found.append(
                     LiteLagInfo(lite_topic=parts[1], lag_count=lag, earliest_unconsumed_timestamp=oldest_ms)
                 )

@@ -262,7 +262,7 @@ class LiteClients:
         client.queues[queue] = None
         self._by_queue.setdefault(queue, {})[client.client_id] = client
         self.active += 1
-        if self._state.store.max_offset(queue, LMQ_QUEUE_ID) > 0:
+        if self._state.store.offsets.max_offset(queue, LMQ_QUEUE_ID) > 0:
             self.dispatch(queue, client.group)
 
     def _leave(self, client: LiteClient, queue: str) -> bool:
@@ -313,7 +313,7 @@ class LiteClients:
         if option.type == "POLICY" and option.value == 1:
             target = 0
         elif option.type == "POLICY" and option.value == 2:
-            target = max(0, store.max_offset(queue, LMQ_QUEUE_ID))
+            target = max(0, store.offsets.max_offset(queue, LMQ_QUEUE_ID))
         elif option.type == "OFFSET":
             target = max(0, option.value)
         elif option.type == "TAIL_N" and current >= 0:
@@ -423,13 +423,13 @@ class LiteClients:
             self.schedule_full(client, delay_ms if silent_ms < ACTIVE_MS else delay_ms + 10_000)
             return
         wildcard = config is not None and is_wildcard(config)
-        queues = state.store.light_queues() if wildcard else iter(list(client.queues))
+        queues = list(state.store.table.light if wildcard else client.queues)
         for number, queue in enumerate(queues, 1):
             if number % QUEUES_AT_ONCE == 0:
                 yield
             if wildcard and ((parts := parent_and_lite(queue)) is None or parts[0] != client.topic):
                 continue
-            end = state.store.max_offset(queue, LMQ_QUEUE_ID)
+            end = state.store.offsets.max_offset(queue, LMQ_QUEUE_ID)
             if end <= 0 or state.offsets.query(group, queue, LMQ_QUEUE_ID) >= end:
                 continue
             if len(client.events) >= most:

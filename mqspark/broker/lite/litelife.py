@@ -65,15 +65,15 @@ class LiteLife:
         state, groups, removed = self._state, self.groups(), 0
         now_ms, least_ms = state.clock.now_ms(), state.config.min_lite_ttl
         try:
-            for number, queue in enumerate(state.store.light_queues(), 1):
+            for number, queue in enumerate(list(state.store.table.light), 1):
                 if number % QUEUES_AT_ONCE == 0:
                     yield ESSENTIAL
                 parts = parent_and_lite(queue)
                 limit = 0 if parts is None else minutes.get(parts[0], 0)
-                end = state.store.max_offset(queue, LMQ_QUEUE_ID)
+                end = state.store.offsets.max_offset(queue, LMQ_QUEUE_ID)
                 if parts is None or limit <= 0 or end <= 0:
                     continue
-                stored_ms = state.store.store_timestamp_at(queue, LMQ_QUEUE_ID, end - 1)
+                stored_ms = state.store.offsets.store_timestamp_at(queue, LMQ_QUEUE_ID, end - 1)
                 silent_ms = now_ms - stored_ms
                 if stored_ms > 0 and silent_ms >= least_ms and silent_ms > limit * MINUTE_MS:
                     yield from self._remove([queue], groups.get(parts[0], []))
@@ -89,7 +89,7 @@ class LiteLife:
         """The parent topic is deleted. Raises TableFull."""
         groups = self.groups().get(parent, [])
         doomed = []
-        for number, queue in enumerate(self._state.store.light_queues(), 1):
+        for number, queue in enumerate(list(self._state.store.table.light), 1):
             if (parts := parent_and_lite(queue)) is not None and parts[0] == parent:
                 doomed.append(queue)
             if number % QUEUES_AT_ONCE == 0:

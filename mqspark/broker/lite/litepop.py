@@ -183,7 +183,7 @@ class LitePops:
         if config is None or bound_topic(config) != header.topic:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
         queue = lite_queue(header.topic, lite_topic)
-        if header.offset > state.store.max_offset(queue, LMQ_QUEUE_ID):
+        if header.offset > state.store.offsets.max_offset(queue, LMQ_QUEUE_ID):
             raise Refusal(ResponseCode.NO_MESSAGE, "ack offset illegal.")
         receipt = parse_receipt(header.extra_info)
         if header.queue_id != LMQ_QUEUE_ID or not receipt.is_order:
@@ -205,7 +205,7 @@ class LitePops:
         """A change of the invisible time that names a lite topic. Raises Refusal."""
         state, group = self._state, header.consumer_group
         queue = lite_queue(header.topic, header.lite_topic or "")
-        if header.offset > state.store.max_offset(queue, LMQ_QUEUE_ID):
+        if header.offset > state.store.offsets.max_offset(queue, LMQ_QUEUE_ID):
             raise Refusal(ResponseCode.NO_MESSAGE, "")
         if header.offset < state.offsets.query(group, queue, LMQ_QUEUE_ID):
             return ok(command, ChangeInvisibleTimeResponseHeader())
@@ -228,7 +228,7 @@ class LitePops:
         """The queue is no longer blocked for the group: there may be more to read."""
         state = self._state
         committed = state.offsets.query(group, queue, LMQ_QUEUE_ID)
-        if state.store.max_offset(queue, LMQ_QUEUE_ID) > committed:
+        if state.store.offsets.max_offset(queue, LMQ_QUEUE_ID) > committed:
             self._clients.dispatch(queue, group)
 
     def wake(self, client_id: str) -> None:
@@ -385,11 +385,11 @@ class LitePops:
         if is_reset:
             self._order.clear(queue, group, LMQ_QUEUE_ID)
         wanted = pop.max_messages - taking.count
-        result = state.store.get(queue, LMQ_QUEUE_ID, offset, wanted, room_bytes)
+        result = state.store.reads.get(queue, LMQ_QUEUE_ID, offset, wanted, room_bytes)
         if result.status in _MOVED and result.next_offset != offset:
             offset = max(0, result.next_offset)
             state.offsets.commit(group, queue, LMQ_QUEUE_ID, offset)
-            result = state.store.get(queue, LMQ_QUEUE_ID, offset, wanted, room_bytes)
+            result = state.store.reads.get(queue, LMQ_QUEUE_ID, offset, wanted, room_bytes)
         if result.status is GetStatus.FOUND:
             self._hand_out(pop, taking, queue, result)
 

@@ -326,11 +326,12 @@ class AckProcessor:
                 f"queueId[{queue_id}] is illegal, topic:[{name}]"
                 f" topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{session.peer}]",
             )
-        return max(0, state.store.min_offset(name, queue_id)), state.store.max_offset(name, queue_id)
+        low, high = state.store.offsets.bounds(name, queue_id)
+        return max(0, low), high
 
     def _existing(self, topic: str, entry: BatchAck) -> list[int]:
         store = self._state.store
-        low, high = store.min_offset(topic, entry.queue_id), store.max_offset(topic, entry.queue_id)
+        low, high = store.offsets.bounds(topic, entry.queue_id)
         if self._state.topics.get(topic) is None or len(entry.bit_set) * 8 > MAX_BITS:
             return []
         return [offset for offset in _offsets(entry) if low <= offset < high]

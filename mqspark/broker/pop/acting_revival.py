@@ -182,7 +182,7 @@ class ActingRevival(PopRevival):
 
     def _read(self, queue: ReviveQueue) -> bool:
         store, queue_id = self._state.store, queue.queue_id
-        if queue.next_offset < store.max_offset(self._log.topic, queue_id):
+        if queue.next_offset < store.offsets.max_offset(self._log.topic, queue_id):
             return super()._read(queue)
         late = self._late.get(queue_id)
         if not late:
@@ -200,7 +200,7 @@ class ActingRevival(PopRevival):
         return True
 
     def _finished(self, queue: ReviveQueue, done: int, is_durable: bool) -> None:
-        end = self._state.store.max_offset(self._log.topic, queue.queue_id)
+        end = self._state.store.offsets.max_offset(self._log.topic, queue.queue_id)
         if end > 0:
             super()._finished(queue, min(done, end - 1), is_durable)
         taken = self._taken.get(queue.queue_id)

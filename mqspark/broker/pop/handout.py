@@ -439,7 +439,7 @@ class PopProcessor:
             return
         wanted_bytes = state.store_config.max_transfer_bytes_on_message_in_memory - taking.size_bytes
         if taking.count >= pop.max_messages or wanted_bytes <= 0 or taking.problem is not None:
-            taking.rest += max(0, state.store.max_offset(topic, queue_id) - offset)
+            taking.rest += max(0, state.store.offsets.max_offset(topic, queue_id) - offset)
             return
         wanted_count = pop.max_messages - taking.count
         result = get_wanted(state.store, topic, queue_id, offset, wanted_count, wanted_bytes, pop.wanted)

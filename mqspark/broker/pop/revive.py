@@ -194,7 +194,7 @@ class PopRevival:
         for queue_id in range(self._log.queues):
             done = state.offsets.query(REVIVE_GROUP, topic, queue_id)
             # A crash may have cut the log before this offset; everything past the log's end is then new.
-            next_offset = min(done + 1, max(0, state.store.max_offset(topic, queue_id)))
+            next_offset = min(done + 1, max(0, state.store.offsets.max_offset(topic, queue_id)))
             self._queues.append(ReviveQueue(queue_id, next_offset, now_ms))
 
     def tick(self) -> int:
@@ -216,10 +216,11 @@ class PopRevival:
         for queue in self._queues:
             queue_id = queue.queue_id
             done = max(
-                state.offsets.query(REVIVE_GROUP, topic, queue_id) + 1, store.min_offset(topic, queue_id)
+                state.offsets.query(REVIVE_GROUP, topic, queue_id) + 1,
+                store.offsets.min_offset(topic, queue_id),
             )
-            records = max(0, store.max_offset(topic, queue_id) - done)
-            since_ms = store.store_timestamp_at(topic, queue_id, done) if records else -1
+            records = max(0, store.offsets.max_offset(topic, queue_id) - done)
+            since_ms = store.offsets.store_timestamp_at(topic, queue_id, done) if records else -1
             found.append((records, max(0, now_ms - since_ms) if since_ms > 0 else 0))
         return found
 
@@ -278,7 +279,7 @@ class PopRevival:
             return False
         store = self._state.store
         topic, queue_id = self._log.topic, queue.queue_id
-        result = store.get(topic, queue_id, queue.next_offset, READ_MESSAGES, READ_BYTES)
+        result = store.reads.get(topic, queue_id, queue.next_offset, READ_MESSAGES, READ_BYTES)
         if result.status is GetStatus.FOUND:
             for buffer in result.buffers:
                 position = 0
@@ -486,7 +487,7 @@ class PopRevival:
         return copies
 
     def _original(self, key: CheckKey, offset: int) -> Parts | None:
-        result = self._state.store.get(key.topic, key.queue_id, offset, 1, 1)
+        result = self._state.store.reads.get(key.topic, key.queue_id, offset, 1, 1)
         if result.status is not GetStatus.FOUND:
             return None
         (buffer,) = result.buffers

@@ -115,9 +115,9 @@ class PopOffsets:
 
     def _first(self, topic: str, queue_id: int, init_mode: int) -> int:
         store = self._state.store
-        first = max(0, store.sure_min_offset(topic, queue_id))
+        first = max(0, store.offsets.sure_min_offset(topic, queue_id))
         if init_mode == INIT_MIN or topic.startswith(RETRY_PREFIX):
             return first
         if first == 0 and self._starts_in_memory(topic, queue_id):
             return 0
-        return max(0, store.max_offset(topic, queue_id) - 1)
+        return max(0, store.offsets.max_offset(topic, queue_id) - 1)

@@ -87,13 +87,15 @@ class PopWatchProcessor:
         luck = state.random.randrange(100)
         for topic, queue_id in self._queues(header.topic, header.consumer_group, header.queue_id, luck):
             offset = self._offsets.peek(header.consumer_group, topic, queue_id)
-            rest += max(0, state.store.max_offset(topic, queue_id) - offset)
+            rest += max(0, state.store.offsets.max_offset(topic, queue_id) - offset)
             if count >= header.max_msg_nums or size_bytes >= max_bytes:
                 continue
             wanted = header.max_msg_nums - count
-            result = state.store.get(topic, queue_id, offset, wanted, max_bytes - size_bytes)
+            result = state.store.reads.get(topic, queue_id, offset, wanted, max_bytes - size_bytes)
             if result.status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY):
-                result = state.store.get(topic, queue_id, result.next_offset, wanted, max_bytes - size_bytes)
+                result = state.store.reads.get(
+                    topic, queue_id, result.next_offset, wanted, max_bytes - size_bytes
+                )
             buffers += result.buffers
             count += result.count
             size_bytes += result.size_bytes
@@ -163,7 +165,7 @@ class PopWatchProcessor:
     def _has_message(self, waiter: _Notification) -> bool:
         store, order, group = self._state.store, self._order, waiter.group
         return any(
-            store.max_offset(topic, queue_id) > self._offsets.peek(group, topic, queue_id)
+            store.offsets.max_offset(topic, queue_id) > self._offsets.peek(group, topic, queue_id)
             and not (waiter.order and order.is_blocked(topic, group, queue_id, waiter.attempt_id))
             for topic, queue_id in self._queues(waiter.topic, group, waiter.queue_id, 0)
         )

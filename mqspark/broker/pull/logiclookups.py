@@ -103,8 +103,10 @@ class LogicLookups:
         store, offset = self._state.store, NOT_FOUND
         for part in queue.readable:
             if static.is_local(part):
-                found = store.offset_by_timestamp(header.topic, part.queue_id, header.timestamp, upper)
-                end = store.max_offset(header.topic, part.queue_id)
+                found = store.offsets.offset_by_timestamp(
+                    header.topic, part.queue_id, header.timestamp, upper
+                )
+                end = store.offsets.max_offset(header.topic, part.queue_id)
             else:
                 header.queue_id = part.queue_id
                 answer = yield _question(part, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
@@ -130,7 +132,7 @@ class LogicLookups:
         part = queue.latest
         header.queue_id = part.queue_id
         if static.is_local(part):
-            offset = self._state.store.max_offset(header.topic, part.queue_id)
+            offset = self._state.store.offsets.max_offset(header.topic, part.queue_id)
         else:
             answer = yield _question(part, RequestCode.GET_MAX_OFFSET, header)
             offset = _success(answer, GetMaxOffsetResponseHeader, part).offset
@@ -146,7 +148,7 @@ class LogicLookups:
         part = queue.earliest
         header.queue_id = part.queue_id
         if static.is_local(part):
-            offset = self._state.store.min_offset(header.topic, part.queue_id)
+            offset = self._state.store.offsets.min_offset(header.topic, part.queue_id)
         else:
             answer = yield _question(part, RequestCode.GET_MIN_OFFSET, header)
             offset = _success(answer, GetMinOffsetResponseHeader, part).offset

@@ -93,14 +93,14 @@ class LookupProcessor:
         """Whether the queue is young: message 0 still exists and is within the part of the log that is assumed to
         be in the page cache. New groups always consume such a queue from its start."""
         store = self._state.store
-        if store.log_bounds(topic, queue_id)[0] != 0:
+        if store.offsets.log_bounds(topic, queue_id)[0] != 0:
             return False
-        first = store.get(topic, queue_id, 0, 1, 1, None)
+        first = store.reads.get(topic, queue_id, 0, 1, 1, None)
         if not first.buffers:
             return False
         (physical_offset,) = struct.unpack_from(">q", first.buffers[0], _PHYSICAL_OFFSET_AT)
         window_bytes = self._memory_bytes * self._state.store_config.access_message_in_memory_max_ratio // 100
-        return bool(store.max_physical_offset - physical_offset <= window_bytes)
+        return bool(store.log.position - physical_offset <= window_bytes)
 
     def update_offset(self, session: Session, command: Command) -> bytes | None:
         header = command.header(UpdateConsumerOffsetRequestHeader)
@@ -126,7 +126,7 @@ class LookupProcessor:
         if (
             known is not None
             and queue_id >= known.queue_limit
-            and not state.store.max_offset(topic, queue_id)
+            and not state.store.offsets.max_offset(topic, queue_id)
         ):
             remark = f"Queue {queue_id} of topic {topic} not exist!"
             raise Refusal(ResponseCode.INVALID_PARAMETER, remark, {})
@@ -144,24 +144,33 @@ class LookupProcessor:
         if header.lite_topic:
             light = lite_queue(header.topic, header.lite_topic)
             offset = 0
-            if header.queue_id == LMQ_QUEUE_ID and self._state.store.max_offset(light, LMQ_QUEUE_ID) > 0:
-                offset = self._state.store.offset_by_timestamp(light, LMQ_QUEUE_ID, header.timestamp, upper)
+            if (
+                header.queue_id == LMQ_QUEUE_ID
+                and self._state.store.offsets.max_offset(light, LMQ_QUEUE_ID) > 0
+            ):
+                offset = self._state.store.offsets.offset_by_timestamp(
+                    light, LMQ_QUEUE_ID, header.timestamp, upper
+                )
             return ok(command, {"offset": str(offset)})
         if (static := self._state.mappings.find(header.topic, header.lo)) is not None:
             queue = static.leading(header.queue_id)
             talk = self._logic.search(command, header, static, queue, upper=upper)
             return self._state.peers.talk(session, command, talk)
-        offset = self._state.store.offset_by_timestamp(header.topic, header.queue_id, header.timestamp, upper)
+        offset = self._state.store.offsets.offset_by_timestamp(
+            header.topic, header.queue_id, header.timestamp, upper
+        )
         return ok(command, {"offset": str(offset)})
 
     def max_offset(self, session: Session, command: Command) -> bytes | None:
         header = command.header(GetMaxOffsetRequestHeader)
         if header.mqspark_queues:
-            return self._offset_of_each(command, self._state.store.max_offset)
+            return self._offset_of_each(command, self._state.store.offsets.max_offset)
         if (static := self._state.mappings.find(header.topic, header.lo)) is not None:
             talk = self._logic.max_offset(command, header, static, static.leading(header.queue_id))
             return self._state.peers.talk(session, command, talk)
-        return ok(command, {"offset": str(self._state.store.max_offset(header.topic, header.queue_id))})
+        return ok(
+            command, {"offset": str(self._state.store.offsets.max_offset(header.topic, header.queue_id))}
+        )
 
     def min_offset(self, session: Session, command: Command) -> bytes | None:
         """-1 for a BatchCQ queue that never had a message (BatchConsumeQueue), 0 for any other."""
@@ -179,9 +188,9 @@ class LookupProcessor:
 
     def _min_offset(self, topic: str, queue_id: int) -> int:
         store, config = self._state.store, self._state.topics.get(topic)
-        if config is not None and config.inner_batch and not store.max_offset(topic, queue_id):
+        if config is not None and config.inner_batch and not store.offsets.max_offset(topic, queue_id):
             return -1
-        return max(0, store.sure_min_offset(topic, queue_id))
+        return max(0, store.offsets.sure_min_offset(topic, queue_id))
 
     def _offset_of_each(self, command: Command, offset_of: Callable[[str, int], int]) -> bytes:
         """The answer for the queues in the body; its header has the offset of the first."""
@@ -205,11 +214,11 @@ class LookupProcessor:
             if not static.is_local(part):
                 return self._state.peers.talk(session, command, self._logic.store_time(command, header, part))
         store = self._state.store
-        first = store.sure_min_offset(header.topic, header.queue_id)
-        if first < store.log_bounds(header.topic, header.queue_id)[0]:
-            timestamp = store_time_of(store.get(header.topic, header.queue_id, first, 1, 1).buffers)
+        first = store.offsets.sure_min_offset(header.topic, header.queue_id)
+        if first < store.offsets.log_bounds(header.topic, header.queue_id)[0]:
+            timestamp = store_time_of(store.reads.get(header.topic, header.queue_id, first, 1, 1).buffers)
         else:
-            timestamp = store.store_timestamp_at(header.topic, header.queue_id, first)
+            timestamp = store.offsets.store_timestamp_at(header.topic, header.queue_id, first)
         return ok(command, {"timestamp": str(timestamp)})
 
     def query_message(self, session: Session, command: Command) -> None:
@@ -221,7 +230,7 @@ class LookupProcessor:
         max_num = header.max_num
         if command.ext.get(_UNIQUE_KEY_QUERY) == "true":
             max_num = store.config.default_query_max_num
-        records = store.query_message(
+        records = store.reads.query_message(
             header.topic,
             header.key,
             max_num,
@@ -244,7 +253,7 @@ class LookupProcessor:
             size_bytes += len(records[first])
         if command.is_oneway:
             return
-        timestamp_ms, physical_offset = store.index_last_update
+        timestamp_ms, physical_offset = store.status.index_last_update
         head = encode_response_head(
             command.opaque,
             ResponseCode.SUCCESS,
@@ -257,7 +266,7 @@ class LookupProcessor:
 
     def view_message(self, session: Session, command: Command) -> bytes:
         header = command.header(ViewMessageRequestHeader)
-        record = self._state.store.record_at(PhysicalOffset(header.offset))
+        record = self._state.store.reads.record_at(PhysicalOffset(header.offset))
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
         return encode_response(command.opaque, ResponseCode.SUCCESS, None, record)

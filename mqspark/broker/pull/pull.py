@@ -118,7 +118,7 @@ class PullProcessor:
         self._has_master = has_master
         self._why_unsure = why_unsure
         self._is_acting = is_acting
-        self._get = state.store.get
+        self._get = state.store.reads.get
         self._at_once = state.stats.rpc.row(Rpc(_PULL, int(ResponseCode.SUCCESS), waited=False))
         self.parked = ParkedPulls(
             state.clock,
@@ -228,7 +228,7 @@ class PullProcessor:
         """Hold a pull that would read cold data although its group has had its share. False if it would not. Raises
         Refusal for a push consumer, which waits by itself."""
         state = self._state
-        if not state.store.is_in_cold_area(pull.topic, pull.queue_id, pull.offset):
+        if not state.store.reads.is_in_cold_area(pull.topic, pull.queue_id, pull.offset):
             return False
         group = state.clients.consumer(pull.group)
         is_push = group is not None and group.consume_type == ConsumeType.CONSUME_PASSIVELY
@@ -505,7 +505,7 @@ class PullProcessor:
         state, last = self._state, result.buffers[-1]
         end = _POSITION.unpack_from(last)[0] + len(last)
         ratio = state.store_config.access_message_in_memory_max_ratio
-        return bool(state.store.max_physical_offset - end > self._memory_bytes * ratio // 100)
+        return bool(state.store.log.position - end > self._memory_bytes * ratio // 100)
 
     def _on_a_slave(
         self, pull: Pull, code: ResponseCode, next_offset: int, has_master: bool
@@ -538,8 +538,8 @@ class PullProcessor:
     def _send_to(self, pull: Pull, code: int, offset: int, status: str) -> None:
         """Send the client to an offset of its queue."""
         store = self._state.store
-        min_offset = max(0, store.min_offset(pull.topic, pull.queue_id))
-        max_offset = store.max_offset(pull.topic, pull.queue_id)
+        min_offset = max(0, store.offsets.min_offset(pull.topic, pull.queue_id))
+        max_offset = store.offsets.max_offset(pull.topic, pull.queue_id)
         delta = None
         if pull.logic is not None:
             same = pull.logic.same(PullOutcome(code, offset, min_offset, max_offset))

@@ -84,7 +84,7 @@ def _own_log(config: BrokerConfig, state: BrokerState) -> ExchangeHAInfoResponse
         return ExchangeHAInfoResponseHeader()
     return ExchangeHAInfoResponseHeader(
         master_ha_address=config.ha_address,
-        master_flush_offset=state.store.flushed_offset,
+        master_flush_offset=state.store.log.durable,
         master_address=config.address,
     )
 

@@ -87,7 +87,7 @@ class EpochFollower(Follower):
 
     def connect(self, address: str, master_begin: int, master_end: int) -> bytes:
         super().connect(address, master_begin, master_end)
-        self._epochs.cut_behind(self._store.max_physical_offset)
+        self._epochs.cut_behind(self._store.log.position)
         config = self._config
         return encode_hello(
             SlaveHello(self._term.broker_id, config.sync_from_last_file, config.async_learner)
@@ -123,14 +123,14 @@ class EpochFollower(Follower):
             raise ProtocolError(f"its epochs are impossible: {error}") from None
         if self._is_empty:
             self._epochs.cut_after(-1)
-        own, end = self._epochs.entries, self._store.max_physical_offset
+        own, end = self._epochs.entries, self._store.log.position
         if theirs and self._term.epoch < theirs[-1].number:
             raise ProtocolError(f"it is in epoch {theirs[-1].number}, the controller in {self._term.epoch}")
         last = theirs[-1].number if theirs else -1
         # A master of RocketMQ does not note its epoch when it begins where the one before did.
         if own and own[-1].number > last and own[-1].number >= self._term.epoch:
             raise ProtocolError(f"its epochs end before {own[-1].number}, which is the last one here")
-        if own and end > self._store.min_physical_offset:
+        if own and end > self._store.log.min_offset:
             common = last_common(own, end, theirs, hello.end)
             if common is None:
                 raise ProtocolError(
@@ -208,23 +208,23 @@ class EpochReplica(Replica):
 
     def _reported(self, position: int) -> None:
         super()._reported(position)
-        if position >= self._store.acked_offset:
+        if position >= self._store.pipeline.stored_end:
             self.caught_up_ms = self._clock.monotonic_ms()
         elif position >= self._sent_end:
             self.caught_up_ms = max(self.caught_up_ms, self._sent_ms)
 
     def _first(self, position: int) -> int:
         if position == 0 and self.hello is not None and not self.hello.newest_segment_only:
-            return self._store.min_physical_offset
+            return self._store.log.min_offset
         return super()._first(position)
 
     def data(self, limit_bytes: int) -> list[bytes | memoryview]:
         if self._greets:
             self._greets = False
-            return [encode_master_hello(self._store.acked_offset, self._epochs.entries)]
+            return [encode_master_hello(self._store.pipeline.stored_end, self._epochs.entries)]
         out = super().data(limit_bytes)
         if out:
-            self._sent_end, self._sent_ms = self._store.acked_offset, self._clock.monotonic_ms()
+            self._sent_end, self._sent_ms = self._store.pipeline.stored_end, self._clock.monotonic_ms()
         return out
 
     def _most_bytes(self, position: int) -> int:
@@ -253,7 +253,7 @@ class ControlledReplicas(Replicas):
         self._epoch_follower = follower
         self._confirmed = -1
         """The last position that was confirmed."""
-        self._start_end = store.max_physical_offset
+        self._start_end = store.log.position
         """The end of the log here at the start. A master that was started again in its term does not know what of that
         it has acknowledged before."""
         self._since_ms = clock.monotonic_ms()
@@ -301,10 +301,10 @@ class ControlledReplicas(Replicas):
         a member is away, or fewer than minInSyncReplicas are in sync."""
         follower, term = self._epoch_follower, self._term
         if follower is not None:
-            return min(follower.confirmed, self._store.acked_offset)
+            return min(follower.confirmed, self._store.pipeline.stored_end)
         if not term.holds or self.in_sync < self.needed:
             return self._confirmed
-        slaves, position = self._by_id(), self._store.acked_offset
+        slaves, position = self._by_id(), self._store.pipeline.stored_end
         for member in term.members:
             if member != term.broker_id:
                 replica = slaves.get(member)
@@ -328,7 +328,7 @@ class ControlledReplicas(Replicas):
         if store.copy.is_cutting:
             return False
         is_alone = term.holds and term.members == {term.broker_id}
-        if not is_alone and self.confirmed < store.shown_offset:
+        if not is_alone and self.confirmed < store.pipeline.visible_end:
             return False
         self._sure = self._epoch_follower is None
         return True
@@ -340,7 +340,7 @@ class ControlledReplicas(Replicas):
         in_sync = self.in_sync if self._term.holds else 0
         if in_sync < max(self._config.min_in_sync_replicas, 1):
             return TooFewReplicas(in_sync, max(self._config.min_in_sync_replicas, 1))
-        if self._store.unconfirmed_bytes > self._config.ha_max_gap_not_in_sync:
+        if self._store.pipeline.unconfirmed_bytes > self._config.ha_max_gap_not_in_sync:
             return TooFewReplicas(in_sync, self.needed)
         return None
 
@@ -358,7 +358,7 @@ class ControlledReplicas(Replicas):
                 if member not in self._left and now_ms - self._since_ms < late_ms:
                     wanted.add(member)
                 continue
-            if replica.acked >= self._store.acked_offset:
+            if replica.acked >= self._store.pipeline.stored_end:
                 replica.caught_up_ms = now_ms
             if now_ms - replica.caught_up_ms < late_ms:
                 wanted.add(member)
@@ -437,13 +437,13 @@ class HaViews:
             return ok(command, ExchangeHAInfoResponseHeader())
         header = ExchangeHAInfoResponseHeader(
             master_ha_address=self._config.ha_address,
-            master_flush_offset=self._store.flushed_offset,
+            master_flush_offset=self._store.log.durable,
             master_address=self._config.address,
         )
         return ok(command, header)
 
     def epoch_cache(self, session: Session, command: Command) -> bytes:
-        entries, end = self._epochs.entries, self._store.max_physical_offset
+        entries, end = self._epochs.entries, self._store.log.position
         ends = [*(epoch.start for epoch in entries[1:]), end]
         cache = EpochEntryCache(
             cluster_name=self._config.broker_cluster_name,

@@ -71,7 +71,7 @@ class Follower:
         self.begin = 0
         """The position asked for first on this connection."""
         self.check_bytes = CHECK_BYTES
-        self._sure = store.sure_position
+        self._sure = store.status.sure_position
         """Everything before is as it was written; behind it a power cut may have left holes."""
         self._end_connection()
         self._heard_ms = self._said_ms = 0
@@ -102,8 +102,8 @@ class Follower:
         Raises ProtocolError if this log cannot be continued by that one, and NotNow while some of it is unwritten.
         """
         store = self._store
-        begin, end = store.min_physical_offset, store.max_physical_offset
-        if store.unwritten_bytes:
+        begin, end = store.log.min_offset, store.log.position
+        if store.log.unwritten_bytes:
             raise NotNow("the log here is still being written")
         if store.copy.is_cutting:
             raise NotNow("the end of the log here is being taken back")
@@ -167,7 +167,7 @@ class Follower:
         if self._is_empty and part:
             self._is_empty = False
             begin = position - self._rest_bytes
-            if begin != self._store.max_physical_offset:
+            if begin != self._store.log.position:
                 self._store.copy.begin_at(begin)
         self._next += len(part)
         self.master_end = max(self.master_end, self._next)
@@ -184,7 +184,7 @@ class Follower:
         if self._compared < self._compare_end:
             data = self._compare(data)
         if data and self._compared >= self._compare_end:
-            before = self._store.max_physical_offset
+            before = self._store.log.position
             try:
                 self._store.copy.append(data)
             except NotNow:
@@ -195,7 +195,7 @@ class Follower:
             self._hold(data)
 
     def _keep(self, data: memoryview, before: int) -> None:
-        done = self._store.max_physical_offset - before
+        done = self._store.log.position - before
         self._skip = max(0, done - len(data))
         self._hold(data[done:])
 
@@ -239,14 +239,14 @@ class Follower:
 
     @property
     def has_room(self) -> bool:
-        return self._store.unwritten_bytes < MAX_UNWRITTEN_BYTES and self._rest_bytes < MAX_REST_BYTES
+        return self._store.log.unwritten_bytes < MAX_UNWRITTEN_BYTES and self._rest_bytes < MAX_REST_BYTES
 
     @property
     def position(self) -> int:
         """How far this log is known to be the master's, and stored as flushDiskType says."""
         if self._compared < self._compare_end:
             return self._compared
-        return min(self._store.acked_offset, self._next or 0)
+        return min(self._store.pipeline.stored_end, self._next or 0)
 
     @property
     def _reportable(self) -> int:
@@ -277,7 +277,7 @@ class Follower:
 
     @property
     def behind_bytes(self) -> int:
-        return max(0, self.master_end - self._store.max_physical_offset)
+        return max(0, self.master_end - self._store.log.position)
 
     def measure(self) -> None:
         """Called about once a second: the bytes received since the last call."""
@@ -292,7 +292,7 @@ class Follower:
         return HAClientRuntimeInfo(
             master_addr=self.address,
             transferred_byte_in_second=self.bytes_per_s,
-            max_offset=self._store.max_physical_offset,
+            max_offset=self._store.log.position,
             last_read_timestamp=self._heard_ms + passed_ms,
             last_write_timestamp=self._said_ms + passed_ms,
             master_flush_offset=0,

@@ -120,7 +120,7 @@ def _check_role(answer: Command) -> None:
 def adopt_queues(topics: Topics, store: MessageStore, known_at: int) -> None:
     """Give a new master the topics, and more queues, of records that its slave's half got faster than the old master's
     table of topics: what is acknowledged must be readable. ``known_at``: ``Metadata.topics_known_at``."""
-    for name, queue_ids in sorted(store.queues_since(known_at).items()):
+    for name, queue_ids in sorted(store.offsets.queues_since(known_at).items()):
         count, topic = max(queue_ids) + 1, topics.get(name)
         if topics.is_system(name) or count > MAX_QUEUES:
             continue
@@ -182,7 +182,7 @@ class Metadata:
         """A log is copied over a new connection. What was read before belongs to places of another master's log. So
         does progress that was taken over, if the log was taken back since: it counts messages as delivered that are
         gone."""
-        if self._state.store.max_physical_offset < self._copied_at:
+        if self._state.store.log.position < self._copied_at:
             self.copied_ms, self._copied_at = None, 0
         self._due.clear()
         self._connections += 1
@@ -190,7 +190,7 @@ class Metadata:
     def read(self) -> Round[None]:
         """One round of requests. Raises ProtocolError for an answer that cannot be understood, TableFull."""
         connection, begin_ms = self._connections, self._state.clock.monotonic_ms()
-        end = self._state.store.max_physical_offset
+        end = self._state.store.log.position
         topics = yield from self._topics()
         if topics is not None:
             _check_role((yield Request(RequestCode.GET_BROKER_CONFIG, {})))
@@ -242,14 +242,14 @@ class Metadata:
         Each topic is asked for once, because the log here has every later message; none while the log begins at 0.
         LMQs are in no table of topics: only those are asked for that a group has an offset of."""
         store = self._state.store
-        if store.max_physical_offset:
-            is_whole = store.min_physical_offset == 0
+        if store.log.position:
+            is_whole = store.log.min_offset == 0
         else:
             _, end = log_bounds((yield Request(RequestCode.GET_BROKER_RUNTIME_INFO, {})))
             is_whole = end == 0
         if is_whole:  # no message has left the log, nor any queue
             return {}, True
-        topics, has_queue = self._state.topics, store.has_queue
+        topics, has_queue = self._state.topics, store.offsets.has_queue
         limits = {topic.name: topic.queue_limit for topic in topics}
         light = {key.partition("@")[0] for key in offsets.offset_table if is_lmq(key)}
         limits |= dict.fromkeys(light, LMQ_QUEUE_ID + 1)
@@ -288,7 +288,7 @@ class Metadata:
                 for queue_id, end in table.items():
                     if not 0 <= queue_id < MAX_QUEUES or end >= MAX_END:
                         raise ProtocolError(f"queue {queue_id} of topic {name} cannot end at {end}")
-                    if end > 0 and not store.has_queue(name, queue_id):
+                    if end > 0 and not store.offsets.has_queue(name, queue_id):
                         store.copy.pass_over(name, queue_id, end)
             except (StoreError, InvalidMessage) as error:  # it is asked for again
                 self._has_all_ends = False
@@ -300,7 +300,7 @@ class Metadata:
         """Take over the progress that was read, if the log has come far enough. Raises ProtocolError."""
         if not self.may_copy_progress():
             self._due.clear()
-        if self._due and self._state.store.acked_offset >= self._due_at:
+        if self._due and self._state.store.pipeline.stored_end >= self._due_at:
             due, self._due = self._due, []
             for each in due:
                 each()
@@ -408,7 +408,7 @@ class Metadata:
         for name, config in table.items():
             if config.attributes.get(BATCH_QUEUE[0]) == BATCH_QUEUE[1]:
                 with contextlib.suppress(InvalidMessage):  # the first batch in the log converts its queues
-                    store.use_batch_queues(name)
+                    store.appender.use_batch_queues(name)
         self._topic_version = version
 
     def _copy_groups(

@@ -49,7 +49,7 @@ class PreOnline:
         config = self._config
         header = ExchangeHAInfoRequestHeader(
             master_ha_address=config.ha_address,
-            master_flush_offset=self._state.store.flushed_offset,
+            master_flush_offset=self._state.store.log.durable,
             master_address=config.address,
         )
         _success((yield SlaveRequest(RequestCode.EXCHANGE_BROKER_HA_INFO, header)))

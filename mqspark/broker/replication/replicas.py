@@ -64,11 +64,11 @@ class Replica:
         """The start position for a slave at ``position``; an empty slave gets only the newest segment."""
         store = self._store
         if position == 0:
-            return max(store.min_physical_offset, store.newest_segment_start)
-        if not store.min_physical_offset <= position <= store.acked_offset:
+            return max(store.log.min_offset, store.log.newest_segment_start)
+        if not store.log.min_offset <= position <= store.pipeline.stored_end:
             raise ProtocolError(
-                f"it asks for the log from {position} on, but the log here spans {store.min_physical_offset} to"
-                f" {store.acked_offset}"
+                f"it asks for the log from {position} on, but the log here spans {store.log.min_offset} to"
+                f" {store.pipeline.stored_end}"
             )
         return position
 
@@ -82,12 +82,10 @@ class Replica:
         if self._next is None:
             return out
         store, position, end = self._store, self._next, self._next + limit_bytes
-        if position < store.min_physical_offset:
-            raise ProtocolError(
-                f"it is at {position} of the log, which now starts at {store.min_physical_offset}"
-            )
+        if position < store.log.min_offset:
+            raise ProtocolError(f"it is at {position} of the log, which now starts at {store.log.min_offset}")
         while position < end:
-            part = store.log_from(position, self._most_bytes(position))
+            part = store.reads.log_from(position, self._most_bytes(position))
             if not part:
                 break
             out += (self._head(position, len(part)), part)
@@ -116,7 +114,7 @@ class Replica:
     @property
     def is_in_sync(self) -> bool:
         """It lacks less than haMaxGapNotInSync."""
-        lacking = self._store.max_physical_offset - self.acked
+        lacking = self._store.log.position - self.acked
         return self.acked >= 0 and lacking < self._config.ha_max_gap_not_in_sync
 
     def measure(self) -> None:
@@ -130,7 +128,7 @@ class Replica:
         return HAConnectionRuntimeInfo(
             addr=self.address,
             slave_ack_offset=max(0, self.acked),
-            diff=self._store.max_physical_offset - max(0, self.acked),
+            diff=self._store.log.position - max(0, self.acked),
             in_sync=self.is_in_sync,
             transferred_byte_in_second=self.bytes_per_s,
             transfer_from_where=self._next or 0,
@@ -171,7 +169,7 @@ class Replicas:
     @property
     def behind_bytes(self) -> int:
         """What the slave lacks of the log that lacks most of it; 0 without slaves."""
-        end = self._store.max_physical_offset
+        end = self._store.log.position
         return max((end - max(0, replica.acked) for replica in self._all), default=0)
 
     @property
@@ -219,7 +217,7 @@ class Replicas:
         if config.broker_role is not BrokerRole.SYNC_MASTER:
             return None
         in_sync = self.in_sync
-        if self._store.unconfirmed_bytes > config.ha_max_gap_not_in_sync:
+        if self._store.pipeline.unconfirmed_bytes > config.ha_max_gap_not_in_sync:
             return TooFewReplicas(in_sync, max(config.in_sync_replicas, config.min_in_sync_replicas))
         return (
             None
@@ -233,7 +231,7 @@ class Replicas:
             return ok(command, None, encode_body(info))
         info = HARuntimeInfo(
             master=True,
-            master_commit_log_max_offset=self._store.max_physical_offset,
+            master_commit_log_max_offset=self._store.log.position,
             in_sync_slave_nums=self.in_sync - 1,
             ha_connection_info=[replica.info() for replica in self._all],
         )

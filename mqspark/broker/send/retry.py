@@ -159,7 +159,7 @@ class SendBackProcessor:
     ) -> Draft:
         """The message at the offset, as it is stored again. Raises Refusal if there is none."""
         state = self._state
-        found = state.store.record_at(PhysicalOffset(header.offset))
+        found = state.store.reads.record_at(PhysicalOffset(header.offset))
         if found is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         record = self._member(take_apart(found), header)

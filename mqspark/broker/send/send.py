@@ -183,7 +183,7 @@ class SendProcessor:
         self._id_prefix = store_host.hex().upper()
         self._topic = state.topics.get
         self._static_topics, self._mapping = state.mappings.table, state.mappings.find
-        self._put = state.store.put
+        self._put = state.store.appender.put
         self.foreign: ForeignRecords | None = None
         """Set with enableSlaveActingMaster."""
         self.refresh_settings()
@@ -451,7 +451,7 @@ class SendProcessor:
         self, foreign: ForeignRecords, session: Session, command: Command, header: SendHeader
     ) -> None:
         """A record of the revive topic, from an acting slave of another name."""
-        begin = self._state.store.max_physical_offset
+        begin = self._state.store.log.position
         try:
             end_offset = foreign.store(session, header.queue_id, header.properties or "", command.body)
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
@@ -472,10 +472,10 @@ class SendProcessor:
                 )
             properties[MULTI_DISPATCH] = queue
         config, store = self._state.store_config, self._state.store
-        if not config.enable_lmq_quota or store.light_queue_count < config.max_lmq_consume_queue_num:
+        if not config.enable_lmq_quota or len(store.table.light) < config.max_lmq_consume_queue_num:
             return
         for name in properties.get(MULTI_DISPATCH, "").split(","):
-            if is_lmq(name) and not store.has_queue(name, LMQ_QUEUE_ID):
+            if is_lmq(name) and not store.offsets.has_queue(name, LMQ_QUEUE_ID):
                 raise self._refusal(
                     ResponseCode.LMQ_QUOTA_EXCEEDED,
                     "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded.",
@@ -566,7 +566,7 @@ class SendProcessor:
             )
             if many is not None:
                 count = len(many)
-                first_offset, positions, end_offset = self._state.store.put_members(record, many)
+                first_offset, positions, end_offset = self._state.store.appender.put_members(record, many)
                 physical_offsets = positions.astype(">i8").tobytes()
             else:
                 members = split_batch(body)
@@ -577,7 +577,7 @@ class SendProcessor:
                 if topic.inner_batch:
                     self._send_inner_batch(session, command, record, topic, shared, count, logic)
                     return
-                first_offset, places, end_offset = self._state.store.put_batch(record, members)
+                first_offset, places, end_offset = self._state.store.appender.put_batch(record, members)
                 physical_offsets = struct.pack(f">{count}q", *places)
         except UnicodeDecodeError:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a member's properties are not UTF-8") from None
@@ -620,7 +620,7 @@ class SendProcessor:
         count: int,
         logic: LogicQueue | None,
     ) -> None:
-        """A batch that stays one record. Raises what ``MessageStore.put`` raises."""
+        """A batch that stays one record. Raises what ``Appender.put`` raises."""
         unique_id = _value(f"\x02{shared}", _UNIQ_KEY_MARK)
         if not unique_id:
             unique_id = self._state.new_unique_id()
@@ -632,7 +632,7 @@ class SendProcessor:
             properties=(shared + self._suffix).encode(),
             tags_code=java_hashes[tags] if tags else 0,
         )
-        stored = StoredPosition(*self._state.store.put_inner_batch(together, count))
+        stored = StoredPosition(*self._state.store.appender.put_inner_batch(together, count))
         self._state.stats.put_messages += count
         topic.count(stored.size_bytes, self._kind(shared), count)
         if not command.is_oneway:
@@ -719,7 +719,7 @@ class SendProcessor:
             )
         if topic.inner_batch:
             try:
-                state.store.use_batch_queues(topic.name)
+                state.store.appender.use_batch_queues(topic.name)
             except InvalidMessage as error:
                 raise self._store_refusal(error) from None
         return topic

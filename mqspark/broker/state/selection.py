@@ -88,7 +88,7 @@ def get_selected(
     wanted: SqlFilter,
     max_examined: int,
 ) -> GetResult:
-    """``MessageStore.get`` for the records for which ``wanted`` is TRUE, among at most ``max_examined`` from
+    """``Reads.get`` for the records for which ``wanted`` is TRUE, among at most ``max_examined`` from
     ``offset`` on."""
     selection = _Selection(max(1, max_messages), max_bytes, wanted)
     end = offset + max_examined
@@ -97,7 +97,7 @@ def get_selected(
     cold_bytes = 0
     while True:
         try:
-            found = store.get(topic, queue_id, position, min(window, end - position), MAX_WINDOW_BYTES)
+            found = store.reads.get(topic, queue_id, position, min(window, end - position), MAX_WINDOW_BYTES)
         except NotAtHand:
             if position == offset:
                 raise
@@ -139,9 +139,9 @@ def get_wanted(
     max_bytes: int,
     wanted: Wanted,
 ) -> GetResult:
-    """``MessageStore.get`` for either kind of ``wanted``."""
+    """``Reads.get`` for either kind of ``wanted``."""
     if not isinstance(wanted, SqlFilter):
-        return store.get(topic, queue_id, offset, max_messages, max_bytes, wanted)
+        return store.reads.get(topic, queue_id, offset, max_messages, max_bytes, wanted)
     max_examined = max(max_messages, store.config.max_filter_message_size // ENTRY_BYTES)
     return get_selected(store, topic, queue_id, offset, max_messages, max_bytes, wanted, max_examined)
 

@@ -54,7 +54,7 @@ class SlowReaders:
             return
         key = (group, topic, queue_id)
         last = buffers[-1]
-        behind = self._store.max_physical_offset - _POSITION.unpack_from(last)[0] - len(last)
+        behind = self._store.log.position - _POSITION.unpack_from(last)[0] - len(last)
         if behind <= config.consumer_fallbehind_threshold:
             if self._behind.pop(key, None) is not None:
                 self.ledger.free(_row_bytes(key))

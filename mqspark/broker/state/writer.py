@@ -118,14 +118,14 @@ class Writer:
 
     @property
     def end(self) -> int:
-        return self._store.max_physical_offset
+        return self._store.log.position
 
     @property
     def durable(self) -> int:
-        return self._store.flushed_offset
+        return self._store.log.durable
 
     def put(self, draft: Draft) -> StoredPosition:
-        """Append; written at the end of the turn. Raises Refusal, and what ``MessageStore.put`` raises
+        """Append; written at the end of the turn. Raises Refusal, and what ``Appender.put`` raises
         (InvalidMessage also for a topic that accepts committed transactions only)."""
         for divert in self.diversions:
             divert(draft)
@@ -142,7 +142,7 @@ class Writer:
             tags = draft.properties.get(TAGS)
             code = java_hashes[tags] if tags else 0
         if topic is not None and topic.inner_batch:
-            self._store.use_batch_queues(topic.name)
+            self._store.appender.use_batch_queues(topic.name)
         draft.properties.pop(CRC32, None)  # belongs to the record that it was read from
         stored = self._append(
             PendingRecord(
@@ -167,17 +167,17 @@ class Writer:
     ) -> StoredPosition:
         """Append messages (flag, body, properties) to one queue, all or none, bypassing the diversions;
         ``record`` says what they have in common. Returns where the first one starts. Raises what
-        ``MessageStore.put`` raises."""
+        ``Appender.put`` raises."""
         target = self._topics.get(record.topic)
         if target is not None and target.commits_only:
             raise InvalidMessage(f"{record.topic} takes no batches", field="topic")
         if target is not None and target.multi_tag:
             record = replace(record, sys_flag=record.sys_flag | MULTI_TAGS)
         if isinstance(items, BatchMembers):
-            first_offset, array, end = self._store.put_members(record, items)
+            first_offset, array, end = self._store.appender.put_members(record, items)
             position = int(array[0])
         else:
-            first_offset, positions, end = self._store.put_batch(record, items)
+            first_offset, positions, end = self._store.appender.put_batch(record, items)
             position = positions[0]
         stored = StoredPosition(first_offset, position, end)
         self._stats.put_messages += len(items)
@@ -190,7 +190,7 @@ class Writer:
     ) -> StoredPosition:
         """Store a record again elsewhere, bypassing the diversions; for messages whose wait is over.
 
-        Raises what ``MessageStore.put`` raises.
+        Raises what ``Appender.put`` raises.
         """
         if _CRC_NAME in properties:  # belongs to the record that it was read from
             found = decode_properties(properties)
@@ -202,7 +202,7 @@ class Writer:
         if target is not None and target.commits_only:
             raise InvalidMessage(f"{topic} takes committed transactions only", field="topic")
         if target is not None and target.inner_batch:
-            self._store.use_batch_queues(topic)
+            self._store.appender.use_batch_queues(topic)
         stored = self._append(
             PendingRecord(
                 topic=topic,
@@ -225,8 +225,10 @@ class Writer:
         if self._multi_dispatch and allows_dispatch(record.topic):
             names = find_property(record.properties, MULTI_DISPATCH.encode())
             if names is not None:
-                return StoredPosition(*self._store.put_dispatched(wanted_queues(names.decode()), record))
-        return StoredPosition(*self._store.put(record))
+                return StoredPosition(
+                    *self._store.appender.put_dispatched(wanted_queues(names.decode()), record)
+                )
+        return StoredPosition(*self._store.appender.put(record))
 
     def _count(self, topic: Topic | None, stored: StoredPosition, queue_id: int, kind: str) -> None:
         self._stats.put_messages += 1

@@ -275,15 +275,17 @@ class DelayService:
         self._outlet = outlet
         self.offsets.forget_waiting()
         self._began_at = self.offsets.generation
-        healed = heal_delays(self.offsets.table, self._backup(), self._store, self._store.damages.note)
+        healed = heal_delays(
+            self.offsets.table, self._backup(), self._store.offsets, self._store.damages.note
+        )
         for level in self._levels:
             saved = self.offsets.table.get(level.number)
             if level.number in healed:
                 saved = healed[level.number]
                 self.offsets.advance(level.number, saved, 0)
             level.released_end = 0
-            low = max(0, self._store.min_offset(SCHEDULE_TOPIC, level.queue_id))
-            high = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+            low = max(0, self._store.offsets.min_offset(SCHEDULE_TOPIC, level.queue_id))
+            high = self._store.offsets.max_offset(SCHEDULE_TOPIC, level.queue_id)
             level.next_offset = max(low, min(saved or 0, high))
             if saved is not None and saved != level.next_offset:
                 self.offsets.advance(level.number, level.next_offset, 0)
@@ -317,16 +319,18 @@ class DelayService:
     def tick(self) -> int:
         wait_ms = IDLE_MS
         # No message may have a store time before its delivery time, so the store's timestamp counts.
-        now_ms = self._store.next_store_time_ms
+        now_ms = self._store.appender.next_store_time_ms
         for level in self._levels:
-            if level.next_offset < self._store.max_offset(SCHEDULE_TOPIC, level.queue_id):
+            if level.next_offset < self._store.offsets.max_offset(SCHEDULE_TOPIC, level.queue_id):
                 wait_ms = min(wait_ms, self._deliver(level, now_ms))
         return wait_ms
 
     def _deliver(self, level: _Level, now_ms: int) -> int:
         """Store due messages again, within the limits. Returns the ms until the next look."""
         store = self._store
-        offset, entries = store.entries(SCHEDULE_TOPIC, level.queue_id, level.next_offset, BATCH_MESSAGES)
+        offset, entries = store.offsets.entries(
+            SCHEDULE_TOPIC, level.queue_id, level.next_offset, BATCH_MESSAGES
+        )
         room_bytes = BATCH_BYTES
         wait_ms = 0
         for position, size, tags_code in entries:
@@ -358,7 +362,7 @@ class DelayService:
     def _time_left_ms(self, level: _Level, offset: int, position: int, tags_code: int, now_ms: int) -> int:
         """Remaining wait of the message in ms; 0 or less: it is due."""
         if tags_code < _EXT_ADDRESS_BELOW:
-            record = self._store.parts_at(position)
+            record = self._store.reads.parts_at(position)
             tags_code = record.store_timestamp_ms + level.delay_ms if record is not None else 0
         left_ms = tags_code - now_ms
         if left_ms <= 0:
@@ -366,12 +370,12 @@ class DelayService:
         if offset >= level.released_end:
             if left_ms <= level.delay_ms:
                 return left_ms
-            level.released_end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+            level.released_end = self._store.offsets.max_offset(SCHEDULE_TOPIC, level.queue_id)
             level.released_at_ms = self._clock.monotonic_ms() + level.delay_ms
         return min(left_ms, level.released_at_ms - self._clock.monotonic_ms())
 
     def _send_on(self, position: int) -> None:
-        record = self._store.parts_at(position)
+        record = self._store.reads.parts_at(position)
         if record is None:
             self._skip(position, "it cannot be read")
             return
@@ -398,5 +402,5 @@ class DelayService:
         return {
             f"scheduleMessageOffset_{level.number}": f"{level.next_offset},{end}"
             for level in self._levels
-            if (end := self._store.max_offset(SCHEDULE_TOPIC, level.queue_id))
+            if (end := self._store.offsets.max_offset(SCHEDULE_TOPIC, level.queue_id))
         }

@@ -63,7 +63,7 @@ class TimerGate:
             )
         now_ms = self._clock.now_ms()
         deliver_ms = self._deliver_time_ms(properties, now_ms)
-        if deliver_ms <= self._store.next_store_time_ms:
+        if deliver_ms <= self._store.appender.next_store_time_ms:
             if TIMER_DEL_UNIQKEY in properties:
                 raise self._illegal()
             return

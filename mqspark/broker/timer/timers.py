@@ -230,8 +230,8 @@ class TimerService:
 
     def load(self) -> None:
         files = self.files
-        end = self._store.max_offset(TIMER_TOPIC, 0)
-        files.load(self._clock.now_ms(), end, clean=self._store.was_clean)
+        end = self._store.offsets.max_offset(TIMER_TOPIC, 0)
+        files.load(self._clock.now_ms(), end, clean=self._store.status.was_clean)
         try:
             self._saved_metrics.load()
         except StoreCorrupt as error:  # nothing is decided by these counts
@@ -254,7 +254,7 @@ class TimerService:
             for start in self._timer_log.files_from(saved.log_position):
                 positions, records = self._timer_log.records(start)
                 self._known.update(records["position"][positions >= saved.log_position].tolist())
-        low = max(0, self._store.min_offset(TIMER_TOPIC, 0))
+        low = max(0, self._store.offsets.min_offset(TIMER_TOPIC, 0))
         self._queue_offset = max(low, min(queue_offset, end))
         read_tick = saved.read_time_ms // self._precision_ms
         # Records past the checkpoint may belong to earlier ticks, if the clock had gone back.
@@ -266,7 +266,9 @@ class TimerService:
         reads the whole queue again, and leaves out what was due before ``read_time_ms`` and enqueued before
         ``queue_offset``. Raises ProtocolError."""
         found = TimerCheckpoint.decode(data)
-        known = min(found.queue_offset, found.master_queue_offset, self._store.max_offset(TIMER_TOPIC, 0))
+        known = min(
+            found.queue_offset, found.master_queue_offset, self._store.offsets.max_offset(TIMER_TOPIC, 0)
+        )
         # A position behind the empty timer log says that what was enqueued before is not in it.
         self._followed = replace(
             found, log_position=RECORD_BYTES, queue_offset=known, master_queue_offset=known
@@ -306,7 +308,7 @@ class TimerService:
         saved = self.files.checkpoint
         if found.read_time_ms <= saved.read_time_ms:
             return
-        end = self._store.max_offset(TIMER_TOPIC, 0)
+        end = self._store.offsets.max_offset(TIMER_TOPIC, 0)
         known = min(found.queue_offset, found.master_queue_offset, end)
         self._start_over(
             replace(found, log_position=RECORD_BYTES, queue_offset=known, master_queue_offset=known)
@@ -324,7 +326,7 @@ class TimerService:
         self._undurable.clear()
         self._known.clear()
         self._rebuilt_before = self._queue_offset = self._next_flush_ms = 0
-        self._continue(self._store.max_offset(TIMER_TOPIC, 0))
+        self._continue(self._store.offsets.max_offset(TIMER_TOPIC, 0))
 
     def begin_following(self) -> None:
         """Called on a slave in place of ``load``: its wheel and timer log of an earlier life are out of date."""
@@ -340,7 +342,8 @@ class TimerService:
                 found = [
                     record.queue_offset + 1
                     for position in records["position"][low : low + _LAST_RECORDS].tolist()
-                    if (record := self._store.parts_at(position)) is not None and record.topic == TIMER_TOPIC
+                    if (record := self._store.reads.parts_at(position)) is not None
+                    and record.topic == TIMER_TOPIC
                 ]
                 if found:
                     return max(found)
@@ -353,10 +356,10 @@ class TimerService:
         """Does nothing: every tick starts by reading the queue."""
 
     def tick(self) -> int:
-        if not self._store.max_offset(TIMER_TOPIC, 0) or self._is_broken:
+        if not self._store.offsets.max_offset(TIMER_TOPIC, 0) or self._is_broken:
             return IDLE_MS
         # No message may have a store time before its delivery time, so the store's timestamp counts.
-        now_ms = self._store.next_store_time_ms
+        now_ms = self._store.appender.next_store_time_ms
         now_tick = now_ms // self._precision_ms
         offset = self._queue_offset
         try:
@@ -397,7 +400,7 @@ class TimerService:
 
     def _enqueue(self, now_ms: int, now_tick: int) -> bool:
         """Returns whether there is more to do at once."""
-        offset, entries = self._store.entries(TIMER_TOPIC, 0, self._queue_offset, BATCH_MESSAGES)
+        offset, entries = self._store.offsets.entries(TIMER_TOPIC, 0, self._queue_offset, BATCH_MESSAGES)
         if not entries:
             return False
         self._timer_log.make_room(len(entries))
@@ -412,14 +415,14 @@ class TimerService:
                 room_bytes -= size
         finally:
             self._timer_log.write()
-        if self._known and offset >= self._store.max_offset(TIMER_TOPIC, 0):
+        if self._known and offset >= self._store.offsets.max_offset(TIMER_TOPIC, 0):
             self._known.clear()
         return len(entries) == BATCH_MESSAGES or room_bytes <= 0
 
     def _enqueue_one(self, offset: int, position: int, size: int, now_ms: int, now_tick: int) -> None:
         if position in self._known:
             return
-        record = self._store.parts_at(position)
+        record = self._store.reads.parts_at(position)
         if record is None:
             self._skip(position, "it cannot be read")
             return
@@ -540,12 +543,12 @@ class TimerService:
                 self._note_deletion(walk, record.position)
             else:
                 walk.records.append(at)
-                message = self._store.parts_at(record.position)
+                message = self._store.reads.parts_at(record.position)
                 walk.due_ms.append(_due_ms(message) if message is not None else 0)
         return -(-steps // _READS_A_DELIVERY)
 
     def _note_deletion(self, walk: _Walk, position: int) -> None:
-        record = self._store.parts_at(position)
+        record = self._store.reads.parts_at(position)
         if record is None:
             return
         properties = decode_properties(record.properties)
@@ -567,7 +570,7 @@ class TimerService:
     def _find(self, walk: _Walk, at: int, now_ms: int) -> tuple[TimerRecord, Parts] | None:
         """A message of the slot; None if it is deleted or cannot be read."""
         entry = self._timer_log.record(at)
-        record = self._store.parts_at(entry.position) if entry is not None else None
+        record = self._store.reads.parts_at(entry.position) if entry is not None else None
         if entry is None or record is None:
             self._skip(entry.position if entry is not None else NONE, "it cannot be read")
             return None
@@ -681,7 +684,7 @@ class TimerService:
         if self._followed is not None:
             if self._followed == self.files.checkpoint:
                 return []
-            return [self.files.flush(self._followed, self._store.min_physical_offset)]
+            return [self.files.flush(self._followed, self._store.log.min_offset)]
         if final and not self._is_broken:
             self._end()
         if self._is_broken or (now_ms < self._next_flush_ms and not final):
@@ -703,7 +706,7 @@ class TimerService:
         due = replace(
             due, version_timestamp_ms=self._clock.now_ms(), version_counter=saved.version_counter + 1
         )
-        return [self.files.flush(due, self._store.min_physical_offset)]
+        return [self.files.flush(due, self._store.log.min_offset)]
 
     def _end(self) -> None:
         try:
@@ -720,7 +723,7 @@ class TimerService:
 
     def is_idle(self) -> bool:
         """No timer message is late: all that arrived are in the wheel, and all due ones have left it."""
-        is_enqueued = self._queue_offset >= self._store.max_offset(TIMER_TOPIC, 0)
+        is_enqueued = self._queue_offset >= self._store.offsets.max_offset(TIMER_TOPIC, 0)
         behind_ms = self._clock.now_ms() - self._read_tick * self._precision_ms
         return is_enqueued and (not self._read_tick or behind_ms < 2 * self._precision_ms)
 
@@ -732,7 +735,7 @@ class TimerService:
         self._wheel.validate(log_end)
         for slot in self._wheel.used(1):
             self._validate_chain(int(slot["tick"]), int(slot["first"]), int(slot["last"]))
-        end = self._store.max_offset(TIMER_TOPIC, 0)
+        end = self._store.offsets.max_offset(TIMER_TOPIC, 0)
         require(self._queue_offset <= max(end, 0), f"{self._queue_offset} of {end} messages are enqueued")
         require(self._new_floors.items() <= self._floors.items(), "a new floor is not the floor of its tick")
         require(all(floor <= log_end for floor in self._floors.values()), "a floor is after the timer log")
@@ -761,14 +764,14 @@ class TimerService:
 
     def enqueue_latency_ms(self) -> int:
         """How long the oldest message has waited that is not in the wheel yet."""
-        if self._queue_offset >= self._store.max_offset(TIMER_TOPIC, 0):
+        if self._queue_offset >= self._store.offsets.max_offset(TIMER_TOPIC, 0):
             return 0
-        stored_ms = self._store.store_timestamp_at(TIMER_TOPIC, 0, self._queue_offset)
+        stored_ms = self._store.offsets.store_timestamp_at(TIMER_TOPIC, 0, self._queue_offset)
         return max(0, self._clock.now_ms() - stored_ms) if stored_ms > 0 else 0
 
     def runtime_info(self) -> dict[str, str]:
         """Rows of code 28."""
-        end = self._store.max_offset(TIMER_TOPIC, 0)
+        end = self._store.offsets.max_offset(TIMER_TOPIC, 0)
         if not end:
             return {}
         read_ms = self._read_tick * self._precision_ms

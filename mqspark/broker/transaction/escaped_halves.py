@@ -47,7 +47,7 @@ class EscapedHalves:
         self._outlet = outlet
         self._decisions = recover(state).decisions
         self._next = self._decisions.base
-        self._end = state.store.max_offset(TRANS_HALF_TOPIC, 0)
+        self._end = state.store.offsets.max_offset(TRANS_HALF_TOPIC, 0)
         self._noted: deque[tuple[int, int]] = deque()
         """(position of the outlet that must be durable, the offset that may be saved then)."""
         self._saved = self._next
@@ -72,7 +72,7 @@ class EscapedHalves:
         self._pass(offset)
         if offset >= self._end:
             return False
-        result = store.get(TRANS_HALF_TOPIC, 0, offset, 1, READ_BYTES)
+        result = store.reads.get(TRANS_HALF_TOPIC, 0, offset, 1, READ_BYTES)
         if not result.buffers:
             if result.next_offset <= offset:
                 return False

@@ -179,7 +179,7 @@ def _inner_properties(half: Half) -> bytes:
 
 
 def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = None) -> StoredPosition:
-    """Store all its messages, or the given ones. Raises what ``MessageStore.put`` raises; InvalidMessage also if
+    """Store all its messages, or the given ones. Raises what ``Appender.put`` raises; InvalidMessage also if
     the half message does not name its target."""
     batch = members(half)
     if batch is None:
@@ -197,7 +197,7 @@ def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = 
         return state.writer.put_batch(record, batch.together if items is None else items)
     # One record is never stored in part; a start finds it by the half message's identity.
     count = member_count(half)
-    state.store.use_batch_queues(topic.name)
+    state.store.appender.use_batch_queues(topic.name)
     record = PendingRecord(
         topic=topic.name,
         queue_id=batch.queue_id,
@@ -207,7 +207,7 @@ def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = 
         properties=_inner_properties(half),
         sys_flag=batch.sys_flag,
     )
-    stored = StoredPosition(*state.store.put_inner_batch(record, count))
+    stored = StoredPosition(*state.store.appender.put_inner_batch(record, count))
     state.stats.put_messages += count
     topic.count(stored.size_bytes, messages=count)
     return stored

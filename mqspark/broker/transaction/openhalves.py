@@ -63,12 +63,12 @@ class Recovered:
 
 def recover(state: BrokerState) -> Recovered:
     store = state.store
-    half_end = store.max_offset(TRANS_HALF_TOPIC, 0)
+    half_end = store.offsets.max_offset(TRANS_HALF_TOPIC, 0)
     base, op_base = (_saved_offset(state, topic) for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC))
     recovered = Recovered(Decisions(base, op_base))
     decisions = recovered.decisions
     done_before: set[int] = set()
-    for op in _read(store, TRANS_OP_HALF_TOPIC, 0, op_base, store.max_offset(TRANS_OP_HALF_TOPIC, 0)):
+    for op in _read(store, TRANS_OP_HALF_TOPIC, 0, op_base, store.offsets.max_offset(TRANS_OP_HALF_TOPIC, 0)):
         offsets = [offset for offset in op_offsets(op.body) if offset < half_end]
         decisions.note_op(op.queue_offset, offsets)
         done_before.update(offset for offset in offsets if not decisions.decide(offset))
@@ -79,7 +79,7 @@ def recover(state: BrokerState) -> Recovered:
 
 
 def _saved_offset(state: BrokerState, topic: str) -> int:
-    low, high = max(0, state.store.min_offset(topic, 0)), state.store.max_offset(topic, 0)
+    low, high = max(0, state.store.offsets.min_offset(topic, 0)), state.store.offsets.max_offset(topic, 0)
     saved = state.offsets.query(GROUP, topic, 0)
     return low if saved == NOT_FOUND else max(low, min(saved, high))
 
@@ -132,8 +132,8 @@ def _find_commits(store: MessageStore, recovered: Recovered, half_end: int, leve
         if half.is_batch:
             batches[parts.physical_offset] = _OpenBatch(half, member_count(half))
     for (topic, queue_id), (first_position, halves) in open_halves.items():
-        start = store.offset_by_position(topic, queue_id, first_position)
-        for parts in _read(store, topic, queue_id, start, store.max_offset(topic, queue_id)):
+        start = store.offsets.offset_by_position(topic, queue_id, first_position)
+        for parts in _read(store, topic, queue_id, start, store.offsets.max_offset(topic, queue_id)):
             if parts.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT_TYPE:
                 continue
             batch = batches.get(parts.prepared_offset)
@@ -194,7 +194,7 @@ def _read(
     """Visible records of a queue from ``offset`` to ``end``; with ``marks``, at least those that contain one of
     them."""
     while offset < end:
-        result = store.get(topic, queue_id, offset, READ_MESSAGES, READ_BYTES)
+        result = store.reads.get(topic, queue_id, offset, READ_MESSAGES, READ_BYTES)
         for buffer in result.buffers:
             if marks:
                 raw = bytes(buffer)

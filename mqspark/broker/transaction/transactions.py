@@ -195,7 +195,7 @@ class TransactionService:
             _, _, position = decode_offset_id(header.msg_id or "")
         except InvalidMessage as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        record = self._store.record_at(position)
+        record = self._store.reads.record_at(position)
         parts = take_apart(record) if record is not None else None
         if parts is None or parts.topic != TRANS_CHECK_MAX_TIME_TOPIC:
             raise Refusal(
@@ -226,7 +226,7 @@ class TransactionService:
             self.ledger.free(_copy_bytes(identity))
 
     def _half_at(self, position: int) -> Half | None:
-        record = self._store.record_at(position)
+        record = self._store.reads.record_at(position)
         if record is None:
             return None
         parts = take_apart(record)
@@ -311,7 +311,7 @@ class TransactionService:
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the batch is more than {hours} hours (fileReservedTime) from now and may have been given up",
             )
-        if self._store.unwritten_bytes > UNWRITTEN_BYTES:
+        if self._store.log.unwritten_bytes > UNWRITTEN_BYTES:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD] too much data waits to be written; retry later"
             )
@@ -324,7 +324,7 @@ class TransactionService:
     def _commit_batch(self, half: Half, current: int) -> StoredPosition:
         """``current`` is the copy that a start would find; the members carry its offset."""
         if current != half.offset:
-            result = self._store.get(TRANS_HALF_TOPIC, 0, current, 1, READ_BYTES)
+            result = self._store.reads.get(TRANS_HALF_TOPIC, 0, current, 1, READ_BYTES)
             if not result.buffers:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
             half = Half(take_apart(result.buffers[0]))
@@ -397,10 +397,10 @@ class TransactionService:
                 self._report(f"a batch that was committed in part cannot be completed: {error}")
             self._write_ops()
         if self._round_end is None and now_ms >= self._last_round_ms + config.transaction_check_interval:
-            self._round_end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
+            self._round_end = self._store.offsets.max_offset(TRANS_HALF_TOPIC, 0)
             self._round_next, self._first_kept = self.decisions.base, None
             self._absent.clear()
-        if self._store.read_only is not None:
+        if self._store.condition.read_only is not None:
             self._checks.clear()  # their copies will never be acked
         if self._round_end is not None and not self._checks:
             self._round_end = self._check_some(self._round_end)
@@ -429,7 +429,9 @@ class TransactionService:
     def open_count(self) -> int:
         """Undecided half messages that are acked."""
         decisions = self.decisions
-        return max(0, self._store.max_offset(TRANS_HALF_TOPIC, 0) - decisions.base - decisions.decided_count)
+        return max(
+            0, self._store.offsets.max_offset(TRANS_HALF_TOPIC, 0) - decisions.base - decisions.decided_count
+        )
 
     def stop(self) -> None:
         """Called before the store is closed."""
@@ -445,16 +447,16 @@ class TransactionService:
             config.transaction_time_out,
             config.transaction_check_max,
             self._state.store_config.file_reserved_time * 3_600_000,
-            store.max_physical_offset - BATCH_KEEP_BYTES,
+            store.log.position - BATCH_KEEP_BYTES,
         )
         now_ms = self._state.clock.now_ms()
-        full_position = store.max_physical_offset + SLICE_BYTES
+        full_position = store.log.position + SLICE_BYTES
         offset = self._round_next
         for _ in range(SLICE_MESSAGES):
             offset = min(decisions.next_open(offset), round_end)
-            if offset == round_end or store.max_physical_offset >= full_position:
+            if offset == round_end or store.log.position >= full_position:
                 break
-            result = store.get(TRANS_HALF_TOPIC, 0, offset, 1, READ_BYTES)
+            result = store.reads.get(TRANS_HALF_TOPIC, 0, offset, 1, READ_BYTES)
             if result.buffers:
                 half = Half(take_apart(result.buffers[0]))
                 offset = half.offset
@@ -486,7 +488,7 @@ class TransactionService:
                 round_end = offset
         self._round_next = offset
         decisions.pass_to(offset if self._first_kept is None else self._first_kept)
-        self._unsaved.append((store.max_physical_offset, decisions.base, decisions.op_base))
+        self._unsaved.append((store.log.position, decisions.base, decisions.op_base))
         return round_end if offset < round_end else None
 
     def _apply(self, half: Half, verdict: HalfDecision) -> bool:
@@ -595,7 +597,7 @@ class TransactionService:
     def _save_offsets(self) -> None:
         """Save the group's offsets, limited to what was stored again and is on disk."""
         due: tuple[int, int] | None = None
-        durable = self._store.flushed_offset
+        durable = self._store.log.durable
         while self._unsaved and self._unsaved[0][0] <= durable:
             _, half, op = self._unsaved.popleft()
             due = half, op

@@ -1,4 +1,5 @@
 """Compacted queues, which the store serves instead of the log.
 
-Imported from outside: ``compacted``, ``rocketcompaction``. Must not know the CommitLog or the job that compacts.
+Imported from outside: ``compacted``, ``compactedend``, ``rocketcompaction``. Must not know the CommitLog
+or the job that compacts.
 """

@@ -1,6 +1,6 @@
 """The disk: files, names in a store directory, settings files, syncs.
 
-Imported from outside: ``brokeridentity``, ``checkpoint``, ``configfile``, ``cuts``, ``damage``, ``durable``,
-``files``, ``filesystemsync``, ``flush``, ``kernelsync``, ``layout``, ``logpaths``, ``mapping``, ``residency``,
-``retention``, ``saved``, ``trusted``. Must not know messages.
+Imported from outside: ``brokeridentity``, ``checkpoint``, ``configfile``, ``cuts``, ``damage``, ``directory``,
+``durable``, ``files``, ``filesystemsync``, ``flush``, ``kernelsync``, ``layout``, ``logpaths``, ``mapping``,
+``residency``, ``retention``, ``saved``, ``trusted``. Must not know messages.
 """

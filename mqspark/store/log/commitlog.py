@@ -493,6 +493,15 @@ class CommitLog:
     def min_offset(self) -> int:
         return self.segments[0].start if self.segments else 0
 
+    @property
+    def newest_segment_start(self) -> int:
+        return self.segments[-1].start
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes that were put and are not written yet."""
+        return self.position - self.written
+
     def segment_of(self, position: int) -> Segment | None:
         index = bisect.bisect_right(self.segments, position, key=_segment_start) - 1
         if index >= 0 and position < self.segments[index].end:

@@ -130,6 +130,12 @@ class Appender:
         self.dirty: list[Queue] = []
         """Queues with unwritten entries."""
         self.put_count = 0
+        """Number of messages put."""
+
+    @property
+    def next_store_time_ms(self) -> int:
+        """Store time of the next put: while records are pending, that of the newest (``put``)."""
+        return self.now_ms if self._log.pending else self._clock.now_ms()
 
     def take_group(self) -> Group:
         """Take the queue entries of everything that leaves ``pending``."""

@@ -96,7 +96,8 @@ class CommitPipeline:
 
     @property
     def stored_end(self) -> int:
-        """End of the last record that is stored as safely as flushDiskType says."""
+        """End of the last record that is stored as safely as flushDiskType says: this broker alone would acknowledge
+        it. Consumers see it once it is confirmed."""
         return self._log.durable if self._sync else self._log.written
 
     @property
@@ -104,6 +105,11 @@ class CommitPipeline:
         """End of the last record that consumers may see."""
         end, confirmed = self.stored_end, self._confirmed
         return end if end < confirmed else confirmed
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Bytes that are stored and not shown to consumers, because too few brokers have them (``confirm``)."""
+        return self.stored_end - self.visible_end
 
     @property
     def durable_store_ms(self) -> int:

@@ -99,9 +99,6 @@ class Fetcher:
         self._visible_end = visible_end
         self._memory_bytes = usable_memory_bytes()
         self._coldness = Coldness(config, log, self._memory_bytes)
-        self.get_count = 0
-        self.got_count = 0
-        """Number of returned messages."""
         self.damaged_reads = 0
         """Number of records skipped because they do not match their queue entry or their CRC."""
         self.damaged: dict[int, None] = {}
@@ -140,7 +137,6 @@ class Fetcher:
         compares the text. An inner batch counts as its messages and is returned whole, even when ``offset``
         lies inside it. Follows DefaultMessageStore.getMessage.
         """
-        self.get_count += 1
         max_messages = max(max_messages, 1)
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -178,7 +174,6 @@ class Fetcher:
         else:
             next_offset = offset + (int(matched[count]) if count < len(matched) else len(entries))
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
-        self.got_count += found
         result = GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
         if cold is not None:
             result.cold_bytes = int(cold[:count].sum())
@@ -371,7 +366,6 @@ class Fetcher:
         next_offset = int(chosen_ends[count - 1]) if count < len(chosen) else int(ends[-1])
         there = (taken["position"] >= self._log.min_offset) & (taken["size"] != FILLER_SIZE)
         messages = int(counts[:count][there[:count]].sum()) if found else 0
-        self.got_count += messages
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
         result = GetResult(status, next_offset, low, high, buffers, messages, sum(map(len, buffers)))
         if cold is not None:

@@ -84,7 +84,9 @@ class CompactRunner:
             if time.monotonic() - self._heard_s > HANGS_S:
                 self._process.kill()
             return
-        if self._store.read_only is not None:  # the next start recovers; nothing is deleted until then
+        if (
+            self._store.condition.read_only is not None
+        ):  # the next start recovers; nothing is deleted until then
             return
         end = self._store.compact_duty.due()
         if end is not None:
@@ -216,7 +218,7 @@ class CompactRunner:
             return
         each, offset = read
         try:
-            self._store.get(each.topic, each.queue_id, offset, 1, 1)
+            self._store.reads.get(each.topic, each.queue_id, offset, 1, 1)
         except StoreUnreadable as error:
             log.warning("entries that compaction could not read still cannot be read: %s", error)
             return  # the next run tries again

@@ -102,7 +102,11 @@ class MasterCopy:
     async def look(self) -> None:
         """Copy missing values if the master is reachable. Raises OSError, ValueError, MQError."""
         store = self._store
-        if not store.config.enable_compaction or store.read_only is not None or store.copy.is_cutting:
+        if (
+            not store.config.enable_compaction
+            or store.condition.read_only is not None
+            or store.copy.is_cutting
+        ):
             return
         lacking = await asyncio.to_thread(self._lacking, self._begun())
         if not lacking:
@@ -128,12 +132,12 @@ class MasterCopy:
     def _begun(self) -> list[_Lacking]:
         """The queues whose log does not begin at offset 0."""
         topics = self._store.compact_duty.topics()
-        queues = self._store.queues() if topics else {}
+        queues = self._store.offsets.queues() if topics else {}
         begun = {
             _Lacking(topic, queue_id, low)
             for topic in topics
             for queue_id in queues.get(topic, ())
-            if (low := self._store.log_bounds(topic, queue_id)[0])
+            if (low := self._store.offsets.log_bounds(topic, queue_id)[0])
         }
         self._given_up &= begun
         return sorted(begun - self._given_up)
@@ -198,10 +202,10 @@ class MasterCopy:
 
     def _has(self, queue: _Lacking) -> bool:
         """Whether the log still has the queue's records from ``low`` on."""
-        first, entries = self._store.entries(queue.topic, queue.queue_id, queue.low, 1)
+        first, entries = self._store.offsets.entries(queue.topic, queue.queue_id, queue.low, 1)
         if not entries:
-            return self._store.log_bounds(queue.topic, queue.queue_id)[1] >= queue.low
-        return first == queue.low and entries[0][0] >= self._store.min_physical_offset
+            return self._store.offsets.log_bounds(queue.topic, queue.queue_id)[1] >= queue.low
+        return first == queue.low and entries[0][0] >= self._store.log.min_offset
 
     def _adopt(self, queue: _Lacking, writer: GenerationWriter) -> None:
         """In a thread. Raises StoreLocked, OSError."""

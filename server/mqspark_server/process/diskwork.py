@@ -165,7 +165,7 @@ class Flusher:
             self._begin()
 
     def _begin(self) -> None:
-        job = None if self._stopped else self._store.begin_flush()
+        job = None if self._stopped else self._store.pipeline.begin_flush()
         if job is None:
             return
         self._in_flight = True
@@ -221,7 +221,7 @@ class Flusher:
     def _finish_group(self, job: FlushJob) -> None:
         self._in_flight = False
         self.sync_times.record(time.perf_counter() - self._began_s)
-        progress = self._store.end_flush(job)
+        progress = self._store.pipeline.end_flush(job)
         self.syncs += 1
         if progress.failed is not None:
             log.critical("the store accepts no more writes: %s", progress.failed)

@@ -238,7 +238,7 @@ class ArchivedMessages:
             return log_begin, log_begin
         bounds = None if self._bounds is None else self._bounds.get((topic, queue_id))
         if self._bounds is None or (
-            (bounds is None or bounds[1] < log_begin) and self._known_to < self._store.min_physical_offset
+            (bounds is None or bounds[1] < log_begin) and self._known_to < self._store.log.min_offset
         ):
             self._refresh()
             raise self._not_at_hand(CATALOG, topic, queue_id)
@@ -276,7 +276,7 @@ class ArchivedMessages:
         newer = {topic: at for topic, at in positions.items() if at > self._floors.get(topic, 0)}
         if newer:
             self._raise_floors(newer)
-        known_to = self._store.min_physical_offset
+        known_to = self._store.log.min_offset
         request = {"do": "refresh", "floors": dict(self._floors), "known_to": known_to}
         try:
             self._send(_UnderWay(CATALOG, request, now_ms))

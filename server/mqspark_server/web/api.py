@@ -87,7 +87,7 @@ def store_report(app: BrokerNode) -> dict[str, Any]:
     if store is not None and app.lifecycle.ready:
         size = app.store_config.mapped_file_size_commit_log
         segments = {
-            "count": (store.newest_segment_start - store.min_physical_offset) // size + 1,
+            "count": (store.log.newest_segment_start - store.log.min_offset) // size + 1,
             "bytes": size,
         }
     return {
@@ -96,16 +96,16 @@ def store_report(app: BrokerNode) -> dict[str, Any]:
         "store": {
             "path": str(app.store_path),
             "segments": segments,
-            "readOnly": store.read_only if store is not None and app.lifecycle.ready else None,
-            "diskFull": store.disk_full if store is not None else None,
-            "readProblem": store.read_problem if store is not None else None,
-            "indexProblem": store.index_problem if store is not None else None,
+            "readOnly": store.condition.read_only if store is not None and app.lifecycle.ready else None,
+            "diskFull": store.status.disk_full if store is not None else None,
+            "readProblem": store.status.read_problem if store is not None else None,
+            "indexProblem": store.status.index_problem if store is not None else None,
             "scrub": store.scrub.as_dict() if store is not None and store.scrub is not None else None,
             "damageCounts": store.damages.summary() if store is not None else {},
             "damage": store.damages.as_dicts(100) if store is not None else [],
-            "damagedOffsets": store.damaged_offsets[:100] if store is not None else [],
-            "checkpointProblem": store.checkpoint_problem if store is not None else None,
-            "retentionProblem": store.retention_problem if store is not None else None,
+            "damagedOffsets": store.status.damaged_offsets[:100] if store is not None else [],
+            "checkpointProblem": store.status.checkpoint_problem if store is not None else None,
+            "retentionProblem": store.status.retention_problem if store is not None else None,
             "compactionProblem": store.compact_duty.problem if store is not None else None,
             "recovery": app.recovery,
         },
@@ -166,9 +166,9 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         """Whether messages are accepted and served: the start-up state, the store, the name servers. A broker with
         users gives the reason only to callers who may Get its cluster."""
         store, parts = app.store, app.parts
-        read_only = store.read_only if store is not None and app.lifecycle.ready else None
-        disk_full = store.disk_full if store is not None else None
-        read_problem = store.read_problem if store is not None else None
+        read_only = store.condition.read_only if store is not None and app.lifecycle.ready else None
+        disk_full = store.status.disk_full if store is not None else None
+        read_problem = store.status.read_problem if store is not None else None
         good = app.lifecycle.ready and read_only is None and disk_full is None and read_problem is None
         body = {
             "status": "ready" if good else "not ready",

@@ -252,12 +252,12 @@ class _Collector:
             (
                 "storage_size_bytes",
                 "bytes between the start and the end of the log",
-                store.max_physical_offset - store.min_physical_offset,
+                store.log.position - store.log.min_offset,
             ),
             (
                 "storage_flush_behind_bytes",
                 "bytes that are not synced yet",
-                store.max_physical_offset - store.flushed_offset,
+                store.log.position - store.log.durable,
             ),
             ("storage_dispatch_behind_bytes", "bytes not yet in a queue", 0),
             (
@@ -265,46 +265,50 @@ class _Collector:
                 "ms since the oldest message was stored",
                 self._reserve_time_ms(store),
             ),
-            ("storage_read_only", "1 when the store accepts no writes", store.read_only is not None),
+            (
+                "storage_read_only",
+                "1 when the store accepts no writes",
+                store.condition.read_only is not None,
+            ),
             (
                 "storage_unreadable",
                 "1 while a part of the store cannot be read",
-                store.read_problem is not None,
+                store.status.read_problem is not None,
             ),
             (
                 "storage_index_problem",
                 "1 while new messages cannot be found by key",
-                store.index_problem is not None,
+                store.status.index_problem is not None,
             ),
             (
                 "storage_index_behind_bytes",
                 "bytes of the log whose messages cannot be found by key yet",
-                store.index_behind_bytes,
+                store.status.index_behind_bytes,
             ),
             (
                 "storage_disk_used_percent",
                 "of the fullest disk that the store is on, when last measured",
-                store.disk_used_percent,
+                store.status.disk_used_percent,
             ),
             (
                 "storage_disk_full",
                 "1 while messages are refused because the disk is full",
-                store.disk_full is not None,
+                store.status.disk_full is not None,
             ),
             (
                 "storage_deleted_segments",
                 "segments of the log deleted since the start",
-                store.deleted_segments,
+                store.status.deleted_segments,
             ),
             (
                 "storage_damaged_reads",
                 "records skipped because they do not match their queue entry",
-                store.damaged_reads,
+                store.status.damaged_reads,
             ),
             (
                 "storage_damaged_places",
                 "damaged places of the log found by recovery or reads; /health/ready lists them",
-                len(store.damaged_offsets),
+                len(store.status.damaged_offsets),
             ),
             ("send_waiting", "sends that wait for their flush", len(core.acks)),
             ("pull_waiting", "pulls that wait for messages", core.pulls.parked.count),
@@ -477,5 +481,5 @@ class _Collector:
         yield revived
 
     def _reserve_time_ms(self, store: MessageStore) -> int:
-        oldest = store.earliest_store_timestamp()
+        oldest = store.reads.earliest_store_timestamp()
         return max(0, self._app.clock.now_ms() - oldest) if oldest > 0 else 0

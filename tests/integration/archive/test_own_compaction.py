@@ -56,7 +56,7 @@ def fill(broker: Cluster, count: int = 300) -> dict[str, bytes]:
 def log_begin(broker: Cluster, number: int = 0) -> int:
     store = broker.apps[number].store
     assert store is not None
-    return broker.call(lambda: store.log_bounds(TOPIC, 0)[0])
+    return broker.call(lambda: store.offsets.log_bounds(TOPIC, 0)[0])
 
 
 def duty(broker: Broker) -> CompactDuty:
@@ -70,7 +70,7 @@ def read_all(broker: Broker) -> dict[str, bytes]:
     queue, found = MessageQueue(TOPIC, "dev", 0), {}
     store = broker.apps[0].store
     assert store is not None
-    end = broker.call(lambda: store.max_offset(TOPIC, 0))
+    end = broker.call(lambda: store.offsets.max_offset(TOPIC, 0))
     with LitePullConsumer(broker.namesrv, group="reader") as consumer:
         consumer.assign([queue])
         consumer.seek(queue, 0)
@@ -88,9 +88,9 @@ def values_of(cluster: Cluster, number: int) -> dict[str, bytes]:
     store = cluster.apps[number].store
     assert store is not None
     found: dict[str, bytes] = {}
-    offset, end = 0, cluster.call(lambda: store.max_offset(TOPIC, 0))
+    offset, end = 0, cluster.call(lambda: store.offsets.max_offset(TOPIC, 0))
     while offset < end:
-        got = cluster.call(lambda at=offset: store.get(TOPIC, 0, at, 32, 1 << 20))
+        got = cluster.call(lambda at=offset: store.reads.get(TOPIC, 0, at, 32, 1 << 20))
         for message in (each for buffer in got.buffers for each in decode_records(bytes(buffer))):
             found[message.keys or ""] = message.body
         assert got.next_offset > offset
@@ -209,7 +209,8 @@ def test_a_slave_compacts_its_own_copy(tmp_path: Path) -> None:
         store = cluster.apps[1].store
         assert store is not None
         eventually(
-            lambda: cluster.call(lambda: store.max_offset(TOPIC, 0)) == 300, "the slave to have everything"
+            lambda: cluster.call(lambda: store.offsets.max_offset(TOPIC, 0)) == 300,
+            "the slave to have everything",
         )
         assert values_of(cluster, 1) == values
 

@@ -72,7 +72,7 @@ def archive(broker: Broker, root: Path, low: int = 0) -> int:
 def log_begin(broker: Broker, queue_id: int = 0) -> int:
     store = broker.apps[0].store
     assert store is not None
-    return broker.call(lambda: store.log_bounds(TOPIC, queue_id)[0])
+    return broker.call(lambda: store.offsets.log_bounds(TOPIC, queue_id)[0])
 
 
 def pull(client: BlockingClient, address: str, queue_id: int, offset: int) -> Command:

@@ -71,7 +71,7 @@ def name_of(broker: Broker) -> str:
 def ends_at(broker: Broker, queue: MessageQueue) -> int:
     store = broker.apps[0].store
     assert store is not None
-    return broker.call(lambda: store.max_offset(queue.topic, queue.queue_id))
+    return broker.call(lambda: store.offsets.max_offset(queue.topic, queue.queue_id))
 
 
 def consumer(

@@ -240,7 +240,7 @@ def test_a_slave_counts_only_once_it_has_the_tables(tmp_path: Path, monkeypatch:
 
     def end(number: int) -> int:
         store = cluster.apps[number].store
-        return 0 if store is None else cluster.call(lambda: store.acked_offset)
+        return 0 if store is None else cluster.call(lambda: store.pipeline.stored_end)
 
     settings = {"minInSyncReplicas": 1, "checkSyncStateSetPeriod": 200}
     with Cluster(brokers=2, replication="controller", store=tmp_path, settings=settings) as cluster:
@@ -346,7 +346,7 @@ def knows(cluster: Cluster, number: int, topic: str) -> bool:
 def log_of(cluster: Cluster, number: int) -> bytes:
     store = cluster.apps[number].store
     assert store is not None
-    end = cluster.call(lambda: store.max_physical_offset)
+    end = cluster.call(lambda: store.log.position)
     paths = sorted((cluster.store_paths[number] / "commitlog").iterdir())
     return b"".join(path.read_bytes() for path in paths)[:end]
 

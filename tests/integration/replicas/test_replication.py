@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from mqspark import Message, Producer, SendStatus
+from mqspark.store.reads import Reads
 from mqspark.testing import Broker
 from mqspark_server.net import slaveport
 from tests.support.waiting import eventually
@@ -98,7 +99,7 @@ def log_of(broker: Broker) -> bytes:
 def end_of(broker: Broker) -> int:
     store = broker.apps[0].store
     assert store is not None
-    return broker.call(lambda: store.max_physical_offset)
+    return broker.call(lambda: store.log.position)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -167,14 +168,14 @@ def test_a_slave_with_another_log_is_let_go_with_a_reason(
 def test_a_segment_that_cannot_be_mapped_costs_the_slave_and_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_map(position: int, limit_bytes: int) -> memoryview:
+    def no_map(self: Reads, position: int, limit_bytes: int) -> memoryview:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with Broker(store=tmp_path / "s") as broker, Producer(broker.namesrv, group="P") as producer:
         producer.send(Message(TOPIC, b"first"))
         with closing(Slave(broker)) as slave:
             slave.take_until(end_of(broker))
-            monkeypatch.setattr(broker.apps[0].store, "log_from", no_map)
+            monkeypatch.setattr(Reads, "log_from", no_map)
             assert producer.send(Message(TOPIC, b"second")).status is SendStatus.SEND_OK
             assert not slave.take()
         assert "was disconnected: [Errno 24] Too many open files" in caplog.text

@@ -28,7 +28,7 @@ MASTER, SLAVE = 0, 1
 def end_of(cluster: Cluster, number: int) -> int:
     store = cluster.apps[number].store
     assert store is not None
-    return cluster.call(lambda: store.acked_offset)
+    return cluster.call(lambda: store.pipeline.stored_end)
 
 
 def until_copied(cluster: Cluster) -> None:
@@ -67,7 +67,9 @@ def test_a_slave_has_its_masters_log_whoever_is_killed(tmp_path: Path, flush: st
         assert master is not None
         assert slave is not None
         for queue_id in range(4):
-            ends = cluster.call(lambda q=queue_id: (slave.max_offset(TOPIC, q), master.max_offset(TOPIC, q)))
+            ends = cluster.call(
+                lambda q=queue_id: (slave.offsets.max_offset(TOPIC, q), master.offsets.max_offset(TOPIC, q))
+            )
             assert ends[0] == ends[1] > 0
 
 
@@ -92,10 +94,10 @@ def test_a_promoted_slave_continues_where_its_master_was(tmp_path: Path) -> None
     with Cluster(slaves=1, store=tmp_path) as cluster, Producer(cluster.namesrv, group="P") as producer:
         send(producer, 40)
         until_copied(cluster)
-        ends = [cluster.apps[MASTER].store.max_offset(TOPIC, q) for q in range(4)]  # type: ignore[union-attr]
+        ends = [cluster.apps[MASTER].store.offsets.max_offset(TOPIC, q) for q in range(4)]  # type: ignore[union-attr]
         path = cluster.store_paths[SLAVE]
     with Cluster(store=path) as cluster, Producer(cluster.namesrv, group="P") as producer:
-        found = [cluster.apps[0].store.max_offset(TOPIC, q) for q in range(4)]  # type: ignore[union-attr]
+        found = [cluster.apps[0].store.offsets.max_offset(TOPIC, q) for q in range(4)]  # type: ignore[union-attr]
         assert found == ends
         send(producer, 8)
 

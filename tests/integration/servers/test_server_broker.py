@@ -107,7 +107,9 @@ def test_one_sync_serves_all_who_wait_and_nobody_is_answered_before_it(
             for number in range(1, 101):
                 wire.send(message(number))
             eventually(
-                lambda: broker.call(lambda: store.max_offset("t", 0) == 1 and store.put_count == 101),
+                lambda: broker.call(
+                    lambda: store.offsets.max_offset("t", 0) == 1 and store.appender.put_count == 101
+                ),
                 "101 puts",
             )
             wire.sock.settimeout(0.1)
@@ -132,7 +134,7 @@ def test_requests_in_flight_are_answered_at_shutdown(tmp_path: Path) -> None:
     with Broker(store=tmp_path) as again:
         store = again.apps[0].store
         assert store is not None
-        assert again.call(lambda: store.max_offset("t", 0)) >= len(acked)
+        assert again.call(lambda: store.offsets.max_offset("t", 0)) >= len(acked)
 
 
 def test_a_name_server_that_comes_back_learns_of_the_broker_soon(tmp_path: Path) -> None:

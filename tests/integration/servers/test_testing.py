@@ -131,11 +131,11 @@ def test_a_fake_clock_stands_still() -> None:
     clock = FakeClock(now_ms=5_000)
     with Broker(clock=clock) as broker:
         assert send(broker, "t", b"x").code == ResponseCode.SUCCESS
-        stored = broker.call(lambda: broker.apps[0].store.store_timestamp_at("t", 0, 0))
+        stored = broker.call(lambda: broker.apps[0].store.offsets.store_timestamp_at("t", 0, 0))
         assert stored == 5_000
         clock.advance(1_000)
         send(broker, "t", b"y")
-        assert broker.call(lambda: broker.apps[0].store.store_timestamp_at("t", 0, 1)) == 6_000
+        assert broker.call(lambda: broker.apps[0].store.offsets.store_timestamp_at("t", 0, 1)) == 6_000
     with pytest.raises(ValueError, match="does not go back"):
         clock.advance(-1)
 
@@ -172,7 +172,7 @@ def stored(broker: Cluster, topic: str) -> list[bytes]:
     def bodies() -> list[bytes]:
         found = []
         for queue_id in range(16):
-            buffers = store.get(topic, queue_id, 0, 1_000, 1 << 24).buffers
+            buffers = store.reads.get(topic, queue_id, 0, 1_000, 1 << 24).buffers
             found += [record.body for record in decode_records(b"".join(buffers))]
         return found
 
@@ -318,7 +318,7 @@ def test_a_broker_is_killed_and_comes_back(mq_cluster: Cluster, mq_client: Clien
 
 def stored_of(app: BrokerApp, topic: str) -> list[MessageExt]:
     assert app.store is not None
-    return decode_records(b"".join(app.store.get(topic, 0, 0, 1_000, 1 << 24).buffers))
+    return decode_records(b"".join(app.store.reads.get(topic, 0, 0, 1_000, 1 << 24).buffers))
 
 
 def test_a_cluster_grows(mq_cluster: Cluster, mq_client: Clients) -> None:

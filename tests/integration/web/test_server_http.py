@@ -86,7 +86,7 @@ def test_a_message_is_stored_and_counted(http: httpx.Client, broker: Broker) -> 
     def records() -> list[bytes]:
         store = broker.apps[0].store
         assert store is not None
-        got = store.get("http-topic", 1, 0, 32, 1 << 20, None)
+        got = store.reads.get("http-topic", 1, 0, 32, 1 << 20, None)
         return [bytes(buffer) for buffer in got.buffers]
 
     data = b"".join(broker.call(records))

@@ -40,6 +40,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import RegisterBrokerRequestHeader
 from mqspark.protocol.registration import encode_register_body
+from mqspark.store.offsets import QueueOffsets
 from tests.unit.broker_kit import SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
 from tests.unit.pop_kit import pop_ext
 
@@ -182,9 +183,9 @@ def test_entries_of_a_queue_are_told_without_a_look_at_all_queues(
 ) -> None:
     queue = MessageQueue("Wide", "b-a", 128)
     ext = {"topic": queue.topic, "queueId": str(queue.queue_id), "index": "0", "count": "10"}
-    assert bench.broker.store.has_queue(queue.topic, queue.queue_id)
-    assert not bench.broker.store.has_queue(queue.topic, 1)
-    monkeypatch.setattr(bench.broker.store, "queues", None)
+    assert bench.broker.store.offsets.has_queue(queue.topic, queue.queue_id)
+    assert not bench.broker.store.offsets.has_queue(queue.topic, 1)
+    monkeypatch.setattr(QueueOffsets, "queues", None)
     assert bench.peer().ask(RequestCode.QUERY_CONSUME_QUEUE, ext).code in (0, 1)
 
 

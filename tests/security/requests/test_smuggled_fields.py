@@ -81,7 +81,7 @@ def test_a_broker_starts_whatever_its_half_messages_say(kit: Kit, odd: dict[str,
         "UNIQ_KEY": "U",
         **odd,
     }
-    kit.store.put(
+    kit.store.appender.put(
         PendingRecord(
             topic=TRANS_HALF_TOPIC,
             queue_id=0,
@@ -160,7 +160,7 @@ def test_a_reply_enters_no_light_queue_and_has_no_receipt(bench: Bench) -> None:
     (stored,) = bench.records("T")
     assert stored.properties["K"] == "v"
     assert stored.properties.keys().isdisjoint({"INNER_MULTI_DISPATCH", "POP_CK"})
-    assert not bench.store.has_queue("%LMQ%other", 0)
+    assert not bench.store.offsets.has_queue("%LMQ%other", 0)
 
 
 # --- batches ---
@@ -251,7 +251,7 @@ def test_a_message_of_a_batch_names_no_places_in_light_queues(bench: Bench, coun
     assert peer.ask(SEND, send_ext(m="true"), encode_batch(harmless)).code == 0
     bench.flush()
     bench.crash()
-    assert bench.store.max_offset("%LMQ%mine", 0) == 1
+    assert bench.store.offsets.max_offset("%LMQ%mine", 0) == 1
 
 
 # --- delays ---

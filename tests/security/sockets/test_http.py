@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,6 +18,7 @@ import pytest
 import mqspark_server.web.httpguard as httpguard
 from mqspark.broker.admin.views import groups_view, topics_view
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
+from mqspark.store.offsets import QueueOffsets
 from mqspark.testing import Broker
 from mqspark_server.web import api
 from mqspark_server.web.metrics import render
@@ -58,7 +58,7 @@ def raw(broker: Broker, request: bytes) -> bytes:
 def stored(broker: Broker, topic: str) -> bool:
     store = broker.apps[0].store
     assert store is not None
-    return bool(broker.call(lambda: topic in store.queues()))
+    return bool(broker.call(lambda: topic in store.offsets.queues()))
 
 
 # --- browsers ---
@@ -351,9 +351,7 @@ def test_scrapes_at_the_same_time_are_one(crowded: Broker, monkeypatch: pytest.M
 
 
 def test_one_topic_is_shown_without_a_look_at_all(crowded: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = crowded.apps[0].store
-    assert store is not None
-    monkeypatch.setattr(store, "queues", SimpleNamespace())
+    monkeypatch.setattr(QueueOffsets, "queues", None)
     with httpx.Client(base_url=crowded.http_url or "", timeout=60) as http:
         assert http.get("/api/v1/topics/topic-00001").json()["topic"] == "topic-00001"
         assert http.get("/api/v1/topics/nobody").status_code == 404

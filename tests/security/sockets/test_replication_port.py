@@ -42,7 +42,7 @@ MASTER, SLAVE = 0, 1
 def end_of(cluster: Cluster, number: int) -> int:
     store = cluster.apps[number].store
     assert store is not None
-    return cluster.call(lambda: store.acked_offset)
+    return cluster.call(lambda: store.pipeline.stored_end)
 
 
 def ha_port(cluster: Cluster) -> tuple[str, int]:

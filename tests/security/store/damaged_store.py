@@ -109,7 +109,7 @@ def look(root: Path, settings: Mapping[str, Any] = SETTINGS, *, wait_ms: int = 0
             offset = int(reply.ext["offset"]) if reply.code == 0 else None
             _send(connection, "Orders", 0, b"new")
         (new,) = broker.call(
-            lambda: drain(app.store, "Orders", 0, begin=app.store.max_offset("Orders", 0) - 1)
+            lambda: drain(app.store, "Orders", 0, begin=app.store.offsets.max_offset("Orders", 0) - 1)
         )
         return Seen(
             answer.status_code,

@@ -121,31 +121,31 @@ def test_a_disk_that_turned_read_only_is_read_on(tmp_path: Path, sync: bool) -> 
     with contextlib.suppress(StoreReadOnly):
         put(store, "T", 0, b"not any more")
         flush(store)
-    assert store.read_only is not None
-    assert "Read-only file system" in store.read_only
+    assert store.condition.read_only is not None
+    assert "Read-only file system" in store.condition.read_only
 
     for queue_id in (0, 1):
         assert [m.body for m in drain(store, "T", queue_id)] == bodies[queue_id::2]
     for number in (0, 1, 150, 399):
-        (record,) = store.query_message("T", f"k{number}", 32, 0, 1 << 60)
+        (record,) = store.reads.query_message("T", f"k{number}", 32, 0, 1 << 60)
         (message,) = decode_records(record, decompress=False)
         assert message.body == bodies[number]
-    assert store.offset_by_timestamp("T", 0, 0, False) == 0
-    assert store.earliest_store_timestamp() > 0
-    assert store.log_from(0, 1 << 16)
+    assert store.offsets.offset_by_timestamp("T", 0, 0, False) == 0
+    assert store.reads.earliest_store_timestamp() > 0
+    assert store.reads.log_from(0, 1 << 16)
     some = [bytes(r) for r in itertools.islice(_records(store, "T", 0), 20)]
     _compacted(tmp_path, some)
     store.compacted.look_again("T", 0)
     assert [m.body for m in drain(store, "T", 0)] == bodies[0::2]
     assert store.compacted.begins("T", 0)
     assert files.opened_for_writing <= 1, "readers open nothing for writing"
-    assert store.read_problem is None
+    assert store.status.read_problem is None
     store.abandon()
 
 
 def _records(store: MessageStore, topic: str, queue_id: int) -> Iterator[memoryview]:
     for offset in itertools.count():
-        result = store.get(topic, queue_id, offset, 1, 1)
+        result = store.reads.get(topic, queue_id, offset, 1, 1)
         if not result.buffers:
             return
         yield result.buffers[0]
@@ -157,8 +157,8 @@ def test_an_idle_store_notices_a_disk_that_turned_read_only(tmp_path: Path) -> N
     _filled(store, 10)
     files.is_turned = True
     assert store.maintenance() == []
-    assert store.read_only is not None
-    assert "Read-only file system" in store.read_only
+    assert store.condition.read_only is not None
+    assert "Read-only file system" in store.condition.read_only
     with pytest.raises(StoreReadOnly):
         put(store, "T", 0, b"too late")
     assert len(drain(store, "T", 0)) == 5
@@ -203,7 +203,7 @@ def _pulled(broker: Broker, topic: str) -> list[bytes]:
     bodies = []
     with contextlib.closing(BlockingConnection(broker.address)) as connection:
         for name, queue_id in [key for key in store.table.queues if key[0] == topic]:
-            offset, end = 0, broker.call(lambda q=queue_id: store.max_offset(topic, q))
+            offset, end = 0, broker.call(lambda q=queue_id: store.offsets.max_offset(topic, q))
             while offset < end:
                 queue = MessageQueue(name, "", queue_id)
                 header = pull_header("CID_ONS-HTTP-PROXY", queue, offset, max_messages=32)
@@ -260,21 +260,21 @@ def test_parked_pulls_are_answered_when_the_disk_does_not_read(tmp_path: Path) -
     assert not first.heard()
     assert not second.heard()
     store = bench.store
-    fetch = store.fetcher.get
+    fetch = store.reads.fetcher.get
 
     def failing(*args: Any, **more: Any) -> Any:
         raise OSError(errno.EIO, "Input/output error")
 
-    store.fetcher.get = failing  # type: ignore[method-assign]
+    store.reads.fetcher.get = failing  # type: ignore[method-assign]
     peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"second")
     bench.flush()
     for each in (first, second):
         (answer,) = each.heard()
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert "cannot be read" in (answer.remark or "")
-    store.fetcher.get = fetch  # type: ignore[method-assign]
+    store.reads.fetcher.get = fetch  # type: ignore[method-assign]
     store.maintenance()
-    assert store.read_problem is None
+    assert store.status.read_problem is None
     bench.close()
 
 
@@ -286,14 +286,14 @@ def _asked(store: MessageStore) -> Iterator[object]:
     for queue_id, offset, count, size, tags, bulk in itertools.product(
         (0, 1), (0, 7, 150, 199, 200), (1, 32, 100, 5000), (1, 3000, 1 << 20), (None, codes), (False, True)
     ):
-        result = store.get("T", queue_id, offset, count, size, tags, bulk=bulk)
+        result = store.reads.get("T", queue_id, offset, count, size, tags, bulk=bulk)
         yield result.status, result.next_offset, result.count, b"".join(result.buffers)
-    for position in range(0, store.max_physical_offset + 10, 7):
-        record = store.record_at(position)
+    for position in range(0, store.log.position + 10, 7):
+        record = store.reads.record_at(position)
         yield bytes(record) if record is not None else None
-        parts = store.parts_at(position)
+        parts = store.reads.parts_at(position)
         yield (bytes(parts.body), parts.queue_offset) if parts is not None else None
-    yield store.earliest_store_timestamp(), store.damaged_reads, store.damaged_offsets
+    yield store.reads.earliest_store_timestamp(), store.status.damaged_reads, store.status.damaged_offsets
 
 
 def _damage(root: Path) -> None:
@@ -356,7 +356,7 @@ def test_an_index_is_searched_without_a_map(tmp_path: Path) -> None:
     store.close()
     store = opened(tmp_path, max_mapped_bytes=1)
     for number in range(0, 400, 7):
-        (record,) = store.query_message("T", f"k{number}", 32, 0, 1 << 60)
+        (record,) = store.reads.query_message("T", f"k{number}", 32, 0, 1 << 60)
         assert decode_records(record, decompress=False)[0].body == bodies[number]
     assert f"{tmp_path}/index/" not in Path("/proc/self/maps").read_text()
     store.close()
@@ -372,7 +372,7 @@ def test_a_queue_entry_that_lies_of_its_size_costs_no_memory(tmp_path: Path) -> 
         file.write((200 << 20).to_bytes(4, "big"))
     tracemalloc.start()
     try:
-        result = store.get("T", 0, 1, 32, 1 << 20)
+        result = store.reads.get("T", 0, 1, 32, 1 << 20)
         assert (result.count, result.next_offset) == (2, 3)  # the pull has corrected the entry
         assert [m.body for m in drain(store, "T", 0)] == [b"0", b"1", b"2"]
         assert tracemalloc.get_traced_memory()[1] < 2 << 20

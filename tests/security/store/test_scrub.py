@@ -122,7 +122,7 @@ def test_a_slice_that_ends_within_a_record_is_not_searched_beyond_its_end(tmp_pa
     clock, files = TestClock(), CountingFiles()
     store = opened(tmp_path, clock, files, mapped_file_size_commit_log=1 << 20, scrub_bytes_per_second=32_768)
     assert store.scrub is not None
-    files.read_bytes, log_bytes = 0, store.max_physical_offset
+    files.read_bytes, log_bytes = 0, store.log.position
     while not store.scrub.done:
         step(store)
         clock.now += 1000
@@ -161,7 +161,7 @@ def test_tags_codes_are_compared(tmp_path: Path) -> None:
     path.write_bytes(data)
 
     def filtered(store: MessageStore) -> int:
-        return store.get("T", 0, 0, 10, 1 << 20, frozenset({tags_code(b"TAGS\x01wanted\x02")})).count
+        return store.reads.get("T", 0, 0, 10, 1 << 20, frozenset({tags_code(b"TAGS\x01wanted\x02")})).count
 
     store = opened(tmp_path, None, QuickFiles(), scrub_bytes_per_second=1 << 20)
     assert filtered(store) == 9

@@ -16,6 +16,7 @@ from mqspark.protocol.headers.client_headers import PopMessageRequestHeader
 from mqspark.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles, StrPath
+from mqspark.store.reads import Reads
 from tests.support.store_tools import FaultyFiles, TestClock, checkpoint, drain, make_store
 from tests.unit.broker_kit import Bench, pull_ext, send_ext
 
@@ -55,7 +56,7 @@ def run(store: MessageStore, clock: TestClock, kept: dict[str, list[bytes]], beg
     for number in range(begin, begin + count):
         topic, body = f"T{number % 3}", b"%d" % number * 100
         try:
-            store.put(
+            store.appender.put(
                 PendingRecord(
                     topic=topic,
                     queue_id=0,
@@ -76,15 +77,15 @@ def run(store: MessageStore, clock: TestClock, kept: dict[str, list[bytes]], beg
             with contextlib.suppress(OSError):
                 checkpoint(store)
             store.catch_up()
-        assert store.read_only is None, store.read_only
+        assert store.condition.read_only is None, store.condition.read_only
 
 
 def progress(store: MessageStore) -> None:
-    store.commit()
-    job = store.begin_flush()
+    store.pipeline.commit()
+    job = store.pipeline.begin_flush()
     if job is not None:
         job.run()
-        store.end_flush(job)
+        store.pipeline.end_flush(job)
 
 
 def steps(root: Path, sync: bool) -> int:
@@ -127,12 +128,12 @@ def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: b
             clock.now += 30_000
             checkpoint(store)
             progress(store)
-        assert store.checkpoint_problem is None
-        assert store.index_problem is None
+        assert store.status.checkpoint_problem is None
+        assert store.status.index_problem is None
         for topic, bodies in kept.items():
             assert [message.body for message in drain(store, topic, 0)] == bodies
         for number in (25, 29):
-            assert store.query_message(f"T{number % 3}", f"k{number}", 32, 0, 1 << 60)
+            assert store.reads.query_message(f"T{number % 3}", f"k{number}", 32, 0, 1 << 60)
         store.close()
         again = make_store(tmp_path / str(first), TestClock(), sync=sync)
         assert again.open().clean
@@ -150,8 +151,8 @@ def test_a_config_file_that_cannot_be_saved_now_is_saved_later(tmp_path: Path, e
     files.fail("create", error, for_ever=False)
     with pytest.raises(OSError, match=r"\["):
         file.save(b"1")
-    store.commit()
-    assert store.read_only is None
+    store.pipeline.commit()
+    assert store.condition.read_only is None
     file.save(b"2")
     assert file.load() == b"2"
     store.close()
@@ -166,7 +167,7 @@ def test_a_sync_that_says_so_has_failed_all_the_same(
 
     store = make_store(tmp_path, None, OsFiles(), sync=True)
     store.open()
-    store.put(
+    store.appender.put(
         PendingRecord(
             topic="T",
             queue_id=0,
@@ -177,7 +178,7 @@ def test_a_sync_that_says_so_has_failed_all_the_same(
     )
     monkeypatch.setattr("os.fdatasync", fail)
     progress(store)
-    assert store.read_only is not None
+    assert store.condition.read_only is not None
     store.abandon()
 
 
@@ -187,7 +188,7 @@ def test_what_lacks_a_descriptor_says_so(tmp_path: Path) -> None:
     store.open()
     files.fail("create", errno.EMFILE)
     with pytest.raises(NoResources, match=r"ConsumeQueue T/0.*Too many open files") as raised:
-        store.put(
+        store.appender.put(
             PendingRecord(
                 topic="T",
                 queue_id=0,
@@ -198,7 +199,7 @@ def test_what_lacks_a_descriptor_says_so(tmp_path: Path) -> None:
         )
     assert raised.value.errno == errno.EMFILE
     files.heal()
-    store.put(
+    store.appender.put(
         PendingRecord(
             topic="T",
             queue_id=0,
@@ -225,7 +226,7 @@ def test_a_read_that_lacks_a_descriptor_costs_itself(
     if kind == "parked pull":
         consumer.give(RequestCode.PULL_MESSAGE, pull_ext(offset=1, sysFlag="6"))
     with monkeypatch.context() as patched:
-        patched.setattr(bench.store, "get", lack)
+        patched.setattr(Reads, "get", lack)
         patched.setattr(bench.broker.pulls, "_get", lack)
         if kind == "parked pull":
             producer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"second")

@@ -146,7 +146,7 @@ def test_a_second_broker_does_not_start_whatever_became_of_the_lock_file(tmp_pat
         make_store(tmp_path).open()
     assert ReadOnlyFiles().is_locked(lock)
     put(store, "T", 0, b"x")
-    store.commit()
+    store.pipeline.commit()
     store.close()
     assert not ReadOnlyFiles().is_locked(lock)
     assert start_elsewhere(tmp_path).startswith("started")
@@ -195,9 +195,9 @@ def test_a_removed_lock_file_is_made_and_locked_anew_for_rocketmqs_broker(tmp_pa
     assert (tmp_path / "lock").stat().st_size == 4  # reading it here would free the lock
     with rocketmq(tmp_path) as (said, _):
         assert said == "locked"
-    assert store.read_only is None
+    assert store.condition.read_only is None
     put(store, "T", 0, b"x")
-    store.commit()
+    store.pipeline.commit()
     store.close()
     opened(tmp_path).close()
 
@@ -208,8 +208,8 @@ def test_a_broker_writes_no_more_when_rocketmqs_was_faster(tmp_path: Path) -> No
     with rocketmq(tmp_path) as (said, pid):
         assert said == "free"
         store.maintenance()
-        assert store.read_only is not None
-        assert f"in use by process {pid} " in store.read_only
+        assert store.condition.read_only is not None
+        assert f"in use by process {pid} " in store.condition.read_only
         with pytest.raises(StoreReadOnly):
             put(store, "T", 0, b"x")
     store.abandon()
@@ -280,7 +280,7 @@ def test_a_start_refuses_what_is_no_file_and_names_it(
     monkeypatch.chdir(tmp_path)
     store = opened(tmp_path)
     put(store, "T", 0, b"x")
-    store.commit()
+    store.pipeline.commit()
     store.close()
     path = tmp_path / name
     path.unlink(missing_ok=True)
@@ -321,7 +321,7 @@ def test_the_secret_of_a_start_is_a_new_file_whatever_stood_there(
     found = path.lstat()
     assert stat.S_ISREG(found.st_mode)
     assert stat.S_IMODE(found.st_mode) == 0o600
-    assert path.read_text() == store.nonce
+    assert path.read_text() == store.directory.nonce
     store.close()
 
 
@@ -339,7 +339,7 @@ def test_a_broker_refuses_a_table_that_is_no_file(
     KINDS[kind][0](path)
     with pytest.raises(OSError, match=name):
         bench.open()
-    if bench.store.read_only is None:
+    if bench.store.condition.read_only is None:
         bench.store.close()
 
 
@@ -363,7 +363,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
 def test_a_reader_of_the_store_waits_for_no_fifo_and_follows_no_link(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, "T", 0, b"x")
-    store.commit()
+    store.pipeline.commit()
     store.close()
     path = tmp_path / "consumequeue" / "T" / "0" / ("0" * 20)
     content = path.rename(tmp_path / "elsewhere")
@@ -439,7 +439,7 @@ def test_a_log_that_a_limit_stops_says_which_file_and_which_limit(tmp_path: Path
     with file_limit(2048):
         for _ in range(3):
             put(store, "T", 0, b"x" * 600)
-        store.commit()
+        store.pipeline.commit()
         with pytest.raises(StoreReadOnly, match="may write files of 2048 bytes") as refused:
             put(store, "T", 0, b"x")
     assert f"{tmp_path}/commitlog/{0:020d}" in str(refused.value)

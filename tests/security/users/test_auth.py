@@ -101,7 +101,7 @@ def test_unknown_disabled_and_wrong_look_the_same(guarded: Guarded) -> None:
         for answer in [SignedPeer(peer, name, password).ask(R.SEND_MESSAGE_V2, send_ext("T"), b"x")]
     }
     assert answers == {(DENIED, "check signature failed.")}
-    assert guarded.bench.store.max_offset("T", 0) == 0
+    assert guarded.bench.store.offsets.max_offset("T", 0) == 0
 
 
 def test_guesses_are_slowed_down_for_one_user_at_one_address(guarded: Guarded) -> None:

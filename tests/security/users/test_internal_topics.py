@@ -70,7 +70,7 @@ def make_decisions(bench: Bench, **more: str) -> None:
 @pytest.mark.parametrize("topic", OWN)
 def test_nothing_that_a_client_sends_gets_into_a_topic_of_the_broker(bench: Bench, topic: str) -> None:
     peer = bench.peer()
-    end, topics = bench.store.max_physical_offset, set(bench.broker.state.topics.names())
+    end, topics = bench.store.log.position, set(bench.broker.state.topics.names())
     codes = [
         peer.ask(SEND, send_ext(topic), b"x").code,
         peer.ask(SEND, send_ext(topic, 0, "DELAY\x013\x02"), b"x").code,
@@ -83,7 +83,7 @@ def test_nothing_that_a_client_sends_gets_into_a_topic_of_the_broker(bench: Benc
     handle = encode_recall_handle(topic, "b-a", bench.clock.now_ms() + 5_000, "id")
     recalled = peer.ask(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
     assert recalled.code in (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
-    assert bench.store.max_physical_offset == end
+    assert bench.store.log.position == end
     assert set(bench.broker.state.topics.names()) == topics
 
 
@@ -168,7 +168,7 @@ def forge(bench: Bench, body: object, tag: str = "ck", queue_id: int = 0) -> Non
     """What a RocketMQ broker, or ours of before, let a client write."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     now_ms = bench.clock.now_ms()
-    bench.store.put(
+    bench.store.appender.put(
         PendingRecord(
             topic=REVIVE,
             queue_id=queue_id,
@@ -231,7 +231,7 @@ def test_forged_check_points_stop_no_redelivery(bench: Bench) -> None:
     pass_time(bench, 75_000)
     assert sorted(one.body for one in pop(bench, bench.peer())) == [b"a", b"b"]
     done = bench.broker.state.offsets.queues(REVIVE_GROUP, REVIVE)
-    ends = {queue_id: bench.store.max_offset(REVIVE, queue_id) for queue_id in done}
+    ends = {queue_id: bench.store.offsets.max_offset(REVIVE, queue_id) for queue_id in done}
     assert done == {queue_id: end - 1 for queue_id, end in ends.items()}, "nothing forged holds the offset"
     assert bench.broker.state.stats.junk["revive"] > 100
     assert len(bench.broker.state.stats.revivals) <= 2

@@ -119,21 +119,21 @@ def test_a_lite_topic_of_ones_own_names_no_queue_of_others(lite: Lite) -> None:
         ext = send_ext("PM", properties=f"__LITE_TOPIC\x01{name}\x02")
         answer = writer.ask(R.SEND_MESSAGE_V2, ext, b"forged")
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL, name
-    assert lite.bench.store.max_offset("%LMQ%$PA$l", 0) == 0
+    assert lite.bench.store.offsets.max_offset("%LMQ%$PA$l", 0) == 0
     ext = send_ext("PM", properties="__LITE_TOPIC\x01l\x02")
     assert writer.ask(R.SEND_MESSAGE_V2, ext, b"mine").code == 0
-    assert lite.bench.store.max_offset("%LMQ%$PM$l", 0) == 1
+    assert lite.bench.store.offsets.max_offset("%LMQ%$PM$l", 0) == 1
 
 
 def test_a_reader_writes_no_light_queue_by_sending_back(lite: Lite) -> None:
     assert lite.bench.broker.authority is not None
     allow(lite.bench.broker.authority, "reader", "Topic:PA Sub", "Group:GA Sub")
     lite.send("PA")
-    position = lite.bench.store.min_physical_offset
+    position = lite.bench.store.log.min_offset
     ext = {"offset": str(position), "group": "GA", "delayLevel": "-1", "maxReconsumeTimes": "0"}
     assert SignedPeer(lite.bench.peer(), "reader").ask(R.CONSUMER_SEND_MSG_BACK, ext).code == 0
-    assert lite.bench.store.max_offset("%DLQ%GA", 0) == 1
-    assert lite.bench.store.max_offset("%LMQ%$PA$l", 0) == 1
+    assert lite.bench.store.offsets.max_offset("%DLQ%GA", 0) == 1
+    assert lite.bench.store.offsets.max_offset("%LMQ%$PA$l", 0) == 1
 
 
 def test_a_pop_that_was_parked_under_an_id_before_its_client_came_is_in_nobodys_way(lite: Lite) -> None:

@@ -54,7 +54,7 @@ def test_sends_are_refused_after_a_failed_save_but_not_for_want_of_space(
     assert os.strerror(error) in (answer.remark or "")
     assert peer.ask(SEND, send_ext(), b"c").code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert peer.ask(PULL, pull_ext()).code == ResponseCode.SUCCESS
-    assert bench.store.read_only is not None
+    assert bench.store.condition.read_only is not None
 
 
 @pytest.mark.parametrize("verb", ["sync", "write"])

@@ -24,7 +24,7 @@ def test_positions_are_printed_every_minute_while_something_happens(
     bench.peer().ask(SEND, send_ext(), b"x")
     assert printed() == []
     bench.clock.advance(10_000)
-    end = bench.store.max_physical_offset
+    end = bench.store.log.position
     settled = f"the log ends at {end}: 0 bytes are not synced, the queues are 0 bytes behind it"
     assert printed() == [settled]
     bench.clock.advance(60_000)
@@ -32,7 +32,7 @@ def test_positions_are_printed_every_minute_while_something_happens(
     bench.peer().give(SEND, send_ext(), b"x")
     bench.broker.turn()  # written, not synced
     bench.clock.advance(60_000)
-    behind = bench.store.max_physical_offset - end
+    behind = bench.store.log.position - end
     assert printed() == [
         f"the log ends at {end + behind}: {behind} bytes are not synced, the queues are {behind} bytes behind it"
     ]
@@ -47,7 +47,7 @@ def test_a_slave_that_is_behind_is_printed(tmp_path: Path, caplog: pytest.LogCap
     replica.received(bytes(8))
     bench.clock.advance(10_000)
     bench.broker.tick()
-    end = bench.store.max_physical_offset
+    end = bench.store.log.position
     assert f"the slave that is farthest behind lacks {end} bytes of the log" in caplog.text
     bench.close()
 

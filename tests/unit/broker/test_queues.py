@@ -73,7 +73,7 @@ def stored_records(bench: Bench) -> list[MessageExt]:
     """Of queue 0 of topic B, batches as one."""
     records: list[MessageExt] = []
     offset = 0
-    while (found := bench.store.get("B", 0, offset, 1, 1)).count:
+    while (found := bench.store.reads.get("B", 0, offset, 1, 1)).count:
         records.append(decode_record(b"".join(found.buffers)))
         offset = found.next_offset
     return records
@@ -106,7 +106,7 @@ def test_a_message_enters_the_light_queues_it_names(bench: Bench) -> None:
         bench.crash()
         peer = bench.peer()
     peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)
-    assert bench.store.max_offset("%LMQ%b", 0) == 4
+    assert bench.store.offsets.max_offset("%LMQ%b", 0) == 4
     refused = peer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01plain\x02"), b"x")
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
     assert "plain" in (refused.remark or "")

@@ -224,7 +224,7 @@ def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
         clock.now += 10_000
         for _ in range(3):
             checkpoint(store)
-        return store.min_physical_offset
+        return store.log.min_offset
 
     assert cleaned() == 0
     write_bytes(str(tmp_path / ARCHIVED), encode_archived(2 * 4096 + 100))

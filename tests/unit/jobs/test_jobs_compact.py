@@ -147,7 +147,7 @@ def test_a_store_serves_what_the_log_has_no_longer_from_theirs(store: Path) -> N
     def pull(
         offset: int, count: int = 32, tags: frozenset[int] | None = None
     ) -> tuple[str, list[int], int, int]:
-        got = own.get("C", 0, offset, count, 1 << 20, tags)
+        got = own.reads.get("C", 0, offset, count, 1 << 20, tags)
         offsets = [
             decode_record(record).queue_offset for buffer in got.buffers for record in records_in(buffer)
         ]
@@ -156,7 +156,7 @@ def test_a_store_serves_what_the_log_has_no_longer_from_theirs(store: Path) -> N
     queue = own.table.queues[("C", 0)]
     low = queue.min_offset
     kept = list(range(0, low, 5))
-    assert own.min_offset("C", 0) == 0
+    assert own.offsets.min_offset("C", 0) == 0
     assert pull(0, 4) == ("FOUND", kept[:4], 20, 0)
     assert pull(1) == ("FOUND", kept[1:], low, 0)
     assert pull(kept[-1] + 1) == ("NO_MATCHED_MESSAGE", [], low, 0)
@@ -167,7 +167,7 @@ def test_a_store_serves_what_the_log_has_no_longer_from_theirs(store: Path) -> N
     own.delete_topic("C")
     finish_deletions(own)
     assert not (store / "compaction/compactionLog/C").exists()
-    assert own.min_offset("C", 0) == -1
+    assert own.offsets.min_offset("C", 0) == -1
     own.close()
 
 
@@ -187,8 +187,8 @@ def test_what_a_power_cut_may_take_back_replaces_nothing(tmp_path: Path) -> None
     flush(own)
     for number in range(10):
         put(own, "C", 0, b"%d" % number, b"KEYS\x01k\x02")
-    own.commit()
-    assert own.max_offset("C", 0) == 30
+    own.pipeline.commit()
+    assert own.offsets.max_offset("C", 0) == 30
     (plan,) = _plans(CompactOptions(tmp_path), ["C"])
     assert (plan.start, plan.end) == (0, 20)
     flush(own)

@@ -75,10 +75,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     )
     own.open()
     count = 0
-    while own.max_physical_offset < LOG_BYTES:
+    while own.log.position < LOG_BYTES:
         body = bytes(2 << 20) if count % 1000 == 999 else b"x" * 4096
         properties = b"KEYS\x01k%d\x02UNIQ_KEY\x01u%032d\x02" % (count % 5000, count)
-        own.put(
+        own.appender.put(
             PendingRecord(
                 topic="T",
                 queue_id=count % 2,
@@ -90,8 +90,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         )
         count += 1
         if count % 64 == 0:
-            own.commit()
-    own.commit()
+            own.pipeline.commit()
+    own.pipeline.commit()
     own.close()
     return root, count
 

@@ -49,14 +49,14 @@ def test_the_result_is_the_brokers_own(tmp_path: Path) -> None:
 def fill_batches(root: Path, count: int) -> MessageStore:
     """Queues of batches of 1 to 5 messages, and others."""
     store = opened(root, mapper_file_size_batch_consume_queue=4 * BATCH_ENTRY.size)
-    store.use_batch_queues("B")
+    store.appender.use_batch_queues("B")
     for number in range(count):
         bodies = [b"%d" % index for index in range(number % 5 + 1)]
         if len(bodies) == 1:
             put(store, "B", number % 2, bodies[0], b"TAGS\x01one\x02")
         else:
             body = encode_batch([Message(topic="B", body=body) for body in bodies])
-            store.put_inner_batch(
+            store.appender.put_inner_batch(
                 PendingRecord(
                     topic="B",
                     queue_id=number % 2,
@@ -96,7 +96,9 @@ def test_queues_of_batches(tmp_path: Path, is_known: bool) -> None:
             for q in "01"
         ]
     again = opened(tmp_path, mapper_file_size_batch_consume_queue=4 * BATCH_ENTRY.size)
-    assert [len(drain(again, "B", queue)) for queue in (0, 1)] == [again.max_offset("B", q) for q in (0, 1)]
+    assert [len(drain(again, "B", queue)) for queue in (0, 1)] == [
+        again.offsets.max_offset("B", q) for q in (0, 1)
+    ]
     again.close()
 
 
@@ -153,15 +155,15 @@ def test_killed_between_the_renames_of_units(tmp_path: Path, monkeypatch: pytest
 def test_a_store_that_lost_its_queues_opens_as_it_was(tmp_path: Path) -> None:
     store = filled_store(tmp_path)
     expected = {queue: drain(store, *queue) for queue in store.table.queues}
-    end = store.max_physical_offset
+    end = store.log.position
     store.close()
     shutil.rmtree(tmp_path / "consumequeue")
     shutil.rmtree(tmp_path / "index")
     rebuilt(tmp_path, **SMALL)
     again = opened(tmp_path)
-    assert again.max_physical_offset == end
+    assert again.log.position == end
     assert {queue: drain(again, *queue) for queue in again.table.queues} == expected
-    found = again.query_message("Topic1", "k4", 100, 0, 1 << 62)
+    found = again.reads.query_message("Topic1", "k4", 100, 0, 1 << 62)
     assert len(found) > 0
     again.close()
 
@@ -217,7 +219,7 @@ def test_killed_between_the_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_live_broker_keeps_what_it_writes(tmp_path: Path) -> None:
     store = filled_store(tmp_path)
-    store.indexer.follow(store.max_physical_offset, store.max_physical_offset, 1 << 30)  # type: ignore[union-attr]
+    store.indexer.follow(store.log.position, store.log.position, 1 << 30)  # type: ignore[union-attr]
     own = {name: tree(tmp_path / name) for name in ("consumequeue", "index")}
     first = min((tmp_path / "consumequeue/Topic1/0").iterdir())
     damaged = bytearray(first.read_bytes())
@@ -279,8 +281,8 @@ def test_a_topic_that_was_deleted_and_made_again(
 
 def test_batches_of_a_deleted_topic_do_not_tell_what_its_queues_are_now(tmp_path: Path) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=400)
-    store.use_batch_queues("T")
-    store.put_inner_batch(
+    store.appender.use_batch_queues("T")
+    store.appender.put_inner_batch(
         PendingRecord(
             topic="T",
             queue_id=0,

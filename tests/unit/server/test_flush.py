@@ -201,7 +201,7 @@ async def test_a_sync_that_failed_is_never_begun_again(
         group.send()
         await group.answered(*[ResponseCode.SERVICE_NOT_AVAILABLE] * 2)
         assert len(kernel.begun) == 1
-        assert "syncing the CommitLog failed" in (group.bench.store.read_only or "")
+        assert "syncing the CommitLog failed" in (group.bench.store.condition.read_only or "")
         await group.stop()
     assert "the store accepts no more writes" in caplog.text
 
@@ -219,7 +219,7 @@ async def test_a_write_that_failed_is_not_synced(
     group.send()
     await group.answered(ResponseCode.SERVICE_NOT_AVAILABLE)
     assert kernel.begun == []
-    assert "writing the CommitLog failed" in (group.bench.store.read_only or "")
+    assert "writing the CommitLog failed" in (group.bench.store.condition.read_only or "")
     await group.stop()
 
 
@@ -252,7 +252,7 @@ async def test_the_thread_writes_and_syncs_what_is_large_or_new(
     for _ in range(6):  # segments of 4 MiB
         group.send(b"x" * 1_000_000)
     await group.answered(*[0] * 7)
-    await eventually_async(lambda: group.bench.store.flushed_offset > 1 << 22, "the second segment is synced")
+    await eventually_async(lambda: group.bench.store.log.durable > 1 << 22, "the second segment is synced")
     assert kernel.begun == []
     group.send()
     assert len(kernel.begun) == 1
@@ -283,7 +283,7 @@ async def test_a_real_sync_answers(tmp_path: Path, kernel: bool) -> None:
     for _ in range(20):
         group.send()
     await group.answered(*[0] * 20)
-    assert group.bench.store.flushed_offset == group.bench.store.max_physical_offset
+    assert group.bench.store.log.durable == group.bench.store.log.position
     await group.stop()
     group.bench.store.close()
 
@@ -300,7 +300,7 @@ async def test_no_error_of_a_flush_counts_as_synced(
     monkeypatch.setattr(QuickFiles, step, fail)
     one.send()
     await one.answered(ResponseCode.SERVICE_NOT_AVAILABLE)
-    assert one.bench.store.read_only is not None
+    assert one.bench.store.condition.read_only is not None
     await one.stop()
 
 
@@ -322,5 +322,5 @@ async def test_a_flush_without_memory_is_tried_again(
     one.bench.clock.advance(60_000)
     one.flusher.after_turn()
     await one.answered(0)
-    assert one.bench.store.read_only is None
+    assert one.bench.store.condition.read_only is None
     await one.stop()

@@ -48,7 +48,7 @@ class Master(Outbound):
         self.asked.append(offset)
         if self.code is not None:
             return Command(self.code, 1, ext_texts={"nextBeginOffset": "30"}, remark="no")
-        got = self._store.get(header["topic"], int(header["queueId"]), offset, MAX_ANSWERED, 1 << 20)
+        got = self._store.reads.get(header["topic"], int(header["queueId"]), offset, MAX_ANSWERED, 1 << 20)
         answer = bytearray(b"".join(got.buffers))
         if self.flip >= 0:
             answer[self.flip] ^= 1
@@ -79,7 +79,7 @@ def stores(tmp_path: Path) -> tuple[MessageStore, MessageStore]:
         segment.unlink()
     master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
     slave.compact_duty.topics = lambda: ["C"]
-    assert 0 < slave.log_bounds("C", 0)[0] < 40
+    assert 0 < slave.offsets.log_bounds("C", 0)[0] < 40
     return master, slave
 
 
@@ -100,7 +100,7 @@ def offsets(store: MessageStore) -> list[int]:
 
 def test_it_is_copied_once(stores: tuple[MessageStore, MessageStore], tmp_path: Path) -> None:
     source, slave = stores
-    master, low = Master(source), slave.log_bounds("C", 0)[0]
+    master, low = Master(source), slave.offsets.log_bounds("C", 0)[0]
     assert look(slave, None) == 0  # it has not caught up
     assert offsets(slave) == list(range(low, 40))
     assert look(slave, master) == 1
@@ -175,7 +175,7 @@ def test_what_is_no_record_of_the_queue_is_not_taken(
 
 def _nothing_changed(stores: tuple[MessageStore, MessageStore], root: Path) -> None:
     _, slave = stores
-    assert offsets(slave) == list(range(slave.log_bounds("C", 0)[0], 40))
+    assert offsets(slave) == list(range(slave.offsets.log_bounds("C", 0)[0], 40))
     assert list((root / "slave" / COMPACTED / "C" / "0").iterdir()) == []
     for store in stores:
         store.close()

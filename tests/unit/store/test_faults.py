@@ -28,19 +28,19 @@ def bodies(store: MessageStore) -> list[bytes]:
 
 
 def assert_poisoned(store: MessageStore, files: FaultyFiles, reason: str, readable: list[bytes]) -> None:
-    acked = store.commit().acked
-    assert store.read_only is not None
-    assert reason in store.read_only
+    acked = store.pipeline.commit().acked
+    assert store.condition.read_only is not None
+    assert reason in store.condition.read_only
     files.heal()
     for _ in range(3):
         with pytest.raises(StoreReadOnly, match=reason):
             put(store, "T", 0, b"never")
         with pytest.raises(StoreReadOnly):
             put(store, "New", 0, b"never")
-        progress = store.commit()
+        progress = store.pipeline.commit()
         assert (progress.acked, progress.arrivals) == (acked, [])
-        assert progress.failed == store.read_only
-        assert store.begin_flush() is None, "a failed range is not synced a second time"
+        assert progress.failed == store.condition.read_only
+        assert store.pipeline.begin_flush() is None, "a failed range is not synced a second time"
         assert store.maintenance() == []
     assert bodies(store) == readable
     with pytest.raises(StoreReadOnly):
@@ -51,7 +51,7 @@ def assert_poisoned(store: MessageStore, files: FaultyFiles, reason: str, readab
     assert not again.open().clean
     assert bodies(again)[: len(readable)] == readable
     offset, _, _ = put(again, "T", 0, b"new")
-    again.commit()
+    again.pipeline.commit()
     assert bodies(again)[offset] == b"new"
     again.close()
 
@@ -66,7 +66,7 @@ def test_failed_write_of_the_log(tmp_path: Path, sync: bool, error: int) -> None
     files.fail("write", error, for_ever=False)
     _, _, end = put(store, "T", 0, b"bad")
     flush(store)
-    progress = store.commit()
+    progress = store.pipeline.commit()
     assert progress.failed is not None
     assert progress.acked < end
     assert_poisoned(store, files, "writing the CommitLog failed", [b"good"])
@@ -78,14 +78,14 @@ def test_failed_sync_is_never_acked_nor_shown(tmp_path: Path) -> None:
     put(store, "T", 0, b"good")
     flush(store)
     _, _, end = put(store, "T", 0, b"not durable")
-    store.commit()
+    store.pipeline.commit()
     files.fail("sync", errno.EIO, for_ever=False)
-    job = store.begin_flush()
+    job = store.pipeline.begin_flush()
     assert job is not None
     job.run()
     _, _, end_later = put(store, "T", 0, b"put while it was syncing")
-    store.commit()
-    progress = store.end_flush(job)
+    store.pipeline.commit()
+    progress = store.pipeline.end_flush(job)
     assert progress.failed is not None
     assert progress.arrivals == []
     assert progress.acked < end < end_later
@@ -96,7 +96,7 @@ def test_failed_sync_under_async_flush_stops_the_store_too(tmp_path: Path) -> No
     files = FaultyFiles()
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"seen")
-    store.commit()
+    store.pipeline.commit()
     files.fail("sync", errno.EIO)
     flush(store)
     assert_poisoned(store, files, "syncing the CommitLog failed", [b"seen"])
@@ -138,12 +138,12 @@ def test_a_failed_save_of_a_config_file_at_every_place(tmp_path: Path, sync: boo
         flush(store)
         file = store.config_file("topics.json")
         file.save(b"1")
-        acked = store.commit().acked
+        acked = store.pipeline.commit().acked
         files.fail(verb, errno.EIO, calls[:place].count(verb), for_ever=False)
         put(store, "T", 0, b"taken before it failed")
         with pytest.raises(OSError, match="Input/output error"):
             file.save(b"2")
-        progress = store.commit()
+        progress = store.pipeline.commit()
         assert progress.acked == acked
         assert progress.failed == "saving config/topics.json failed: [Errno 5] Input/output error"
         assert file.load() in (b"1", b"2")
@@ -166,7 +166,7 @@ def test_no_space_for_a_config_file_at_every_place(tmp_path: Path, sync: bool) -
         put(store, "T", 0, b"%d" % place)
         flush(store)
         file.save(b"%d" % place)
-        assert (store.read_only, file.load()) == (None, b"%d" % place)
+        assert (store.condition.read_only, file.load()) == (None, b"%d" % place)
     assert bodies(store) == [b"%d" % place for place in range(len(calls))]
     store.close()
 
@@ -175,14 +175,14 @@ def test_a_config_file_that_fails_while_a_group_is_synced(tmp_path: Path) -> Non
     files = FaultyFiles()
     store = opened(tmp_path, None, files, sync=True)
     _, _, end = put(store, "T", 0, b"under way")
-    job = store.begin_flush()
+    job = store.pipeline.begin_flush()
     assert job is not None
     files.fail("rename", errno.EIO, for_ever=False)
     with pytest.raises(OSError, match="Input/output error"):
         store.config_file("topics.json").save(b"1")
     job.run()
     put(store, "T", 0, b"too late")
-    progress = store.end_flush(job)
+    progress = store.pipeline.end_flush(job)
     assert progress.failed is not None
     assert progress.durable == end, "it is on the disk and may be read"
     assert_poisoned(store, files, "saving config/topics.json failed", [b"under way"])
@@ -193,7 +193,7 @@ def test_failed_dispatch(tmp_path: Path) -> None:
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"not shown")
     files.fail("map_write", errno.EIO)
-    assert store.commit().arrivals == []
+    assert store.pipeline.commit().arrivals == []
     assert_poisoned(store, files, "writing a ConsumeQueue failed", [])
 
 
@@ -225,7 +225,7 @@ def test_a_full_disk_refuses_messages_and_breaks_none(tmp_path: Path, verb: str,
             assert bodies(store) == accepted
     assert refused > 3
     assert all("no space left" in text for text in texts)
-    assert store.read_only is None
+    assert store.condition.read_only is None
     files.heal()
     flush(store)
     assert bodies(store) == accepted
@@ -241,7 +241,7 @@ def test_a_roll_that_fails_poisons(tmp_path: Path) -> None:
     files = FaultyFiles()
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"x" * 3000)
-    store.commit()
+    store.pipeline.commit()
     put(store, "T", 0, b"pending")
     files.fail("write", errno.EIO, for_ever=False)
     with pytest.raises(StoreReadOnly, match="extending the CommitLog failed"):
@@ -256,20 +256,20 @@ def test_the_order_of_a_synced_message(tmp_path: Path) -> None:
     flush(store)
     files.calls.clear()
     _, _, end = put(store, "T", 0, b"one")
-    assert store.commit().acked < end
-    job = store.begin_flush()
+    assert store.pipeline.commit().acked < end
+    job = store.pipeline.begin_flush()
     assert job is not None
     assert [call for call in files.calls if call in ("write", "sync")] == [], "the job writes, too"
-    assert store.begin_flush() is None, "one at a time"
+    assert store.pipeline.begin_flush() is None, "one at a time"
     job.run()
     assert [call for call in files.calls if call in ("write", "sync")] == [
         "write",
         "sync",
         "write",
     ]  # and the note
-    assert store.max_offset("T", 0) == 0
-    assert store.record_at(end - 94 - 1) is None
-    progress = store.end_flush(job)
+    assert store.offsets.max_offset("T", 0) == 0
+    assert store.reads.record_at(end - 94 - 1) is None
+    progress = store.pipeline.end_flush(job)
     assert (progress.acked, progress.arrivals) == (end, [("T", 0, 1)])
     # The segment was made when the store was opened: its name is synced with its first record.
     assert [call for call in files.calls if "sync" in call] == ["sync", "sync_directory"]
@@ -284,11 +284,11 @@ def test_the_order_of_a_synced_message(tmp_path: Path) -> None:
 def test_what_a_kill_leaves_is_all_that_was_written(tmp_path: Path) -> None:
     store = opened(tmp_path, TestClock(), sync=True)
     put(store, "T", 0, b"written, not synced")
-    job = store.begin_flush()
+    job = store.pipeline.begin_flush()
     assert job is not None
     job.run()
     put(store, "T", 0, b"not written")
-    store.commit()
+    store.pipeline.commit()
     assert bodies(store) == []
     crash(store)
     store = opened(tmp_path, TestClock(), sync=True)
@@ -312,8 +312,8 @@ def test_closing_finishes_a_checkpoint_that_nobody_ran(tmp_path: Path) -> None:
 def test_closing_under_a_flush_is_not_clean(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, "T", 0, b"x")
-    store.commit()
-    assert store.begin_flush() is not None
+    store.pipeline.commit()
+    assert store.pipeline.begin_flush() is not None
     with pytest.raises(StoreReadOnly, match="under way"):
         store.close()
     assert (tmp_path / "abort").exists()
@@ -334,17 +334,17 @@ def test_a_kill_leaves_no_hole_before_what_a_turn_had_to_write(
     put(store, "T", 0, b"acknowledged")
     flush(store)
     put(store, "T", 0, b"in flight" * 20)
-    job = store.begin_flush()
+    job = store.pipeline.begin_flush()
     assert job is not None
     number = 0
     while len(store.log.segments) == 1 if why == "roll" else store.log.written == job.end:
         put(store, "T", 0, b"%d" % number * 300)
-        store.commit()
+        store.pipeline.commit()
         number += 1
     crash(store)
     again = make_store(tmp_path, sync=True)
     report = again.open()
     assert (report.damaged, report.lost_entries) == ([], 0)
     assert bodies(again)[:2] == [b"acknowledged", b"in flight" * 20]
-    assert [m.queue_offset for m in drain(again, "T", 0)] == list(range(again.max_offset("T", 0)))
+    assert [m.queue_offset for m in drain(again, "T", 0)] == list(range(again.offsets.max_offset("T", 0)))
     again.close()

@@ -54,7 +54,7 @@ def test_one_owner(tmp_path: Path) -> None:
     )
     assert said.stdout.startswith(f"StoreLocked store directory {tmp_path} is in use")
     put(store, "T", 0, b"x")
-    store.commit()
+    store.pipeline.commit()
     store.close()
     store = opened(tmp_path)
     assert bodies(store) == [b"x"]
@@ -84,14 +84,14 @@ def test_small_files(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert (tmp_path / "abort").read_text().split()[0].isdigit()
     assert (tmp_path / "lock").read_text() == "lock"
-    assert StoreReader(tmp_path).nonce() == store.nonce
+    assert StoreReader(tmp_path).nonce() == store.directory.nonce
     put(store, "T", 0, b"x")
     flush(store)
     checkpoint(store)
     data = (tmp_path / "checkpoint").read_bytes()
     now = TestClock().now
     assert len(data) == 4096
-    assert struct.unpack_from(">5q", data) == (now, now, 0, 0, store.flushed_offset)
+    assert struct.unpack_from(">5q", data) == (now, now, 0, 0, store.log.durable)
     assert store.maintenance() == [], "nothing new"
     store.close()
     assert not (tmp_path / "abort").exists()
@@ -139,21 +139,21 @@ def test_recovery_starts_at_the_mark(tmp_path: Path) -> None:
         put(store, "T", n % 3, b"%d" % n)
     flush(store)
     checkpoint(store)
-    marked = store.flushed_offset
+    marked = store.log.durable
     for n in range(7):
         put(store, "T", n % 3, b"%d" % n)
-    store.commit()
+    store.pipeline.commit()
     crash(store)
     store = make_store(tmp_path)
     report = store.open()
     assert (report.clean, report.start_position, report.records, report.entries) == (False, marked, 7, 0 + 7)
-    assert sum(store.max_offset("T", n) for n in range(3)) == 57
+    assert sum(store.offsets.max_offset("T", n) for n in range(3)) == 57
     crash(store)
     (tmp_path / "mqspark.checkpoint").unlink()
     store = make_store(tmp_path)
     report = store.open()
     assert report.start_position < marked, "by RocketMQ's timestamps: a whole segment at least"
-    assert sum(store.max_offset("T", n) for n in range(3)) == 57
+    assert sum(store.offsets.max_offset("T", n) for n in range(3)) == 57
     store.close()
 
 
@@ -182,8 +182,8 @@ def test_what_came_before_a_topic_was_deleted_is_told(tmp_path: Path) -> None:
     store.delete_topic("T")
     put(store, "Gone", 0, b"x")
     store.delete_topic("Gone")
-    assert store.commit().arrivals == [("Stays", 0, 1)]
-    assert store.commit().arrivals == []
+    assert store.pipeline.commit().arrivals == [("Stays", 0, 1)]
+    assert store.pipeline.commit().arrivals == []
     store.close()
 
 
@@ -230,7 +230,7 @@ def test_all_topics_deleted_stay_deleted(tmp_path: Path) -> None:
     store.delete_topic("T")
     store.close()
     store = opened(tmp_path)
-    assert store.queues() == {}
+    assert store.offsets.queues() == {}
     assert put(store, "T", 0, b"x")[:2] == (0, 93)
     store.close()
 
@@ -239,12 +239,12 @@ def test_a_store_keeps_its_file_sizes(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(100):
         put(store, "T", 0, b"%d" % n * 30)
-    store.commit()
+    store.pipeline.commit()
     store.close()
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=6000)
     for n in range(100):
         put(store, "T", 0, b"%d" % n * 30)
-    store.commit()
+    store.pipeline.commit()
     assert len(bodies(store)) == 200
     store.close()
     assert {path.stat().st_size for path in (tmp_path / "commitlog").iterdir()} == {4096}
@@ -266,9 +266,9 @@ def test_files_that_do_not_belong(tmp_path: Path) -> None:
 
 def test_a_short_last_segment_is_made_whole(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    while store.max_physical_offset < 5000:
+    while store.log.position < 5000:
         put(store, "T", 0, b"x" * 100)
-        store.commit()
+        store.pipeline.commit()
     crash(store)
     path = tmp_path / "commitlog" / f"{4096:020d}"
     with path.open("r+b") as file:
@@ -277,7 +277,7 @@ def test_a_short_last_segment_is_made_whole(tmp_path: Path) -> None:
     assert path.stat().st_size == 4096
     assert {len(body) for body in bodies(store)} == {100}
     put(store, "T", 0, b"y" * 2000)
-    store.commit()
+    store.pipeline.commit()
     assert bodies(store)[-1] == b"y" * 2000
     store.close()
 
@@ -355,9 +355,9 @@ def test_config_file_always_has_a_content(tmp_path: Path) -> None:
 
 def test_a_segment_that_takes_the_place_of_a_torn_one_is_the_one_that_is_read(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    while store.max_physical_offset < 4096:
+    while store.log.position < 4096:
         put(store, "T", 0, b"x" * 300)
-        store.commit()
+        store.pipeline.commit()
     crash(store)
     first, second = (tmp_path / "commitlog" / f"{start:020d}" for start in (0, 4096))
     data = bytearray(first.read_bytes())
@@ -369,9 +369,9 @@ def test_a_segment_that_takes_the_place_of_a_torn_one_is_the_one_that_is_read(tm
     store = opened(tmp_path)
     assert len(store.log.segments) == 1
     bodies = [message.body for message in drain(store, "T", 0)]
-    while store.max_physical_offset < 8192:
+    while store.log.position < 8192:
         bodies.append(b"y%d" % len(bodies) * 60)
         put(store, "T", 0, bodies[-1])
-        store.commit()
+        store.pipeline.commit()
     assert [message.body for message in drain(store, "T", 0)] == bodies
     crash(store)

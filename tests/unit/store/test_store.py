@@ -58,7 +58,7 @@ def test_the_hot_path_writes_what_the_encoder_writes(tmp_path: Path) -> None:
     for (topic, body, properties, born, sys_flag, flag, reconsume, prepared), offset in zip(
         cases, offsets, strict=True
     ):
-        got = store.put(
+        got = store.appender.put(
             PendingRecord(
                 topic=topic,
                 queue_id=3,
@@ -90,11 +90,11 @@ def test_the_hot_path_writes_what_the_encoder_writes(tmp_path: Path) -> None:
         )
         assert got == (offset, len(expected), len(expected) + len(record))
         expected += record
-    progress = store.commit()
+    progress = store.pipeline.commit()
     assert (progress.written, progress.acked, progress.durable) == (len(expected), len(expected), 0)
     assert progress.arrivals == [("T", 3, 5), ("%RETRY%" + "g" * 123, 3, 1)]
     assert (tmp_path / "commitlog" / ("0" * 20)).read_bytes()[: len(expected)] == expected
-    assert store.put_count == len(cases)
+    assert store.appender.put_count == len(cases)
     store.close()
 
 
@@ -104,7 +104,7 @@ def test_ipv6_store_host(tmp_path: Path) -> None:
     store.open()
     for born in (BORN_HOST, encode_host("fd00::1", 1)):
         put(store, "T", 0, b"x")
-        store.put(
+        store.appender.put(
             PendingRecord(
                 topic="T",
                 queue_id=0,
@@ -113,10 +113,10 @@ def test_ipv6_store_host(tmp_path: Path) -> None:
                 born_host=born,
             )
         )
-    store.commit()
+    store.pipeline.commit()
     assert {m.store_host for m in drain(store, "T", 0)} == {"[fd00::2]:10911"}
-    assert store.offset_by_timestamp("T", 0, 0) == 0
-    assert store.store_timestamp_at("T", 0, 3) == TestClock().now
+    assert store.offsets.offset_by_timestamp("T", 0, 0) == 0
+    assert store.offsets.store_timestamp_at("T", 0, 3) == TestClock().now
     store.close()
 
 
@@ -130,7 +130,7 @@ def test_segments_roll_as_rocketmq_rolls(tmp_path: Path) -> None:
     assert end <= 4096 * 2 - 8
     _, position, _ = put(store, "T", 0, b"z" * 1000)
     assert position == 4096 * 2
-    store.commit()
+    store.pipeline.commit()
     first, second = [(tmp_path / "commitlog" / f"{start:020d}").read_bytes() for start in (0, 4096)]
     assert struct.unpack(">iI", first[-8:]) == (8, 0xCBD43194)
     assert struct.unpack_from(">iI", second, end - 4096) == (4096 * 2 - end, 0xCBD43194)
@@ -147,7 +147,7 @@ def test_limits(tmp_path: Path) -> None:
     with pytest.raises(MessageTooLarge, match="record"):
         put(store, "T", 0, b"", bytes(5000))
     with pytest.raises(MessageTooLarge, match="record"):
-        store.put_batch(
+        store.appender.put_batch(
             PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
             [(0, bytes(90), b"")] * 40,
         )
@@ -157,7 +157,7 @@ def test_limits(tmp_path: Path) -> None:
         assert caught.value.field == "topic"
     with pytest.raises(InvalidMessage):
         put(store, "T", -1, b"")
-    assert store.max_physical_offset == 0
+    assert store.log.position == 0
     assert put(store, "T", 0, bytes(100))[0] == 0
     store.close()
 
@@ -166,13 +166,13 @@ def test_batch_keeps_flags_and_tags(tmp_path: Path) -> None:
     store = opened(tmp_path)
     items = [(n, b"%d" % n, b"TAGS\x01%s\x02" % (b"A" if n % 2 else b"B")) for n in range(5)]
     put(store, "T", 0, b"before")
-    first, positions, end = store.put_batch(
+    first, positions, end = store.appender.put_batch(
         PendingRecord(
             topic="T", queue_id=0, born_timestamp_ms=99, born_host=BORN_HOST, sys_flag=0, reconsume_times=3
         ),
         items,
     )
-    store.commit()
+    store.pipeline.commit()
     messages = drain(store, "T", 0)[1:]
     assert first == 1
     assert positions == [m.physical_offset for m in messages]
@@ -189,7 +189,7 @@ def test_scheduled_entries_carry_the_deliver_time(tmp_path: Path) -> None:
     put(store, SCHEDULE_TOPIC, 2, b"x", b"DELAY\x013\x02TAGS\x01A\x02")
     put(store, SCHEDULE_TOPIC, 2, b"x", b"TAGS\x01A\x02")
     put(store, SCHEDULE_TOPIC, 17, b"x", b"DELAY\x0199\x02")
-    store.commit()
+    store.pipeline.commit()
     expected = {(2, 0): 1_010_000, (2, 1): java_hash("A"), (17, 0): 1_000_000 + 7_200_000}
 
     def codes() -> dict[tuple[int, int], int]:
@@ -224,20 +224,20 @@ def test_delay_levels() -> None:
 def test_sync_flush_shows_and_acks_what_is_durable(tmp_path: Path) -> None:
     store = opened(tmp_path, sync=True)
     _, _, end_one = put(store, "T", 0, b"one")
-    assert store.commit().arrivals == []
-    job = store.begin_flush()
+    assert store.pipeline.commit().arrivals == []
+    job = store.pipeline.begin_flush()
     assert job is not None
     put(store, "T", 0, b"two")
     put(store, "T", 1, b"three")
-    progress = store.commit()
+    progress = store.pipeline.commit()
     assert (progress.written, progress.acked) == (end_one, 0), "waits for the flush under way"
-    assert store.get("T", 0, 0, 1, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    assert store.reads.get("T", 0, 0, 1, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
     job.run()
-    progress = store.end_flush(job)
+    progress = store.pipeline.end_flush(job)
     assert (progress.acked, progress.arrivals) == (end_one, [("T", 0, 1)])
     assert bodies(store) == [b"one"]
     assert flush(store) == [("T", 0, 2), ("T", 1, 1)]
-    assert store.begin_flush() is None
+    assert store.pipeline.begin_flush() is None
     store.close()
 
 
@@ -245,15 +245,15 @@ def test_what_waits_for_a_sync_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("mqspark.store.messages.commit.MAX_UNWRITTEN_BYTES", 300)
     store = opened(tmp_path, sync=True)
     put(store, "T", 0, b"one")
-    store.commit()
-    job = store.begin_flush()
+    store.pipeline.commit()
+    job = store.pipeline.begin_flush()
     assert job is not None
     _, start, _ = put(store, "T", 0, b"two")
-    assert store.commit().written == start
+    assert store.pipeline.commit().written == start
     _, _, end = put(store, "T", 0, b"x" * 300)
-    assert store.commit().written == end
+    assert store.pipeline.commit().written == end
     job.run()
-    store.end_flush(job)
+    store.pipeline.end_flush(job)
     flush(store)
     assert bodies(store) == [b"one", b"two", b"x" * 300]
     store.close()
@@ -262,15 +262,15 @@ def test_what_waits_for_a_sync_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
 def test_nothing_is_visible_before_commit(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, "T", 0, b"one")
-    assert store.max_offset("T", 0) == 0
-    assert store.record_at(0) is None
-    store.commit()
-    assert store.max_offset("T", 0) == 1
-    record = store.record_at(0)
+    assert store.offsets.max_offset("T", 0) == 0
+    assert store.reads.record_at(0) is None
+    store.pipeline.commit()
+    assert store.offsets.max_offset("T", 0) == 1
+    record = store.reads.record_at(0)
     assert record is not None
     assert decode_record(record).body == b"one"
     for wrong in (-1, 1, 50, len(record), 4095, 4096, 1 << 60):
-        assert store.record_at(wrong) is None
+        assert store.reads.record_at(wrong) is None
     store.close()
 
 
@@ -282,8 +282,8 @@ def test_get_statuses(tmp_path: Path) -> None:
     for n in range(25):
         put(store, "T", 0, b"%d" % n, b"TAGS\x01A\x02")
         put(store, "Other", 0, b"between")
-    store.commit()
-    get = store.get
+    store.pipeline.commit()
+    get = store.reads.get
 
     def outcome(
         topic: str, offset: int, codes: frozenset[int] | None = None
@@ -313,17 +313,17 @@ def test_get_limits(tmp_path: Path) -> None:
     for n in range(60):
         _, position, end = put(store, "T", 0, bytes(n), b"TAGS\x01A\x02" if n % 3 else b"")
         sizes.append(end - position)
-    store.commit()
-    assert store.get("T", 0, 0, 32, 1).count == 1, "one message comes whatever its size"
-    assert store.get("T", 0, 0, 32, sum(sizes[:7])).count == 7
-    assert store.get("T", 0, 0, 32, sum(sizes[:7]) - 1).count == 6
-    assert store.get("T", 0, 0, 5, 1 << 20).count == 5
-    result = store.get("T", 0, 0, 3, 1 << 20, frozenset([java_hash("A")]))
+    store.pipeline.commit()
+    assert store.reads.get("T", 0, 0, 32, 1).count == 1, "one message comes whatever its size"
+    assert store.reads.get("T", 0, 0, 32, sum(sizes[:7])).count == 7
+    assert store.reads.get("T", 0, 0, 32, sum(sizes[:7]) - 1).count == 6
+    assert store.reads.get("T", 0, 0, 5, 1 << 20).count == 5
+    result = store.reads.get("T", 0, 0, 3, 1 << 20, frozenset([java_hash("A")]))
     assert (result.count, result.next_offset) == (3, 5), "offsets 1, 2 and 4 match; 5 is next to look at"
-    result = store.get("T", 0, 59, 3, 1 << 20, frozenset([java_hash("A")]))
+    result = store.reads.get("T", 0, 59, 3, 1 << 20, frozenset([java_hash("A")]))
     assert (result.count, result.next_offset) == (1, 60)
-    assert store.get("T", 0, 10, 20, 1 << 20).size_bytes == sum(sizes[10:30])
-    assert len(store.get("T", 0, 10, 20, 1 << 20).buffers) == 1
+    assert store.reads.get("T", 0, 10, 20, 1 << 20).size_bytes == sum(sizes[10:30])
+    assert len(store.reads.get("T", 0, 10, 20, 1 << 20).buffers) == 1
     store.close()
 
 
@@ -337,10 +337,10 @@ def test_damaged_heads_are_left_out(tmp_path: Path) -> None:
             file.seek(positions[number] + place)
             file.write(b"\x7f")
     assert bodies(store) == [b"0", b"2", b"3", b"5"]
-    result = store.get("T", 0, 1, 1, 1 << 20)
+    result = store.reads.get("T", 0, 1, 1, 1 << 20)
     assert (result.status, result.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 2)
-    assert store.damaged_reads == 3
-    assert store.record_at(positions[1]) is None
+    assert store.status.damaged_reads == 3
+    assert store.reads.record_at(positions[1]) is None
     store.close()
 
 
@@ -350,7 +350,7 @@ def test_offset_by_timestamp_over_lost_records(tmp_path: Path) -> None:
     positions = []
     for _ in range(30):
         positions.append(put(store, "T", 0, b"body")[1])
-        store.commit()
+        store.pipeline.commit()
         clock.now += 10
     crash(store)
     path = tmp_path / "commitlog" / ("0" * 20)
@@ -359,15 +359,15 @@ def test_offset_by_timestamp_over_lost_records(tmp_path: Path) -> None:
             file.seek(positions[number] + 90)
             file.write(b"\xff")
     store = opened(tmp_path, clock)
-    found = [store.offset_by_timestamp("T", 0, 1000 + 10 * n) for n in range(31)]
+    found = [store.offsets.offset_by_timestamp("T", 0, 1000 + 10 * n) for n in range(31)]
     assert found == [n if not 13 <= n <= 16 else 17 for n in range(31)]
-    assert store.offset_by_timestamp("T", 0, 1225, upper=True) == 22
-    assert store.offset_by_timestamp("T", 0, 0, upper=True) == 0
-    assert store.offset_by_timestamp("T", 0, 1 << 50, upper=True) == 29
-    assert store.offset_by_timestamp("None", 0, 5) == 0
-    assert store.store_timestamp_at("T", 0, 13) == -1
-    assert store.store_timestamp_at("T", 0, 12) == 1120
-    assert store.earliest_store_timestamp() == 1000
+    assert store.offsets.offset_by_timestamp("T", 0, 1225, upper=True) == 22
+    assert store.offsets.offset_by_timestamp("T", 0, 0, upper=True) == 0
+    assert store.offsets.offset_by_timestamp("T", 0, 1 << 50, upper=True) == 29
+    assert store.offsets.offset_by_timestamp("None", 0, 5) == 0
+    assert store.offsets.store_timestamp_at("T", 0, 13) == -1
+    assert store.offsets.store_timestamp_at("T", 0, 12) == 1120
+    assert store.reads.earliest_store_timestamp() == 1000
     assert len(bodies(store)) == 26
     store.close()
 
@@ -383,22 +383,22 @@ def test_a_queue_that_starts_in_the_middle(tmp_path: Path) -> None:
     store.close()
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     store = opened(tmp_path)
-    first = store.min_offset("T", 0)
+    first = store.offsets.min_offset("T", 0)
     assert 0 < first < 60
-    assert store.min_physical_offset == 4096
-    assert store.get("T", 0, 0, 32, 1 << 20).status is GetStatus.OFFSET_TOO_SMALL
+    assert store.log.min_offset == 4096
+    assert store.reads.get("T", 0, 0, 32, 1 << 20).status is GetStatus.OFFSET_TOO_SMALL
     assert [m.queue_offset for m in drain(store, "T", 0)] == list(range(first, 60))
     store.close()
     shutil.rmtree(tmp_path / "consumequeue")
     store = opened(tmp_path)
-    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (first, 60)
+    assert (store.offsets.min_offset("T", 0), store.offsets.max_offset("T", 0)) == (first, 60)
     assert [m.queue_offset for m in drain(store, "T", 0)] == list(range(first, 60))
     first_file = sorted((tmp_path / "consumequeue/T/0").iterdir())[0].read_bytes()
     assert first_file[:20] == struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
     assert bodies(store, "Late", 1) == [b"0", b"1", b"2"]
     store.close()
     store = opened(tmp_path)
-    assert store.min_offset("T", 0) == first
+    assert store.offsets.min_offset("T", 0) == first
     store.close()
 
 
@@ -410,13 +410,13 @@ def test_more_queues_than_maps(tmp_path: Path) -> None:
     for n in range(50 * 7):
         put(store, f"T{n % 50}", 0, b"%d" % n)
         if n % 20 == 0:
-            store.commit()
-    store.commit()
+            store.pipeline.commit()
+    store.pipeline.commit()
     maps = Path("/proc/self/maps").read_text().splitlines()
     assert sum(f"{tmp_path}/consumequeue/" in line for line in maps) <= 4
     for topic in range(50):
         assert bodies(store, f"T{topic}") == [b"%d" % n for n in range(topic, 350, 50)]
-    assert store.queues()["T7"] == [0]
+    assert store.offsets.queues()["T7"] == [0]
     store.close()
 
 
@@ -424,8 +424,8 @@ def test_buffers_outlive_maps(tmp_path: Path) -> None:
     store = opened(tmp_path, max_mapped_files=1)
     for n in range(100):
         put(store, "T", 0, b"%03d" % n * 50)
-    store.commit()
-    kept = [store.get("T", 0, n, 1, 1).buffers[0] for n in range(100)]
+    store.pipeline.commit()
+    kept = [store.reads.get("T", 0, n, 1, 1).buffers[0] for n in range(100)]
     store.close()
     assert [decode_record(view).body for view in kept] == [b"%03d" % n * 50 for n in range(100)]
 
@@ -433,7 +433,7 @@ def test_buffers_outlive_maps(tmp_path: Path) -> None:
 def test_queue_files_cost_a_page_at_first(tmp_path: Path) -> None:
     store = opened(tmp_path, mapped_file_size_consume_queue=6_000_000, mapped_file_size_commit_log=1 << 30)
     put(store, "T", 0, b"x")
-    store.commit()
+    store.pipeline.commit()
     path = tmp_path / "consumequeue/T/0" / ("0" * 20)
     assert path.stat().st_size == 6_000_000
     assert path.stat().st_blocks * 512 <= 8192
@@ -449,17 +449,17 @@ def test_delete_topic(tmp_path: Path) -> None:
             put(store, topic, n % 2, b"%d" % n)
     flush(store)
     put(store, "T", 0, b"not yet visible")
-    store.commit()
+    store.pipeline.commit()
     store.delete_topic("T")
     assert flush(store) == []
-    assert store.queues() == {"Stays": [0, 1]}
+    assert store.offsets.queues() == {"Stays": [0, 1]}
     finish_deletions(store)
     assert not (tmp_path / "consumequeue/T").exists()
     checkpoint(store)
     crash(store)
     store = opened(tmp_path)
-    assert store.queues() == {"Stays": [0, 1]}
+    assert store.offsets.queues() == {"Stays": [0, 1]}
     assert put(store, "T", 0, b"again")[0] == 0
-    store.commit()
+    store.pipeline.commit()
     assert bodies(store) == [b"again"]
     store.close()

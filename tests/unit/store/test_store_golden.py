@@ -46,11 +46,11 @@ def assert_serves(store: MessageStore, name: str) -> None:
     for record in manifest(name):
         queues.setdefault((record["queueTopic"], record["pulledQueueId"]), []).append(record)
     for (topic, queue_id), records in queues.items():
-        offset = store.min_offset(topic, queue_id)
+        offset = store.offsets.min_offset(topic, queue_id)
         served: list[int] = []
         for record in records:
             where = (topic, queue_id, record["queueOffset"])
-            found = store.get(topic, queue_id, offset, 1, 1)
+            found = store.reads.get(topic, queue_id, offset, 1, 1)
             stored = b"".join(found.buffers)
             messages = int(record["properties"].get("INNER_NUM", "1"))
             assert found.count == messages, where
@@ -64,16 +64,18 @@ def assert_serves(store: MessageStore, name: str) -> None:
             assert message.queue_offset == record["queueOffset"], where
             assert message.store_timestamp_ms == record["storeTimestamp"], where
             assert zlib.crc32(message.body) == record["storedBodyCrc32"], where
-            assert bytes(store.record_at(message.physical_offset) or b"") == stored, where
-            assert store.store_timestamp_at(topic, queue_id, offset) == record["storeTimestamp"], where
+            assert bytes(store.reads.record_at(message.physical_offset) or b"") == stored, where
+            assert store.offsets.store_timestamp_at(topic, queue_id, offset) == record["storeTimestamp"], (
+                where
+            )
             served += range(record["queueOffset"], record["queueOffset"] + messages)
             offset = found.next_offset
-        assert offset == store.max_offset(topic, queue_id), (topic, queue_id)
+        assert offset == store.offsets.max_offset(topic, queue_id), (topic, queue_id)
         assert [message.queue_offset for message in drain(store, topic, queue_id)] == served
     for line in (GOLDEN / f"{name}.queues.jsonl").read_text().splitlines():
         queue = json.loads(line)
-        assert store.min_offset(queue["topic"], queue["queueId"]) == queue["minOffset"], queue
-        assert store.max_offset(queue["topic"], queue["queueId"]) == queue["maxOffset"], queue
+        assert store.offsets.min_offset(queue["topic"], queue["queueId"]) == queue["minOffset"], queue
+        assert store.offsets.max_offset(queue["topic"], queue["queueId"]) == queue["maxOffset"], queue
 
 
 @pytest.mark.parametrize(("directory", "name"), [(name, name) for name in NAMES], indirect=["directory"])
@@ -137,7 +139,7 @@ def test_a_killed_process_leaves_it_readable(directory: Path) -> None:
     store = make_store(directory)
     assert not store.open().clean
     assert_serves(store, "clean")
-    assert store.get("GsPlain", 0, 650, 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
+    assert store.reads.get("GsPlain", 0, 650, 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
     store.close()
 
 

@@ -59,9 +59,9 @@ def of_store(root: Path, failure: str, **settings: int) -> Case:
 
     def found() -> str | None:
         problems = {
-            "checkpoint": store.checkpoint_problem,
-            "index": store.index_problem,
-            "cleaning": store.retention_problem,
+            "checkpoint": store.status.checkpoint_problem,
+            "index": store.status.index_problem,
+            "cleaning": store.status.retention_problem,
             "scrub": store.scrub.problem if store.scrub is not None else None,
         }
         return problems[failure]

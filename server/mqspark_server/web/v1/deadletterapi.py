@@ -133,10 +133,10 @@ async def list_dead_letters(asker: AskerNow, limit: Limit = 100, after: After = 
             topic, count, newest = dlq_topic(group), 0, 0
             found = state.topics.get(topic)
             for queue_id in range(0 if found is None else found.queue_limit):
-                low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+                low, high = store.offsets.bounds(topic, queue_id)
                 if high > low:
                     count += high - max(low, 0)
-                    newest = max(newest, store.store_timestamp_at(topic, queue_id, high - 1))
+                    newest = max(newest, store.offsets.store_timestamp_at(topic, queue_id, high - 1))
                 yield
             items.append(DeadLetterGroup(group=group, messages=count, lastStored=newest or None))
         return items

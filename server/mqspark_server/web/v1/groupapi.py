@@ -267,7 +267,7 @@ def _moves(asker: Asker, group: str, reset: Reset) -> Work[list[QueueMove]]:
         raise Problem(400, f"topic {topic.name} has no queue {reset.queueId}")
     store, moves = state.store, []
     for queue_id in queue_ids:
-        low, high = store.min_offset(topic.name, queue_id), store.max_offset(topic.name, queue_id)
+        low, high = store.offsets.bounds(topic.name, queue_id)
         if reset.offset is not None:
             target = reset.offset
             if not low <= target <= high:
@@ -275,7 +275,7 @@ def _moves(asker: Asker, group: str, reset: Reset) -> Work[list[QueueMove]]:
         elif reset.to == "latest":
             target = high
         else:
-            target = store.offset_by_timestamp(topic.name, queue_id, reset.timeMs or 0)
+            target = store.offsets.offset_by_timestamp(topic.name, queue_id, reset.timeMs or 0)
         before = state.offsets.query(group, topic.name, queue_id)
         moves.append(
             QueueMove(

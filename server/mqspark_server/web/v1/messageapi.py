@@ -160,14 +160,14 @@ def spans_of(
     for queue_id in queue_ids:
         if place is not None and queue_id < place.queue_id:
             continue
-        if not store.has_queue(topic, queue_id):
+        if not store.offsets.has_queue(topic, queue_id):
             continue
-        end = store.max_offset(topic, queue_id)
+        end = store.offsets.max_offset(topic, queue_id)
         if until is not None:
-            end = min(end, store.offset_by_timestamp(topic, queue_id, until))
+            end = min(end, store.offsets.offset_by_timestamp(topic, queue_id, until))
         first = offset or 0
         if since is not None:
-            first = store.offset_by_timestamp(topic, queue_id, since)
+            first = store.offsets.offset_by_timestamp(topic, queue_id, since)
         if place is not None and queue_id == place.queue_id:
             first = max(first, place.offset)
         yield queue_id, first, end
@@ -193,9 +193,11 @@ async def _newest(asker: Asker, topic: str, queue_ids: range, count: int) -> lis
         """Queue id to the offsets from the first to the last, by going back through all queues at once."""
         waiting = []
         for number, queue_id in enumerate(queue_ids):
-            end = store.max_offset(topic, queue_id)
-            if end > store.min_offset(topic, queue_id):
-                waiting.append((-store.store_timestamp_at(topic, queue_id, end - 1), queue_id, end - 1))
+            end = store.offsets.max_offset(topic, queue_id)
+            if end > store.offsets.min_offset(topic, queue_id):
+                waiting.append(
+                    (-store.offsets.store_timestamp_at(topic, queue_id, end - 1), queue_id, end - 1)
+                )
             if number % 64 == 0:
                 yield
         heapq.heapify(waiting)
@@ -205,8 +207,8 @@ async def _newest(asker: Asker, topic: str, queue_ids: range, count: int) -> lis
                 break
             _, queue_id, offset = heapq.heappop(waiting)
             taken[queue_id] = offset, taken.get(queue_id, (0, offset + 1))[1]
-            if offset > store.min_offset(topic, queue_id):
-                earlier = store.store_timestamp_at(topic, queue_id, offset - 1)
+            if offset > store.offsets.min_offset(topic, queue_id):
+                earlier = store.offsets.store_timestamp_at(topic, queue_id, offset - 1)
                 heapq.heappush(waiting, (-earlier, queue_id, offset - 1))
             yield
         return taken
@@ -220,7 +222,7 @@ async def _newest(asker: Asker, topic: str, queue_ids: range, count: int) -> lis
 
 def _by_key(asker: Asker, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[MessageExt]:
     try:
-        records = asker.state.store.query_message(topic, key, min(limit, MAX_BY_KEY), begin_ms, end_ms)
+        records = asker.state.store.reads.query_message(topic, key, min(limit, MAX_BY_KEY), begin_ms, end_ms)
     except StoreUnreadable as error:
         raise Problem(503, str(error)) from None
     return [
@@ -236,7 +238,7 @@ def _by_offset_id(asker: Asker, message_id: str) -> list[MessageExt]:
     except InvalidMessage:
         return []
     try:
-        record = asker.state.store.record_at(position)
+        record = asker.state.store.reads.record_at(position)
     except StoreUnreadable as error:
         raise Problem(503, str(error)) from None
     return [] if record is None else read_records(asker, [record])

@@ -129,7 +129,7 @@ async def read_some(
     for number, (queue_id, first, end) in enumerate(spans, 1):
         if number % SPANS_AT_ONCE == 0:
             await asyncio.sleep(0)
-        offset = max(first, store.min_offset(topic, queue_id))
+        offset = max(first, store.offsets.min_offset(topic, queue_id))
         while offset < end:
             if len(found) >= limit or steps >= max_steps or stored_bytes >= PAGE_BYTES:
                 return MessagesFound(found, Place(queue_id, offset))

@@ -63,14 +63,16 @@ async def _arrivals(
     asker: Asker, topic: str, queue_ids: range, chosen: Chosen
 ) -> AsyncGenerator[bytes, None]:
     store, loop = asker.state.store, asyncio.get_running_loop()
-    places = {queue_id: store.max_offset(topic, queue_id) for queue_id in queue_ids}
+    places = {queue_id: store.offsets.max_offset(topic, queue_id) for queue_id in queue_ids}
     is_wide, pause_s = len(places) > QUEUES_A_PAUSE, PAUSE_S * max(1, len(places) / QUEUES_A_PAUSE)
     yield b": the newest comes first\n\n"
     checked = loop.time()
     while asker.app.lifecycle.ready:
-        grown = [queue_id for queue_id in places if store.max_offset(topic, queue_id) != places[queue_id]]
+        grown = [
+            queue_id for queue_id in places if store.offsets.max_offset(topic, queue_id) != places[queue_id]
+        ]
         for queue_id in grown:
-            end = store.max_offset(topic, queue_id)
+            end = store.offsets.max_offset(topic, queue_id)
             place = min(places[queue_id], end)  # a topic that was deleted and created again
             if end - place > MAX_BEHIND:
                 yield event("skipped", str(end - AT_ONCE - place))

@@ -179,11 +179,11 @@ async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicFigures:
     def counted() -> Work[tuple[int, int, list[str]]]:
         stored = newest = 0
         for queue_id in range(found.queue_limit):
-            if store.has_queue(topic, queue_id):
-                low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            if store.offsets.has_queue(topic, queue_id):
+                low, high = store.offsets.bounds(topic, queue_id)
                 stored += high - low
                 if high > low:
-                    newest = max(newest, store.store_timestamp_at(topic, queue_id, high - 1))
+                    newest = max(newest, store.offsets.store_timestamp_at(topic, queue_id, high - 1))
             yield
         groups: list[str] = []
         for number, (name, group) in enumerate(state.offsets.pairs()):

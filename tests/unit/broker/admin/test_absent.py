@@ -62,7 +62,7 @@ def test_a_master_without_replicas(bench: Bench) -> None:
     peer.ask(SEND, send_ext(), b"body")
     info = shown(peer, RequestCode.GET_BROKER_HA_STATUS)
     assert info["master"] is True
-    assert info["masterCommitLogMaxOffset"] == bench.store.max_physical_offset > 0
+    assert info["masterCommitLogMaxOffset"] == bench.store.log.position > 0
     assert (info["inSyncSlaveNums"], info["haConnectionInfo"]) == (0, [])
 
 
@@ -92,7 +92,7 @@ def test_entries_are_shown_as_they_are_in_the_file(bench: Bench) -> None:
     (entry,) = body["queueData"]
     assert entry["tagsCode"] == bench.clock.now_ms() + 10_000
     assert entry["physicOffset"] == 0
-    assert entry["physicSize"] == bench.store.max_physical_offset
+    assert entry["physicSize"] == bench.store.log.position
     assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 1)
 
 
@@ -131,7 +131,7 @@ def test_sizes_of_what_was_put_since_the_start(bench: Bench) -> None:
     peer = bench.peer()
     for _ in range(2):
         peer.ask(SEND, send_ext(), b"body")
-    size_bytes = bench.store.max_physical_offset
+    size_bytes = bench.store.log.position
     table = bench.broker.runtime_info()
     assert table["putMessageSizeTotal"] == str(size_bytes)
     assert table["putMessageAverageSize"] == str(size_bytes / 2)

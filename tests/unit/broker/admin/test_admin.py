@@ -52,7 +52,7 @@ def test_create_change_and_delete_a_topic(bench: Bench) -> None:
     assert commit(peer, "CG", "New", 4, 1) == 26
     assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "New"}).code == 0
     assert "New" not in bench.broker.state.topics
-    assert bench.store.max_offset("New", 4) == 0
+    assert bench.store.offsets.max_offset("New", 4) == 0
     gone = peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "New"})
     assert gone.code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -191,7 +191,7 @@ def test_unused_queues_are_cleaned(bench: Bench) -> None:
     peer.ask(SEND, send_ext("Gone"), b"x")
     bench.broker.state.topics.remove("Gone")
     peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)
-    assert "Gone" not in bench.store.queues()
+    assert "Gone" not in bench.store.offsets.queues()
 
 
 # --- when a change is answered ---

@@ -268,9 +268,9 @@ def test_when_a_lite_topic_that_has_expired_goes(
     bench.broker.state.topics.put(TopicConfig(topic_name=PARENT, perm=6, attributes=attributes))
     send(bench.peer(), "old")
     bench.run_for((gone_after_s - 20) * 1_000, 1_000)
-    assert list(bench.broker.state.store.light_queues())
+    assert bench.broker.state.store.table.light
     bench.run_for(25_000, 1_000)
-    assert not list(bench.broker.state.store.light_queues())
+    assert not bench.broker.state.store.table.light
     bench.close()
 
 
@@ -334,13 +334,13 @@ def test_lite_topics_expire_and_go_with_their_parent(bench: Bench) -> None:
     ack(bench, peer, popped, "old", 0)
     bench.run_for(15 * 60_000, 30_000)
     send(peer, "young")
-    assert set(state.store.light_queues()) == {"%LMQ%$Parent$old", "%LMQ%$Parent$young"}
+    assert set(state.store.table.light) == {"%LMQ%$Parent$old", "%LMQ%$Parent$young"}
     bench.run_for(10 * 60_000, 30_000)
-    assert set(state.store.light_queues()) == {"%LMQ%$Parent$young"}
+    assert set(state.store.table.light) == {"%LMQ%$Parent$young"}
     assert state.offsets.query(GROUP, "%LMQ%$Parent$old", 0) < 0
     peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PARENT})
     bench.housekeeping()
-    assert not list(state.store.light_queues())
+    assert not state.store.table.light
 
 
 def test_what_tools_are_told(bench: Bench) -> None:
@@ -419,7 +419,7 @@ def test_a_kill_keeps_lite_topics_and_offsets(bench: Bench) -> None:
         peer = bench.peer()
         subscribe(peer, "PARTIAL_ADD", "a", "b")
         assert sorted(bodies(pop(bench, peer))) == [b"a2", b"a3", b"b0"], round_
-        offsets = [bench.store.max_offset(f"%LMQ%${PARENT}${name}", 0) for name in "ab"]
+        offsets = [bench.store.offsets.max_offset(f"%LMQ%${PARENT}${name}", 0) for name in "ab"]
         assert offsets == [4, 1]
     assert bench.broker.state.topics.get(PARENT) is not None
 

@@ -292,7 +292,7 @@ def escaped(bench: Bench, record: object, tag: str, due_ms: int, queue_id: int =
 def test_records_that_cannot_be_are_refused(other: Bench) -> None:
     now_ms, ck = other.clock.now_ms(), check_point(other)
     due_ms = now_ms + 10_000
-    end = other.store.max_physical_offset
+    end = other.store.log.position
     illegal = ResponseCode.INVALID_PARAMETER
     forever = 1 << 55
     assert escaped(other, check_point(other, bn="b-b"), "ck", due_ms) == ResponseCode.NO_PERMISSION
@@ -317,7 +317,7 @@ def test_records_that_cannot_be_are_refused(other: Bench) -> None:
     ):
         assert escaped(other, record, tag, when_ms, queue_id) == illegal, record
     assert escaped(other, ck, "ck", due_ms, m="true") == ResponseCode.NO_PERMISSION
-    assert other.store.max_physical_offset == end
+    assert other.store.log.position == end
     other.broker.state.config.auto_create_subscription_group = False
     unknown = check_point(other, c="Nobody")
     assert escaped(other, unknown, "ck", due_ms) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

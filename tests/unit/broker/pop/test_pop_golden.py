@@ -195,7 +195,7 @@ def test_failed_messages_come_back(bench: Bench) -> None:
 def put_retried(bench: Bench, retry_topic: str, message: MessageExt) -> None:
     bench.broker.state.topics.ensure(retry_topic, 1)
     properties = {name: value for name, value in message.properties.items() if name != "POP_CK"}
-    bench.store.put(
+    bench.store.appender.put(
         PendingRecord(
             topic=retry_topic,
             queue_id=0,

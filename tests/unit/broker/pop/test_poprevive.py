@@ -44,7 +44,7 @@ def put_record(
         {"TAGS": tag, "TIMER_DELIVER_MS": str(due_ms), "TIMER_OUT_MS": str(due_ms)}
     )
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    bench.store.put(
+    bench.store.appender.put(
         PendingRecord(
             topic=REVIVE_TOPIC,
             queue_id=3,
@@ -299,7 +299,7 @@ def test_one_tick_reads_and_revives_no_more_when_more_queues_have_something_and_
     queues, records = range(bench.config.revive_queue_num), 2 * READS_A_TICK * READ_MESSAGES
     for queue_id in queues:
         for _ in range(records):
-            bench.store.put(
+            bench.store.appender.put(
                 PendingRecord(
                     topic=REVIVE_TOPIC,
                     queue_id=queue_id,

@@ -226,7 +226,7 @@ def test_the_same_as_one_by_one(bench: Bench) -> None:
     expected = [
         int(message.body)
         for offset in range(400)
-        for message in decode_records(store.get("T", 0, offset, 1, 1 << 20).buffers[0])
+        for message in decode_records(store.reads.get("T", 0, offset, 1, 1 << 20).buffers[0])
         if int(message.body) < 4
     ]
     for max_messages, max_bytes, max_examined in (
@@ -257,7 +257,7 @@ def test_the_same_as_one_by_one(bench: Bench) -> None:
 def test_damaged_records_are_passed_over(bench: Bench) -> None:
     put(bench, *range(100))
     positions = [
-        decode_records(bench.store.get("T", 0, offset, 1, 1 << 20).buffers[0])[0].physical_offset
+        decode_records(bench.store.reads.get("T", 0, offset, 1, 1 << 20).buffers[0])[0].physical_offset
         for offset in range(100)
     ]
     (segment,) = (bench.directory / "commitlog").iterdir()

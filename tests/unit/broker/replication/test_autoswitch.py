@@ -168,9 +168,7 @@ class Pair:
         self.follower = slave.broker.follower
         self.replica = master.broker.replicas.connect("s:1")
         store = master.store
-        self.replica.received(
-            self.follower.connect("m:1", store.min_physical_offset, store.max_physical_offset)
-        )
+        self.replica.received(self.follower.connect("m:1", store.log.min_offset, store.log.position))
 
     def carry(self) -> None:
         while out := self.replica.data(1 << 20):
@@ -221,7 +219,7 @@ def agree_on_set(master: Bench, members: set[int]) -> None:
 
 
 def log_of(bench: Bench) -> bytes:
-    store, at, out = bench.store, bench.store.min_physical_offset, b""
+    store, at, out = bench.store, bench.store.log.min_offset, b""
     while part := store.copy.log_bytes(at, 1 << 20):
         out += part
         at += len(part)
@@ -294,7 +292,7 @@ def test_a_slave_that_was_away_is_not_counted_in_before_its_tables_are_fresh(
     send(master, 1)
     pair.carry()
     pair.tick()
-    assert pair.replica.acked == slave.store.acked_offset == master.store.acked_offset, (
+    assert pair.replica.acked == slave.store.pipeline.stored_end == master.store.pipeline.stored_end, (
         "once it has had them, a slave that cannot copy them again goes on"
     )
     pair.close()
@@ -315,7 +313,7 @@ def test_a_master_that_was_started_again_counts_no_slave_in_that_lacks_something
     pair = Pair(master, behind)
     pair.follower.received(b"".join(pair.replica.data(1 << 20)))  # only the handshake
     pair.tick()
-    assert 0 <= pair.replica.acked < master.store.max_physical_offset
+    assert 0 <= pair.replica.acked < master.store.log.position
     assert replicas_of(master).wanted_set() is None
     pair.carry()
     assert replicas_of(master).wanted_set() == {1, 2, 3}
@@ -329,7 +327,7 @@ def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path, benches
     with joined(one, two):
         pass
     send(one, 30)  # only the first master has these
-    common = two.store.max_physical_offset
+    common = two.store.log.position
     lost = log_of(one)[common:]
     change_part(two, 2, 2, 2)
     send(two, 80)  # more than what is cut
@@ -354,7 +352,7 @@ def test_a_new_master_gives_no_offset_twice(tmp_path: Path, benches: list[Bench]
             pair.follower.received(b"".join(out))
             two.broker.turn()
             two.housekeeping()
-    assert replicas_of(two).confirmed < two.store.max_physical_offset
+    assert replicas_of(two).confirmed < two.store.log.position
     change_part(two, 2, 2, 2)
     send(two, 10)
     offsets = [record.queue_offset for record in decode_records(log_of(two))]
@@ -392,7 +390,7 @@ def test_a_slave_shows_nothing_while_its_log_is_taken_back(tmp_path: Path, bench
     benches += [master, slave]
     send(master, 5)
     with joined(master, slave):
-        confirmed = slave.store.max_physical_offset
+        confirmed = slave.store.log.position
         slave.broker.replicated()
         pull(master)
         one_round(master, slave)
@@ -413,7 +411,7 @@ def test_a_slave_shows_nothing_while_its_log_is_taken_back(tmp_path: Path, bench
         slave.run_jobs()
         slave.broker.turn()
     assert [answer.code for answer in waiting.heard()] in ([], [ResponseCode.SYSTEM_BUSY])
-    assert slave.store.max_physical_offset == slave.store.shown_offset == confirmed
+    assert slave.store.log.position == slave.store.pipeline.visible_end == confirmed
     assert pull(slave).code == 0
 
 
@@ -424,7 +422,7 @@ def test_a_log_is_taken_back_also_when_its_end_was_not_written_yet(
     benches += [master, slave]
     send(master, 5)
     with joined(master, slave):
-        common = slave.store.max_physical_offset
+        common = slave.store.log.position
     send(master, 2)
     pair = Pair(master, slave)
     while out := pair.replica.data(1 << 20):
@@ -432,7 +430,7 @@ def test_a_log_is_taken_back_also_when_its_end_was_not_written_yet(
         if report := pair.follower.report():
             pair.replica.received(report)
     pair.close()
-    assert slave.store.max_physical_offset > common
+    assert slave.store.log.position > common
     slave.store.copy.cut_back(common)
     slave.broker.replicated()
     for _ in range(4):
@@ -441,7 +439,7 @@ def test_a_log_is_taken_back_also_when_its_end_was_not_written_yet(
         slave.run_jobs()
         slave.broker.replicated()
     assert not slave.store.copy.is_cutting
-    assert slave.store.max_physical_offset == common
+    assert slave.store.log.position == common
 
 
 def test_what_a_master_confirms_counts_for_what_is_known_to_be_its_log(
@@ -451,7 +449,7 @@ def test_what_a_master_confirms_counts_for_what_is_known_to_be_its_log(
     slave = make(tmp_path / "b", 2, 2, 1)
     benches.append(slave)
     send(slave, 9)
-    end = slave.store.max_physical_offset
+    end = slave.store.log.position
     change_part(slave, 2, 1, 1)
     follower = slave.broker.follower
     assert isinstance(follower, EpochFollower)
@@ -508,14 +506,14 @@ def test_the_end_of_an_epoch_inside_a_record_is_refused(tmp_path: Path, benches:
     slave = make(tmp_path / "b", 2, 2, 1)
     benches.append(slave)
     send(slave, 9)
-    end = slave.store.max_physical_offset
+    end = slave.store.log.position
     change_part(slave, 2, 1, 2)
     follower = slave.broker.follower
     assert isinstance(follower, EpochFollower)
     follower.connect("m:1", 0, end)
     with pytest.raises(ProtocolError, match="inside a record"):
         follower.received(encode_master_hello(end, [(1, 0), (2, end - 10)]))
-    assert slave.store.max_physical_offset == end
+    assert slave.store.log.position == end
 
 
 def test_a_slave_follows_no_older_master(tmp_path: Path, benches: list[Bench]) -> None:
@@ -541,7 +539,7 @@ def ack_of(bench: Bench, peer: Any) -> list[int]:
 
 
 def shown_by(bench: Bench) -> int:
-    return bench.store.max_offset("T", 0)
+    return bench.store.offsets.max_offset("T", 0)
 
 
 def give(peer: Any) -> None:

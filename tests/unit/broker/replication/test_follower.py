@@ -52,7 +52,7 @@ class Link:
         self.follower = follower_of(slave)
         self.replica = master.broker.replicas.connect("s:1")
         store = master.store
-        first = self.follower.connect("m:1", store.min_physical_offset, store.max_physical_offset)
+        first = self.follower.connect("m:1", store.log.min_offset, store.log.position)
         self.replica.received(first)
 
     def carry(self, sizes: Iterator[int], limit: int = 1 << 40) -> int:
@@ -112,8 +112,8 @@ def files(bench: Bench, folder: str) -> dict[str, bytes]:
 
 
 def assert_equal(master: Bench, slave: Bench) -> None:
-    end = master.store.max_physical_offset
-    assert slave.store.max_physical_offset == slave.store.acked_offset == end
+    end = master.store.log.position
+    assert slave.store.log.position == slave.store.pipeline.stored_end == end
     for folder in ("commitlog", "consumequeue"):
         assert files(slave, folder) == files(master, folder)
 
@@ -157,15 +157,15 @@ def test_a_copy_is_the_log_whatever_is_cut_and_killed(seed: int, sync: bool, cut
             with connected(master, slave) as link:
                 link.carry(pieces(seed), cut)
                 acked = link.replica.acked
-                assert acked <= slave.store.acked_offset or acked == 1
+                assert acked <= slave.store.pipeline.stored_end or acked == 1
             if number % 2:
                 slave.store.abandon()
                 slave.open()
-                assert slave.store.acked_offset >= acked or acked == 1
+                assert slave.store.pipeline.stored_end >= acked or acked == 1
             fill(master, 20, seed + number)
         with connected(master, slave) as link:
             link.carry(pieces(seed))
-            assert link.replica.acked == master.store.acked_offset
+            assert link.replica.acked == master.store.pipeline.stored_end
         assert_equal(master, slave)
         assert [one.body for one in slave.records("T")] == [one.body for one in master.records("T")]
         master.close()
@@ -180,10 +180,10 @@ def test_records_that_a_crash_tore_are_copied_again(tmp_path: Path) -> None:
     slave.store.abandon()
     newest = max((slave.directory / "commitlog").iterdir())
     data = newest.read_bytes()
-    end = slave.store.max_physical_offset % SEGMENT
+    end = slave.store.log.position % SEGMENT
     newest.write_bytes(data[: end - 37] + bytes(SEGMENT - end + 37))
     slave.open()
-    assert slave.store.max_physical_offset < master.store.max_physical_offset
+    assert slave.store.log.position < master.store.log.position
     with connected(master, slave) as link:
         link.carry(pieces(2))
     assert_equal(master, slave)
@@ -201,14 +201,14 @@ def test_an_empty_slave_asks_for_everything_or_for_the_newest_segment(
     with connected(master, slave) as link:
         assert link.follower.begin == (0 if newest_only else 1)
         link.carry(pieces(3))
-    begin = master.store.newest_segment_start if newest_only else 0
+    begin = master.store.log.newest_segment_start if newest_only else 0
     assert begin > 0 or not newest_only
-    assert slave.store.min_physical_offset == begin
+    assert slave.store.log.min_offset == begin
     ours = files(slave, "commitlog")
     assert ours == {name: data for name, data in files(master, "commitlog").items() if int(name) >= begin}
     for topic in ("T", "U"):
-        assert slave.store.max_offset(topic, 0) == master.store.max_offset(topic, 0)
-        low = slave.store.min_offset(topic, 0)
+        assert slave.store.offsets.max_offset(topic, 0) == master.store.offsets.max_offset(topic, 0)
+        low = slave.store.offsets.min_offset(topic, 0)
         assert (low > 0) == newest_only
         there = [one.body for one in master.records(topic, offset=low)]
         assert [one.body for one in slave.records(topic, offset=low)] == there
@@ -217,7 +217,7 @@ def test_an_empty_slave_asks_for_everything_or_for_the_newest_segment(
     fill(master, 10, seed=5)
     with connected(master, slave) as link:
         link.carry(pieces(4))
-    assert slave.store.acked_offset == master.store.acked_offset
+    assert slave.store.pipeline.stored_end == master.store.pipeline.stored_end
     master.close()
     slave.close()
 
@@ -238,7 +238,7 @@ def test_a_slave_whose_master_has_deleted_what_it_lacks_says_so(tmp_path: Path) 
     fill(master, 5)
     with connected(master, slave) as link:
         link.carry(pieces(1))
-    end = slave.store.max_physical_offset
+    end = slave.store.log.position
     with pytest.raises(ProtocolError, match=f"its log begins at {SEGMENT}, but the one here ends at {end}"):
         follower_of(slave).connect("m:1", SEGMENT, 2 * SEGMENT)
     master.close()
@@ -252,13 +252,13 @@ def test_reports_never_exceed_what_is_synced(tmp_path: Path) -> None:
     link = Link(master, slave)
     link.follower.received(b"".join(link.replica.data(1 << 20)))
     slave.broker.turn()
-    assert slave.store.max_physical_offset == master.store.max_physical_offset
+    assert slave.store.log.position == master.store.log.position
     assert link.follower.report() == b""
     slave.flush()
-    assert link.follower.report() == struct.pack(">q", master.store.max_physical_offset)
+    assert link.follower.report() == struct.pack(">q", master.store.log.position)
     assert link.follower.report() == b""
     slave.clock.advance(5_000)
-    assert link.follower.report() == struct.pack(">q", master.store.max_physical_offset)
+    assert link.follower.report() == struct.pack(">q", master.store.log.position)
     link.close()
     master.close()
     slave.close()
@@ -272,7 +272,7 @@ def test_only_the_tail_is_compared(tmp_path: Path) -> None:
         assert master.peer().ask(SEND, send_ext(), random.Random(1).randbytes(50_000)).code == 0
     with connected(master, slave) as link:
         link.carry(pieces(1))
-    end = master.store.max_physical_offset
+    end = master.store.log.position
     with connected(master, slave) as link:
         assert link.follower.begin == end - CHECK_BYTES
         assert link.carry(pieces(1)) > CHECK_BYTES
@@ -285,7 +285,7 @@ def test_only_the_tail_is_compared(tmp_path: Path) -> None:
 def test_bytes_that_are_no_record_are_not_appended(tmp_path: Path, damage: str) -> None:
     master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
     fill(master, 40)
-    (record,) = master.store.get("T", 0, 3, 1, 1 << 20).buffers
+    (record,) = master.store.reads.get("T", 0, 3, 1, 1 << 20).buffers
     data = bytearray(master.store.copy.log_bytes(0, SEGMENT))
     at = data.index(bytes(record))
     offset = {"magic": 4, "size": 0, "crc": 8, "position": 28, "topic": 88}[damage]
@@ -296,7 +296,7 @@ def test_bytes_that_are_no_record_are_not_appended(tmp_path: Path, damage: str) 
         (InvalidMessage, ProtocolError), match=f"the bytes at {at} of the log to copy are no valid record"
     ):
         follower.received(data_head(1, len(data) - 1) + data[1:])
-    assert slave.store.max_physical_offset == at
+    assert slave.store.log.position == at
     slave.broker.turn()
     assert all(one.queue_offset < 3 for one in slave.records("T"))
     master.close()
@@ -358,7 +358,7 @@ def test_a_topic_that_was_made_again_begins_again(tmp_path: Path) -> None:
     slave.close()
     slave.open()
     assert [one.body for one in slave.records("T")] == [b"again 0", b"again 1", b"again 2"]
-    assert slave.store.max_offset("U", 0) == master.store.max_offset("U", 0)
+    assert slave.store.offsets.max_offset("U", 0) == master.store.offsets.max_offset("U", 0)
     master.close()
     slave.close()
 
@@ -378,7 +378,7 @@ def test_a_slave_refuses_what_only_its_master_does(tmp_path: Path) -> None:
         (RequestCode.POP_MESSAGE, ResponseCode.SERVICE_NOT_AVAILABLE),
     ):
         assert peer.ask(code).code == expected
-    assert slave.store.max_physical_offset == 0
+    assert slave.store.log.position == 0
     slave.close()
 
 
@@ -390,6 +390,6 @@ def test_tools_see_whom_a_slave_follows(tmp_path: Path) -> None:
         info = json.loads(bytes(slave.peer().ask(RequestCode.GET_BROKER_HA_STATUS).body))
         assert info["master"] is False
         assert info["haClientRuntimeInfo"]["masterAddr"] == "m:1"
-        assert info["haClientRuntimeInfo"]["maxOffset"] == master.store.max_physical_offset
+        assert info["haClientRuntimeInfo"]["maxOffset"] == master.store.log.position
     master.close()
     slave.close()

@@ -58,7 +58,7 @@ def fill(peer: Peer, count: int, size: int = 1000) -> None:
 
 def log_of(bench: Bench) -> bytes:
     paths = sorted((bench.directory / "commitlog").iterdir())
-    return b"".join(path.read_bytes() for path in paths)[: bench.store.max_physical_offset]
+    return b"".join(path.read_bytes() for path in paths)[: bench.store.log.position]
 
 
 @given(positions=st.lists(st.integers(-(1 << 63), (1 << 63) - 1)), cuts=st.lists(st.integers(1, 20)))
@@ -88,7 +88,7 @@ def test_a_slave_gets_the_log_as_it_is(bench: Bench) -> None:
             assert position // SEGMENT == (position + len(part) - 1) // SEGMENT, "a frame is of one segment"
             copy += part
         slave.received(report(len(copy)))
-        if len(copy) > 3 * SEGMENT and len(copy) == bench.store.max_physical_offset:
+        if len(copy) > 3 * SEGMENT and len(copy) == bench.store.log.position:
             break
         fill(peer, 1)
     assert copy == log_of(bench)
@@ -100,12 +100,12 @@ def test_a_slave_without_anything_gets_the_newest_segment(bench: Bench) -> None:
     slave = bench.broker.replicas.connect("s:1")
     slave.received(report(0))
     ((position, _), *_) = frames(slave.data(1 << 20))
-    assert position == bench.store.max_physical_offset // SEGMENT * SEGMENT > 0
+    assert position == bench.store.log.position // SEGMENT * SEGMENT > 0
 
 
 def test_a_slave_goes_on_where_it_was(bench: Bench) -> None:
     fill(bench.peer(), 200)
-    end = bench.store.max_physical_offset
+    end = bench.store.log.position
     for begin in (0x1000, SEGMENT, end - 100, end):
         slave = bench.broker.replicas.connect("s:1")
         slave.received(report(begin))
@@ -121,7 +121,7 @@ def test_a_slave_with_another_log_is_let_go(bench: Bench, beyond: int) -> None:
     with pytest.raises(
         ProtocolError, match=r"it asks for the log from \d+ on, but the log here spans 0 to \d+"
     ):
-        slave.received(report(bench.store.acked_offset + beyond))
+        slave.received(report(bench.store.pipeline.stored_end + beyond))
     with pytest.raises(ProtocolError, match="it asks for the log from -5 on"):
         bench.broker.replicas.connect("s:1").received(report(-5))
 
@@ -154,10 +154,10 @@ def test_nothing_that_a_power_cut_takes_back_goes_out(tmp_path: Path) -> None:
     slave = bench.broker.replicas.connect("s:1")
     slave.received(report(0))
     sent = sum(len(part) for _, part in frames(slave.data(1 << 20)))
-    assert sent == bench.store.flushed_offset
+    assert sent == bench.store.log.durable
     peer.give(SEND, send_ext(), b"x")
     bench.broker.turn()
-    assert bench.store.max_physical_offset > sent
+    assert bench.store.log.position > sent
     assert slave.data(1 << 20) == []
     bench.flush()
     assert slave.data(1 << 20) != []
@@ -169,7 +169,7 @@ def test_heartbeats_say_where_the_log_stands(bench: Bench) -> None:
     slave = bench.broker.replicas.connect("s:1")
     slave.received(report(0))
     slave.data(1 << 20)
-    end = bench.store.max_physical_offset
+    end = bench.store.log.position
     bench.clock.advance(4_999)
     assert slave.data(1 << 20) == []
     bench.clock.advance(1)
@@ -198,7 +198,7 @@ def test_a_sync_master_answers_when_enough_have_the_message(tmp_path: Path) -> N
     bench.broker.turn()
     assert peer.heard() == [], "nobody follows"
     first, second = connected(bench, 0, 0)
-    end = bench.store.max_physical_offset
+    end = bench.store.log.position
     first.received(report(end))
     bench.broker.replicated()
     assert peer.heard() == [], "one of two"
@@ -212,7 +212,7 @@ def test_a_sync_master_answers_when_enough_have_the_message(tmp_path: Path) -> N
     peer.give(SEND, send_ext(), b"b")
     bench.broker.turn()
     second.data(1 << 20)
-    second.received(report(bench.store.max_physical_offset))
+    second.received(report(bench.store.log.position))
     bench.broker.replicated()
     assert peer.heard() == []
     bench.clock.advance(2_999)
@@ -255,7 +255,7 @@ def test_neither_flush_nor_replication_alone_is_enough(tmp_path: Path) -> None:
     bench.flush()
     assert peer.heard() == []
     slave.data(1 << 20)
-    slave.received(report(bench.store.max_physical_offset))
+    slave.received(report(bench.store.log.position))
     bench.broker.replicated()
     assert [answer.code for answer in peer.heard()] == [0]
     peer.give(SEND, send_ext(), b"b")
@@ -281,7 +281,7 @@ def test_tools_see_who_follows(tmp_path: Path) -> None:
     bench = make(tmp_path, ha_max_gap_not_in_sync=5_000)
     peer = bench.peer()
     fill(peer, 10)
-    end = bench.store.max_physical_offset
+    end = bench.store.log.position
     near, far = connected(bench, end - 4_999, end - 5_000)
     bench.broker.replicas.connect("silent:1")
     bench.clock.advance(1_000)
@@ -347,7 +347,7 @@ def test_without_a_wheel_there_is_nothing_to_copy(tmp_path: Path) -> None:
 
 def has_all(slave: Replica, bench: Bench) -> None:
     slave.data(1 << 24)
-    slave.received(report(bench.store.max_physical_offset))
+    slave.received(report(bench.store.log.position))
     bench.broker.replicated()
 
 
@@ -359,7 +359,7 @@ def test_with_too_few_in_sync_nothing_is_stored(tmp_path: Path) -> None:
         ResponseCode.SYSTEM_ERROR,
         "in-sync replicas not enough: 1 of minInSyncReplicas=2",
     )
-    assert bench.store.max_physical_offset == 0
+    assert bench.store.log.position == 0
     (slave,) = connected(bench, 0)
     bench.broker.replicated()
     peer.give(SEND, send_ext(), b"two")
@@ -377,7 +377,7 @@ def test_a_sync_master_may_wait_for_everybody_who_is_in_sync(tmp_path: Path) -> 
     bench = make(tmp_path, broker_role=BrokerRole.SYNC_MASTER, all_ack_in_sync_state_set=True)
     peer = bench.peer()
     assert peer.ask(SEND, send_ext(), b"a").code == 0, "it is the only one"
-    first, second = connected(bench, bench.store.max_physical_offset, bench.store.max_physical_offset)
+    first, second = connected(bench, bench.store.log.position, bench.store.log.position)
     peer.give(SEND, send_ext(), b"b")
     bench.broker.turn()
     has_all(first, bench)
@@ -399,7 +399,7 @@ def test_a_sync_master_may_do_with_fewer_while_slaves_are_away(tmp_path: Path) -
     )
     peer = bench.peer()
     assert peer.ask(SEND, send_ext(), b"alone").code == 0
-    (slave,) = connected(bench, bench.store.max_physical_offset)
+    (slave,) = connected(bench, bench.store.log.position)
     peer.give(SEND, send_ext(), b"two")
     bench.broker.turn()
     assert peer.heard() == []
@@ -425,25 +425,25 @@ def test_consumers_see_only_what_all_slaves_in_sync_have(tmp_path: Path, sync: b
     sender.give(SEND, send_ext(queue_id=0), b"a")
     bench.broker.turn()
     bench.flush()
-    end = bench.store.max_physical_offset
-    assert bench.store.acked_offset == end == bench.store.unconfirmed_bytes
+    end = bench.store.log.position
+    assert bench.store.pipeline.stored_end == end == bench.store.pipeline.unconfirmed_bytes
     assert reader.heard() == [], "a new master might not have it"
-    assert bench.store.max_offset("T", 0) == 0
-    assert bench.store.record_at(0) is None
+    assert bench.store.offsets.max_offset("T", 0) == 0
+    assert bench.store.reads.record_at(0) is None
     bench.run_jobs()
     slave.data(1 << 24)
     slave.received(report(end))
     bench.broker.replicated()
     assert [answer.code for answer in reader.heard()] == [0]
     assert [answer.code for answer in sender.heard()] == [0]
-    assert bench.store.max_offset("T", 0) == 1
+    assert bench.store.offsets.max_offset("T", 0) == 1
     bench.broker.replicas.disconnect(slave)
     bench.broker.replicated()
-    assert bench.store.record_at(0) is not None, "what was visible stays so"
+    assert bench.store.reads.record_at(0) is not None, "what was visible stays so"
     sender.give(SEND, send_ext(queue_id=0), b"b")
     bench.broker.turn()
     bench.flush()
-    assert bench.store.max_offset("T", 0) == 1
+    assert bench.store.offsets.max_offset("T", 0) == 1
     bench.close()
     bench.open()
     assert [one.body for one in bench.records("T")] == [b"a", b"b"]
@@ -466,7 +466,7 @@ def test_what_waits_for_slaves_is_bounded(tmp_path: Path) -> None:
         codes += [answer.code for answer in peer.heard()]
     assert codes
     assert set(codes) == {ResponseCode.SYSTEM_ERROR}
-    assert bench.store.unconfirmed_bytes < 7_000
+    assert bench.store.pipeline.unconfirmed_bytes < 7_000
     bench.close()
 
 

@@ -40,7 +40,7 @@ def fork(tmp_path: Path, before: int = 10, after: int = 20) -> Fork:
     master = make_master(tmp_path / "m")
     if before:
         fill(master, before)
-    common = master.store.max_physical_offset
+    common = master.store.log.position
     master.close()
     shutil.copytree(tmp_path / "m", tmp_path / "o")
     master.open()
@@ -94,15 +94,15 @@ def follow_to_the_end(found: Fork) -> None:
 def test_what_the_master_does_not_have_is_taken_back_and_saved(tmp_path: Path, after: int) -> None:
     found = fork(tmp_path, after=max(after, 1))
     slave = found.slave
-    end = slave.store.max_physical_offset
+    end = slave.store.log.position
     theirs = b"".join(path.read_bytes() for path in sorted((slave.directory / "commitlog").iterdir()))[:end]
     problem = meet(found)
     assert f"the log here is taken back to {found.common}" in str(problem)
-    assert slave.store.max_physical_offset == end, "nothing is appended meanwhile"
+    assert slave.store.log.position == end, "nothing is appended meanwhile"
     with pytest.raises(NotNow, match="is being taken back"):
         Link(found.master, slave)
     take_back(slave)
-    assert slave.store.max_physical_offset == slave.store.acked_offset == found.common
+    assert slave.store.log.position == slave.store.pipeline.stored_end == found.common
     ((name, data),) = saved(slave).items()
     assert name.startswith(f"{found.common:020d}-")
     assert data == theirs[found.common :]
@@ -130,7 +130,7 @@ def test_a_kill_while_it_is_taken_back(forked: Fork, when: str) -> None:
     if when != "cut":
         meet(forked)
         take_back(slave)
-    assert slave.store.max_physical_offset == forked.common
+    assert slave.store.log.position == forked.common
     follow_to_the_end(forked)
 
 
@@ -142,16 +142,16 @@ def test_everything_is_compared_before_a_log_is_called_another(forked: Fork) -> 
     while not slave.store.copy.is_cutting:
         meet(forked)
     take_back(slave)
-    assert slave.store.max_physical_offset == forked.common
+    assert slave.store.log.position == forked.common
     follow_to_the_end(forked)
 
 
 def test_a_log_without_a_common_record_is_left_alone(tmp_path: Path) -> None:
     found = fork(tmp_path, before=0)
-    end = found.slave.store.max_physical_offset
+    end = found.slave.store.log.position
     assert "they have no record in common" in str(meet(found))
     found.slave.run_jobs()
-    assert found.slave.store.max_physical_offset == end
+    assert found.slave.store.log.position == end
     assert saved(found.slave) == {}
     for bench in (found.master, found.other, found.slave):
         bench.close()
@@ -161,7 +161,7 @@ def test_a_slave_that_is_only_ahead_keeps_what_it_has(tmp_path: Path) -> None:
     """Its master may have lost it in a power cut. It reports what both have."""
     master = make_master(tmp_path / "m")
     fill(master, 10)
-    common = master.store.max_physical_offset
+    common = master.store.log.position
     master.close()
     shutil.copytree(tmp_path / "m", tmp_path / "o")
     master.open()
@@ -169,11 +169,11 @@ def test_a_slave_that_is_only_ahead_keeps_what_it_has(tmp_path: Path) -> None:
     fill(other, 5, seed=1)
     with connected(other, slave) as link:
         link.carry(pieces(1))
-    end = slave.store.max_physical_offset
+    end = slave.store.log.position
     with connected(master, slave) as link:
         link.carry(pieces(1))
         assert link.replica.acked == common
-        assert slave.store.max_physical_offset == end > common
+        assert slave.store.log.position == end > common
     for bench in (master, other, slave):
         bench.close()
 
@@ -183,7 +183,7 @@ def test_an_old_master_becomes_the_slave_of_its_slave(tmp_path: Path) -> None:
     fill(old, 15)
     with connected(old, slave) as link:
         link.carry(pieces(1))
-    common = old.store.max_physical_offset
+    common = old.store.log.position
     fill(old, 5, seed=1)  # not copied
     old.close()
     slave.close()

@@ -205,12 +205,12 @@ def test_progress_is_copied_anew_after_the_log_was_taken_back(pair: tuple[Bench,
     one_round(master, slave)
     metadata.begin()
     assert metadata.is_fresh
-    first = store.copy.last_whole_record(0, store.max_physical_offset - 1)
+    first = store.copy.last_whole_record(0, store.log.position - 1)
     assert first
     store.copy.cut_back(first)
     slave.flush()
     slave.run_jobs()
-    assert store.max_physical_offset == first
+    assert store.log.position == first
     metadata.begin()
     assert not metadata.is_fresh
     copy_log(master, slave)
@@ -233,7 +233,7 @@ def test_a_new_master_has_the_topics_of_messages_that_were_copied_faster(pair: t
     assert metadata_of(slave).topics_known_at is None
     assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"}).code == 0
     one_round(master, slave)
-    assert metadata_of(slave).topics_known_at == slave.store.max_physical_offset
+    assert metadata_of(slave).topics_known_at == slave.store.log.position
     put_topic(master, "Young", queues=3)
     put_topic(master, "Kept", queues=5)
     send("Young", 2)
@@ -430,14 +430,14 @@ def test_offsets_of_messages_that_a_new_slave_never_gets_are_not_used_again(
         assert peer.ask(SEND, send_ext("New"), bytes(4_000)).code == 0
     if is_gone:
         expire(master)
-        assert master.store.log_bounds("Old", 1) == (3, 3)
+        assert master.store.offsets.log_bounds("Old", 1) == (3, 3)
     copy_log(master, slave)
-    assert slave.store.max_offset("Old", 1) == 0
+    assert slave.store.offsets.max_offset("Old", 1) == 0
     one_round(master, slave)
     assert metadata_of(slave).is_fresh
     assert RequestCode.GET_TOPIC_STATS_INFO not in one_round(master, slave), "each topic is asked for once"
-    bounds = {queue: slave.store.log_bounds("Old", queue) for queue in (0, 1)}
-    assert slave.store.max_offset("New", 0) == 40
+    bounds = {queue: slave.store.offsets.log_bounds("Old", queue) for queue in (0, 1)}
+    assert slave.store.offsets.max_offset("New", 0) == 40
     slave.run_jobs()
     slave.reopen()
     slave.flush()
@@ -466,11 +466,11 @@ def test_a_light_queue_of_which_a_new_slave_gets_no_message_goes_on_at_its_end(t
     for _ in range(40):
         assert peer.ask(SEND, send_ext("New"), bytes(4_000)).code == 0
     expire(master)
-    assert master.store.log_bounds("%LMQ%one", 0) == (3, 3)
+    assert master.store.offsets.log_bounds("%LMQ%one", 0) == (3, 3)
     copy_log(master, slave)
-    assert slave.store.max_offset("%LMQ%one", 0) == 0
+    assert slave.store.offsets.max_offset("%LMQ%one", 0) == 0
     assert RequestCode.GET_MAX_OFFSET in one_round(master, slave)
-    assert slave.store.max_offset("%LMQ%one", 0) == 3
+    assert slave.store.offsets.max_offset("%LMQ%one", 0) == 3
     assert metadata_of(slave).is_fresh
     assert RequestCode.GET_MAX_OFFSET not in one_round(master, slave), "each queue is asked for once"
     slave.close()
@@ -491,5 +491,5 @@ def test_a_master_that_claims_impossible_ends_is_not_believed(pair: tuple[Bench,
 
     with pytest.raises(ProtocolError, match="cannot end at"):
         one_round(master, slave, change)
-    assert slave.store.max_offset("Orders", 0) == 0
+    assert slave.store.offsets.max_offset("Orders", 0) == 0
     assert not metadata_of(slave).is_fresh

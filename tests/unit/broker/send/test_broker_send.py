@@ -33,7 +33,7 @@ def sync_bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def stored(bench: Bench, topic: str = "T", queue_id: int = 0) -> list:
-    return decode_records(b"".join(bench.store.get(topic, queue_id, 0, 1000, 1 << 24, None).buffers))
+    return decode_records(b"".join(bench.store.reads.get(topic, queue_id, 0, 1000, 1 << 24, None).buffers))
 
 
 def test_send_stores_and_answers(bench: Bench) -> None:
@@ -52,7 +52,7 @@ def test_send_stores_and_answers(bench: Bench) -> None:
     assert message.body == b"hello"
     assert message.properties == {"TAGS": "A", "UNIQ_KEY": "U1", "KEYS": "k", "CLUSTER": "C", **TRACE}
     assert message.born_host == "127.0.0.1:40001"
-    assert bench.store.get("T", 0, 0, 1, 1000, frozenset({java_hash("A")})).count == 1
+    assert bench.store.reads.get("T", 0, 0, 1, 1000, frozenset({java_hash("A")})).count == 1
 
 
 def test_v1_header_stores_the_same(bench: Bench) -> None:
@@ -159,12 +159,12 @@ def test_a_topic_needs_a_template_with_the_inherit_bit(bench: Bench) -> None:
 def test_refusals(bench: Bench, ext: dict[str, str], body: bytes, code: int, words: str) -> None:
     peer = bench.peer()
     peer.ask(SEND, send_ext(), b"x")
-    before = bench.store.max_physical_offset
+    before = bench.store.log.position
     answer = peer.ask(SEND, {**send_ext(), **ext}, body)
     assert answer.code == code
     assert words in (answer.remark or "")
     assert answer.ext == TRACE
-    assert bench.store.max_physical_offset == before
+    assert bench.store.log.position == before
 
 
 def test_a_retry_topic_needs_its_group(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_batch_is_recognised_by_its_flag(bench: Bench) -> None:
     assert [m.offset_message_id for m in messages] == ids
     assert [m.tags for m in messages] == ["t0", "t1", "t2"]
     assert ["UNIQ_KEY" in m.properties for m in messages] == [False] * 3  # it would hide one of their own
-    assert bench.store.get("T", 0, 0, 9, 1 << 20, frozenset({java_hash("t1")})).count == 1
+    assert bench.store.reads.get("T", 0, 0, 9, 1 << 20, frozenset({java_hash("t1")})).count == 1
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_every_member_of_a_large_batch_gets_its_id(bench: Bench) -> None:
     assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
     assert [message.body for message in stored(bench)] == bodies
     assert [message.offset_message_id for message in stored(bench)] == answer.ext["msgId"].split(",")
-    assert bench.store.get("T", 0, 0, 9, 1 << 20, frozenset({java_hash("t123")})).count == 1
+    assert bench.store.reads.get("T", 0, 0, 9, 1 << 20, frozenset({java_hash("t123")})).count == 1
 
 
 def test_no_member_of_a_large_batch_is_half_a_transaction(bench: Bench) -> None:
@@ -347,12 +347,12 @@ def test_sync_flush_answers_after_the_sync(sync_bench: Bench) -> None:
     first = peer.give(SEND, send_ext(), b"a")
     bench.broker.turn()
     assert peer.heard() == []
-    job = bench.store.begin_flush()
+    job = bench.store.pipeline.begin_flush()
     assert job is not None
     second = peer.give(SEND, send_ext(), b"b")  # while the sync runs: the next group
     bench.broker.turn()
     job.run()
-    bench.broker.progress(bench.store.end_flush(job))
+    bench.broker.progress(bench.store.pipeline.end_flush(job))
     assert [answer.opaque for answer in peer.heard()] == [first]
     bench.flush()
     assert [answer.opaque for answer in peer.heard()] == [second]
@@ -364,10 +364,10 @@ def test_a_failed_sync_acknowledges_nothing_ever_again(tmp_path: Path) -> None:
     peer = bench.peer()
     peer.give(SEND, send_ext(properties="UNIQ_KEY\x01U\x02"), b"a")
     bench.broker.turn()
-    job = bench.store.begin_flush()
+    job = bench.store.pipeline.begin_flush()
     assert job is not None
     job.error = OSError(5, "Input/output error")
-    bench.broker.progress(bench.store.end_flush(job))
+    bench.broker.progress(bench.store.pipeline.end_flush(job))
     (answer,) = peer.heard()
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "Input/output error" in (answer.remark or "")

@@ -51,7 +51,7 @@ def give(bench: Bench, peer: Peer, ext: dict[str, str], body: bytes = b"pong") -
 
 
 def stored(bench: Bench) -> list[bytes]:
-    result = bench.store.get(TOPIC, 0, 0, 100, 1 << 20)
+    result = bench.store.reads.get(TOPIC, 0, 0, 100, 1 << 20)
     return [message.body for message in decode_records(b"".join(result.buffers))]
 
 

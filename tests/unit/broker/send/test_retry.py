@@ -173,9 +173,9 @@ def test_a_group_without_retry_queues_keeps_nothing(bench: Bench) -> None:
     peer = bench.peer()
     configure(peer, retry_queue_nums=0)
     message = stored(bench)
-    before = bench.store.max_physical_offset
+    before = bench.store.log.position
     assert give_back(peer, message).code == 0
-    assert bench.store.max_physical_offset == before
+    assert bench.store.log.position == before
     assert "%RETRY%CG" not in bench.broker.state.topics
 
 
@@ -252,8 +252,8 @@ def test_a_disk_that_fails_afterwards_is_a_system_error(tmp_path: Path, why: str
 
 def test_a_store_that_takes_nothing_says_so(bench: Bench) -> None:
     message = stored(bench)
-    bench.store.distrust(bench.store.paths.lock, OSError("broken"))
-    bench.store.commit()
+    bench.store.condition.distrust(bench.store.paths.lock, OSError("broken"))
+    bench.store.pipeline.commit()
     answer = give_back(bench.peer(), message)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (answer.remark or "").startswith("SERVICE_NOT_AVAILABLE")
@@ -261,7 +261,7 @@ def test_a_store_that_takes_nothing_says_so(bench: Bench) -> None:
 
 
 def test_a_message_with_ipv6_hosts_comes_back_whole(bench: Bench) -> None:
-    bench.store.put(
+    bench.store.appender.put(
         PendingRecord(
             topic="T",
             queue_id=0,
@@ -273,12 +273,12 @@ def test_a_message_with_ipv6_hosts_comes_back_whole(bench: Bench) -> None:
         )
     )
     bench.broker.turn()
-    (message,) = (record for record in bench.store.get("T", 0, 0, 1, 1000).buffers)
+    (message,) = (record for record in bench.store.reads.get("T", 0, 0, 1, 1000).buffers)
     offset = int.from_bytes(message[28:36], "big")
     peer = bench.peer()
     ext = {"group": "CG", "offset": str(offset), "delayLevel": "-1"}
     assert peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext).code == 0
-    result = bench.store.get("%DLQ%CG", 0, 0, 1, 1000)
+    result = bench.store.reads.get("%DLQ%CG", 0, 0, 1, 1000)
     assert result.count == 1
     dead = decode_record(result.buffers[0], decompress=False)
     assert (dead.born_host, dead.sys_flag, dead.body) == ("[::1]:9", 0x11, b"six")

@@ -552,12 +552,12 @@ def test_a_change_is_answered_when_every_stored_message_is_readable(tmp_path: Pa
                 bench.run_jobs()
             while bench.broker.work():
                 pass
-        assert bench.store.max_offset(TOPIC, 0) == 0, "the message is not synced"
+        assert bench.store.offsets.max_offset(TOPIC, 0) == 0, "the message is not synced"
         assert peer.heard() == []
         bench.flush()
         bench.broker.turn()
         assert [answer.code for answer in peer.heard()] == [0, 0]
-        assert bench.store.max_offset(TOPIC, 0) == 1
+        assert bench.store.offsets.max_offset(TOPIC, 0) == 1
     finally:
         pair.close()
 

@@ -57,7 +57,7 @@ def test_a_delayed_message_waits_in_the_schedule_topic(bench: Bench) -> None:
         "REAL_TOPIC": "T",
         "REAL_QID": "2",
     }
-    _, ((_, _, tags_code),) = bench.store.entries(SCHEDULE, 2, 0, 10)
+    _, ((_, _, tags_code),) = bench.store.offsets.entries(SCHEDULE, 2, 0, 10)
     assert tags_code == waiting.store_timestamp_ms + 10_000
 
 
@@ -81,7 +81,7 @@ def test_it_is_delivered_when_due_and_not_before(bench: Bench) -> None:
         "reconsume_times",
     ):
         assert getattr(delivered, name) == getattr(waiting, name), name
-    assert bench.store.get("T", 3, 0, 1, 1000, frozenset({ord("a")})).count == 1
+    assert bench.store.reads.get("T", 3, 0, 1, 1000, frozenset({ord("a")})).count == 1
     bench.run_for(10_000)
     assert len(bench.records("T", 3)) == 1
 
@@ -273,7 +273,7 @@ def test_a_message_whose_way_is_unknown_is_passed_over_with_a_word(
         b"DELAY\x01%s\x02REAL_TOPIC\x01T\x02REAL_QID\x01%s\x02" % (b"1" * 5_000, b"1" * 5_000),
     ]
     for properties in ways:
-        bench.store.put(
+        bench.store.appender.put(
             PendingRecord(
                 topic=SCHEDULE,
                 queue_id=0,

@@ -59,7 +59,7 @@ def test_a_timer_message_waits_in_the_wheels_topic(bench: Bench) -> None:
     }
     for name in ("body", "flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times"):
         assert getattr(delivered, name) == getattr(waiting, name), name
-    assert bench.store.get("T", 2, 0, 1, 1000, frozenset({ord("a")})).count == 1
+    assert bench.store.reads.get("T", 2, 0, 1, 1000, frozenset({ord("a")})).count == 1
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_is_refused(bench: Bench, properties: str) -> None:
     answer = bench.peer().ask(SEND, send_ext("T", 0, properties), b"x")
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "should not be bigger than the max delay 259200000ms" in (answer.remark or "")
-    assert bench.store.max_physical_offset == 0
+    assert bench.store.log.position == 0
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_rocketmq_let_anyone_put_into_the_wheels_topic_holds_up_nobody(
         bench.run_for(0)
     assert bodies(bench) == [b"fine"]
     assert bench.records("RMQ_SYS_TRANS_OP_HALF_TOPIC") == []
-    assert bench.store.put_count < 10, "something goes round"
+    assert bench.store.appender.put_count < 10, "something goes round"
 
 
 def test_a_wheel_that_is_off_refuses(bench: Bench) -> None:
@@ -214,14 +214,14 @@ def test_the_date_that_a_message_gets_is_not_before_its_time(tmp_path: Path) -> 
     peer = bench.peer()
     peer.give(SEND, send_ext(), b"first")
     bench.broker.turn()
-    job = bench.store.begin_flush()
+    job = bench.store.pipeline.begin_flush()
     assert job is not None
     bench.clock.advance(990)
     peer.give(SEND, send_ext("T", 1), b"waits for the sync")
     bench.clock.advance(15)
     bench.broker.tick()
     job.run()
-    bench.broker.progress(bench.store.end_flush(job))
+    bench.broker.progress(bench.store.pipeline.end_flush(job))
     bench.flush()
     bench.broker.tick()
     bench.flush()
@@ -241,7 +241,7 @@ def test_messages_of_one_slot_come_in_the_order_of_their_arrival_a_bounded_numbe
     assert bench.broker.tick() == 0
     for _ in range(10):
         bench.broker.tick()
-    assert bench.store.max_offset(TIMER_TOPIC, 0) == 3000
+    assert bench.store.offsets.max_offset(TIMER_TOPIC, 0) == 3000
     assert bench.broker.runtime_info()["timerOffsetBehind"] == "0"
     bench.clock.advance(3_000)
     came = [0]
@@ -535,7 +535,7 @@ def test_a_slot_gets_more_while_its_delivery_is_not_on_the_disk(
     bench.clock.advance(1_000)
     bench.broker.tick()
     assert bodies(bench) == [b"a"]
-    assert bench.store.flushed_offset < bench.store.max_physical_offset
+    assert bench.store.log.durable < bench.store.log.position
     bench.clock.wall_ms -= 500
     send(bench, b"b", deliver_ms=1_700_000_001_800)
     bench.broker.tick()
@@ -561,12 +561,12 @@ def test_a_power_cut_while_a_slot_gets_more_loses_nothing(tmp_path: Path) -> Non
     bench = Bench(tmp_path)
     send(bench, b"a", deliver_ms=1_700_000_001_700)
     bench.run_for(1_000)
-    written = bench.store.max_physical_offset
+    written = bench.store.log.position
     bench.clock.advance(1_000)
     bench.broker.tick()
     assert bodies(bench) == [b"a"]
     bench.clock.wall_ms -= 500
-    end = bench.store.max_physical_offset
+    end = bench.store.log.position
     send(bench, b"b", deliver_ms=1_700_000_001_800)
     bench.broker.tick()
     bench.run_jobs()

@@ -20,7 +20,7 @@ from mqspark.message import (
     Message,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.store.store import MessageStore
+from mqspark.store.log.commitlog import CommitLog
 from tests.unit.broker.transaction.test_broker_transactions import COMMIT, ROLLBACK, Kit
 from tests.unit.broker_kit import SEND, send_ext
 
@@ -89,7 +89,7 @@ def test_all_of_a_batch_or_nothing(kit: Kit) -> None:
 def test_compressed_members_keep_their_flags(kit: Kit) -> None:
     ext = prepare(kit, ["x"], marker=f"1:{1 | 3 << 8}")
     kit.end(ext, COMMIT)
-    result = kit.store.get("T", 0, 1, 1, 1 << 20)
+    result = kit.store.reads.get("T", 0, 1, 1, 1 << 20)
     assert int.from_bytes(result.buffers[0][36:40], "big") == 1 | 3 << 8 | TRANSACTION_COMMIT_TYPE
 
 
@@ -201,7 +201,7 @@ def test_after_the_time_of_the_files_its_end_is_refused(kit: Kit) -> None:
 
 def test_much_at_once_has_to_wait(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     ext = prepare(kit, ["a"])
-    monkeypatch.setattr(MessageStore, "unwritten_bytes", 1 << 30)
+    monkeypatch.setattr(CommitLog, "unwritten_bytes", 1 << 30)
     assert kit.end(ext, COMMIT).code == ResponseCode.SYSTEM_BUSY
     monkeypatch.undo()
     assert kit.end(ext, COMMIT).code == 0
@@ -275,7 +275,7 @@ def test_a_batch_queue_takes_it_as_one_record(kit: Kit) -> None:
     assert kit.end(ext, COMMIT).code == 0
     kit.crash()
     assert kit.end(ext, COMMIT).code == 0
-    assert kit.store.max_offset("BCQ", 0) == 3
+    assert kit.store.offsets.max_offset("BCQ", 0) == 3
     assert [message.body for message in kit.messages("BCQ")] == [b"a", b"b", b"c"]
 
 

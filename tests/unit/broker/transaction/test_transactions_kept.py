@@ -30,6 +30,8 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.connection import Connection
 from mqspark.record import decode_record, encode_record, take_apart
+from mqspark.store.messages.append import Appender
+from mqspark.store.reads import Reads
 from mqspark.store.store import GetResult, GetStatus
 from tests.unit.broker_kit import SEND, send_ext
 from tests.unit.transaction_kit import COMMIT, ROLLBACK, Kit
@@ -156,8 +158,8 @@ def test_golden_directory(tmp_path: Path) -> None:
     committed = [row for row in rows if row["topic"] == "GsTx"]
     assert len(committed) == 3
     for row in committed:
-        record = kit.store.record_at(row["preparedTransactionOffset"])
-        stored = kit.store.record_at(row["commitLogOffset"])
+        record = kit.store.reads.record_at(row["preparedTransactionOffset"])
+        stored = kit.store.reads.record_at(row["commitLogOffset"])
         assert record is not None
         assert stored is not None
         draft = Half(take_apart(record)).committed()
@@ -315,7 +317,7 @@ def test_a_full_disk_loses_no_decision(kit: Kit, monkeypatch: pytest.MonkeyPatch
         raise DiskFull("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kit.store, "put", full)
+        patch.setattr(Appender, "put", full)
         assert kit.end(first, COMMIT).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert kit.end(second, ROLLBACK).code == 0
         kit.run(31_000)
@@ -345,29 +347,29 @@ def test_many_open_transactions_are_checked_a_slice_at_a_time(kit: Kit) -> None:
         kit.prepare(f"U{number}", body=b"x" * 8_000)
     kit.clock.advance(31_000)
     kit.beat()
-    before = kit.store.put_count
+    before = kit.store.appender.put_count
     rounds = []
     while not rounds or rounds[-1]:
         assert kit.broker.tick() <= 5 or rounds
         kit.settle()
-        rounds.append(kit.store.put_count - before - sum(rounds))
+        rounds.append(kit.store.appender.put_count - before - sum(rounds))
     assert 100 < rounds[0] < 200  # about a mebibyte
     assert len(kit.checks()) == sum(rounds) == 300
     assert kit.saved() == 300
 
 
-def test_what_was_deleted_from_the_log_is_passed_over(kit: Kit) -> None:
+def test_what_was_deleted_from_the_log_is_passed_over(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     kit.prepare("U1")
     kit.prepare("U2")
     decisions = kit.broker.transactions.decisions
-    monkey = kit.store.get
+    found = kit.store.reads.get
 
-    def gone(topic: str, queue_id: int, offset: int, *more: Any) -> GetResult:
+    def gone(_: Reads, topic: str, queue_id: int, offset: int, *more: Any) -> GetResult:
         if topic == TRANS_HALF_TOPIC and offset == 0:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, 1, 1, 2)
-        return monkey(topic, queue_id, offset, *more)
+        return found(topic, queue_id, offset, *more)
 
-    kit.store.get = gone  # type: ignore[method-assign]
+    monkeypatch.setattr(Reads, "get", gone)
     kit.run(31_000)
     assert [decode_record(check.body).properties["UNIQ_KEY"] for check in kit.checks()] == ["U2"]
     assert decisions.base == 2

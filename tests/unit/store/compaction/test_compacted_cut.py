@@ -74,7 +74,7 @@ def test_what_comes_after_a_cut_is_read_and_old_values_stay(tmp_path: Path) -> N
     assert values(store) == left
     for number in range(5):
         send(store, "new", number)
-    assert store.max_offset("C", 0) == 55
+    assert store.offsets.max_offset("C", 0) == 55
     left["new"] = "new 4"
     assert values(store) == left
     (damage,) = [each for each in store.damages.found if each.kind == "compaction.cut"]
@@ -95,7 +95,7 @@ def test_nothing_is_taken_back_while_another_process_compacts(tmp_path: Path) ->
     store = opened(tmp_path)
     lock = OsFiles().lock(tmp_path / COMPACT_LOCK, alone=False)
     assert not cut_back(store, ends[49])
-    assert store.max_offset("C", 0) == 60
+    assert store.offsets.max_offset("C", 0) == 60
     OsFiles().unlock(tmp_path / COMPACT_LOCK, lock)
     assert cut_back(store, ends[49])
     assert values(store) == left
@@ -121,7 +121,7 @@ def test_a_start_finds_a_log_that_is_shorter_than_what_was_compacted(tmp_path: P
     OsFiles().unlock(early / COMPACT_LOCK, lock)
 
     store = opened(early)
-    assert store.max_physical_offset == ends[-1]
+    assert store.log.position == ends[-1]
     expected = {f"k{number % 7}": f"k{number % 7} {number}" for number in range(30)}
     assert values(store) == expected
     for number in range(30, 35):

@@ -45,7 +45,7 @@ def compacted(tmp_path: Path) -> Path:
     flush(store)
     writer = GenerationWriter(tmp_path / GENERATION, "1")
     for offset in range(0, 30, 3):
-        result = store.get("T", 0, offset, 1, 1 << 20)
+        result = store.reads.get("T", 0, offset, 1, 1 << 20)
         writer.append(bytes(result.buffers[0]), offset, 0)
     writer.finish()
     for kind in ("log", "queue"):
@@ -77,15 +77,15 @@ def test_a_damaged_one_is_told(compacted: Path, damage: str) -> None:
     clock = TestClock()
     store = opened(compacted, clock)
     with pytest.raises(StoreUnreadable, match="damaged"):
-        store.get("T", 0, 0, 10, 1 << 20)
-    assert "damaged" in (store.read_problem or "")
-    assert store.min_offset("T", 0) == 0
+        store.reads.get("T", 0, 0, 10, 1 << 20)
+    assert "damaged" in (store.status.read_problem or "")
+    assert store.offsets.min_offset("T", 0) == 0
     put(store, "T", 0, b"goes on")
     flush(store)
 
     path.write_bytes(sound)
     clock.now += 2000
     checkpoint(store)
-    assert store.read_problem is None
+    assert store.status.read_problem is None
     assert len(drain(store, "T", 0)) == 21
     store.close()

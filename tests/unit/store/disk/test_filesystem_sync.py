@@ -186,5 +186,5 @@ def test_a_store_with_many_queues(tmp_path: Path, library: dict[str, int], many:
             put(store, f"T{number}", 0, b"body")
         flush_store(store)
         checkpoint(store)
-        assert {store.max_offset(f"T{number}", 0) for number in range(2 * many)} == {turn + 1}
+        assert {store.offsets.max_offset(f"T{number}", 0) for number in range(2 * many)} == {turn + 1}
         store.close()

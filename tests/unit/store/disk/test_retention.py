@@ -237,20 +237,18 @@ def names(store: MessageStore) -> list[str]:
 def assert_serves_the_rest(store: MessageStore, written: dict[tuple[str, int], list[bytes]]) -> None:
     """From the first record of the log on, and offsets mean what they did."""
     for (topic, queue_id), bodies in written.items():
-        low = store.min_offset(topic, queue_id)
-        assert store.max_offset(topic, queue_id) == len(bodies)
+        low = store.offsets.min_offset(topic, queue_id)
+        assert store.offsets.max_offset(topic, queue_id) == len(bodies)
         served = drain(store, topic, queue_id)
         assert [message.body for message in served] == bodies[low:]
         assert [message.queue_offset for message in served] == list(range(low, len(bodies)))
-        assert all(message.physical_offset >= store.min_physical_offset for message in served)
+        assert all(message.physical_offset >= store.log.min_offset for message in served)
         if low:
-            result = store.get(topic, queue_id, 0, 32, 1 << 20)
+            result = store.reads.get(topic, queue_id, 0, 32, 1 << 20)
             assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, low)
         queue = store.table.queues[topic, queue_id]
         before = queue.entry(low - 1) if low else None
-        assert before is None or before[0] < store.min_physical_offset, (
-            "the min offset is the first that is left"
-        )
+        assert before is None or before[0] < store.log.min_offset, "the min offset is the first that is left"
 
 
 def files_in(root: Path) -> list[str]:
@@ -270,18 +268,18 @@ def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str
     store.clean_expired()
     run(store, clock)
     assert names(store) == all_names[8:] == files_in(tmp_path / "commitlog")
-    assert store.deleted_segments == 8
-    assert store.min_physical_offset == 8 * 4096
+    assert store.status.deleted_segments == 8
+    assert store.log.min_offset == 8 * 4096
     assert_serves_the_rest(store, written)
     queue = store.table.queues["T", 0]
     assert queue.min_offset >= queue.file_starts[0] // 20 > queue.min_offset - 10, "no file before it is left"
     assert files_in(tmp_path / "consumequeue" / "T" / "0") == [f"{start:020d}" for start in queue.file_starts]
-    assert store.min_offset("Old", 0) == store.max_offset("Old", 0) == 7
+    assert store.offsets.min_offset("Old", 0) == store.offsets.max_offset("Old", 0) == 7
     assert len(files_in(tmp_path / "consumequeue" / "Old" / "0")) == 1, "the last file keeps the max offset"
     assert 0 < len(files_in(tmp_path / "index")) < len(index_files)
-    assert store.query_message("T", "k20", 10, 0, 1 << 60) == []
-    assert len(store.query_message("T", "k129", 10, 0, 1 << 60)) == 1
-    assert store.earliest_store_timestamp() > 0
+    assert store.reads.query_message("T", "k20", 10, 0, 1 << 60) == []
+    assert len(store.reads.query_message("T", "k129", 10, 0, 1 << 60)) == 1
+    assert store.reads.earliest_store_timestamp() > 0
     if end == "close":
         store.close()
     else:
@@ -305,10 +303,10 @@ def test_the_hour_is_that_of_the_day_here(tmp_path: Path) -> None:
     store, _ = filled(tmp_path, clock, files, delete_when=f"{(hour + 2) % 24:02d}")
     files.expired = set(names(store)[:3])
     run(store, clock)
-    assert store.deleted_segments == 0
+    assert store.status.deleted_segments == 0
     clock.now += 2 * HOUR_MS
     run(store, clock)
-    assert store.deleted_segments == 3
+    assert store.status.deleted_segments == 3
     store.close()
 
 
@@ -333,13 +331,13 @@ def test_nothing_goes_before_a_checkpoint_is_behind_it(tmp_path: Path) -> None:
     files.expired = set(names(store))
     store.clean_expired()
     jobs = store.maintenance()
-    assert store.deleted_segments == 0
+    assert store.status.deleted_segments == 0
     for job in jobs:
         job.run()
         job.done()
     clock.now += 10_000
     store.maintenance()
-    assert store.deleted_segments == 10, "one batch"
+    assert store.status.deleted_segments == 10, "one batch"
     crash(store)
 
 
@@ -354,7 +352,7 @@ def test_an_idle_store_makes_the_checkpoint_that_it_needs(tmp_path: Path) -> Non
     for _ in range(2):
         checkpoint(store)
         clock.now += 10_000
-    assert store.deleted_segments == 2
+    assert store.status.deleted_segments == 2
     crash(store)
 
 
@@ -362,7 +360,7 @@ def test_readers_keep_what_they_hold(tmp_path: Path) -> None:
     clock = TestClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
-    held = store.get("T", 1, 0, 10, 1 << 20)
+    held = store.reads.get("T", 1, 0, 10, 1 << 20)
     entries = store.table.queues["T", 1].read(0, 10).copy()
     files.expired = set(names(store)[:8])
     store.clean_expired()
@@ -415,7 +413,7 @@ def test_a_crash_between_two_unlinks(tmp_path: Path, unlinks: int) -> None:
     run(store, clock, 1)
     assert names(store) == everything[4:]
     assert files_in(tmp_path / "commitlog") == everything[unlinks:], "the oldest first"
-    assert "Permission denied" in (store.retention_problem or "")
+    assert "Permission denied" in (store.status.retention_problem or "")
     crash(store)
     files.unlinks_left = -1
     store = opened(tmp_path, clock, files, **MARKS)
@@ -437,8 +435,8 @@ def test_what_could_not_be_deleted_is_tried_again(tmp_path: Path) -> None:
     files.unlinks_left = -1
     run(store, clock)
     assert files_in(tmp_path / "commitlog") == everything[4:]
-    assert store.retention_problem is None
-    assert store.read_only is None
+    assert store.status.retention_problem is None
+    assert store.condition.read_only is None
     store.close()
 
 
@@ -454,7 +452,7 @@ def test_a_disk_that_cannot_be_measured_stops_nothing(
 
     monkeypatch.setattr(files, "disk", fail)
     run(store, clock)
-    assert "statvfs failed" in (store.retention_problem or "")
+    assert "statvfs failed" in (store.status.retention_problem or "")
     put(store, "T", 0, b"goes on")
     written["T", 0].append(b"goes on")
     flush(store)
@@ -472,8 +470,8 @@ def test_a_segment_that_somebody_deleted_is_left_out(tmp_path: Path) -> None:
     first.unlink()
     store.clean_expired()
     run(store, clock)
-    assert store.deleted_segments == 1
-    assert 0 < store.min_offset("T", 0) < 12
+    assert store.status.deleted_segments == 1
+    assert 0 < store.offsets.min_offset("T", 0) < 12
     store.close()
 
 
@@ -486,20 +484,20 @@ def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Pat
     files.used_percent = 90.5
     clock.now += 10_000
     checkpoint(store)
-    assert "90.5% full" in (store.disk_full or "")
+    assert "90.5% full" in (store.status.disk_full or "")
     for topic in ("T", "New"):
         with pytest.raises(DiskFull, match="diskSpaceWarningLevelRatio"):
             put(store, topic, 0, b"never")
     with pytest.raises(DiskFull):
-        store.put_batch(
+        store.appender.put_batch(
             PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=b"\x0a\0\0\1\0\0\0\1"),
             [(0, b"never", b"")],
         )
-    assert store.read_only is None
+    assert store.condition.read_only is None
     assert ("New", 0) not in store.table.queues
     run(store, clock)
     assert_serves_the_rest(store, written)
-    assert store.deleted_segments == 0, "nothing is expired"
+    assert store.status.deleted_segments == 0, "nothing is expired"
     store.delete_topic("Old")
     del written["Old", 0]
     files.used_percent = 86
@@ -508,7 +506,7 @@ def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Pat
         put(store, "T", 0, b"not yet")
     files.used_percent = 84
     run(store, clock)
-    assert store.disk_full is None
+    assert store.status.disk_full is None
     for topic in ("T", "New"):
         put(store, topic, 0, b"again")
         written.setdefault((topic, 0), []).append(b"again")
@@ -525,7 +523,7 @@ def test_a_full_disk_takes_the_oldest_segments_whatever_their_age(tmp_path: Path
     files.used_percent, files.segment_bytes = 88, 100
     run(store, clock)
     assert names(store) == everything[3:], "each gives back one percent"
-    assert store.disk_full is None
+    assert store.status.disk_full is None
     assert_serves_the_rest(store, written)
     store.close()
 
@@ -538,7 +536,7 @@ def test_settings_changed_while_it_runs_count_from_the_next_run_on(tmp_path: Pat
     store.config.delete_file_batch_max = 2
     store.clean_expired()
     run(store, clock)
-    assert store.deleted_segments == 2
+    assert store.status.deleted_segments == 2
     store.close()
 
 
@@ -568,11 +566,11 @@ def test_asking_for_queues_alone(tmp_path: Path) -> None:
     clock = TestClock()
     store, written = filled(tmp_path, clock, RoomyFiles(clock))
     store.log.forget_oldest(5)
-    assert store.min_offset("Old", 0) == 0
+    assert store.offsets.min_offset("Old", 0) == 0
     store.clean_expired_queues()
     checkpoint(store)
     assert_serves_the_rest(store, written)
-    assert store.min_offset("Old", 0) == 7
+    assert store.offsets.min_offset("Old", 0) == 7
     store.close()
 
 
@@ -606,7 +604,7 @@ def test_where_a_queue_begins_among_fillers(tmp_path: Path) -> None:
             file.seek(offset * 20 % 400)
             file.write(b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 8)
     entries = [queue.entry(offset) for offset in range(queue.max_offset)]
-    for position in range(0, store.max_physical_offset, 400):
+    for position in range(0, store.log.position, 400):
         wanted = next(
             (
                 offset

@@ -49,4 +49,6 @@ def read_manifest(name: str) -> Iterator[dict[str, Any]]:
 def asked(
     store: MessageStore, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = EVER
 ) -> list[bytes]:
-    return [decode_record(record).body for record in store.query_message("T", key, limit, begin_ms, end_ms)]
+    return [
+        decode_record(record).body for record in store.reads.query_message("T", key, limit, begin_ms, end_ms)
+    ]

@@ -140,7 +140,7 @@ def test_what_consumers_see_can_be_queried_by_key(tmp_path: Path, sync: bool) ->
     store = opened(tmp_path, clock, sync=sync)
     put_keys(store, 10)
     assert asked(store, "k3") == []
-    store.commit()
+    store.pipeline.commit()
     assert asked(store, "k3") == ([] if sync else [b"3"])
     flush(store)
     assert asked(store, "k3") == asked(store, "u3") == [b"3"]
@@ -152,8 +152,8 @@ def test_what_consumers_see_can_be_queried_by_key(tmp_path: Path, sync: bool) ->
     assert len(asked(store, "even0", 1000)) == 55
     assert asked(store, "even0", 1000, 0, clock.now - 1) == [b"0", b"2", b"4", b"6", b"8"]
     assert len(asked(store, "even0", 1000, clock.now - 1000, clock.now)) == 50
-    assert store.index_last_update[0] == clock.now
-    assert (store.index_behind_bytes, store.index_problem) == (0, None)
+    assert store.status.index_last_update[0] == clock.now
+    assert (store.status.index_behind_bytes, store.status.index_problem) == (0, None)
     store.close()
 
 
@@ -201,15 +201,15 @@ def test_an_index_that_cannot_be_written_stops_no_message(
     files.fail("map_write", errno.EIO)
     store.maintenance()
     files.heal()
-    assert store.index_problem is not None
-    assert "Input/output" in store.index_problem
+    assert store.status.index_problem is not None
+    assert "Input/output" in store.status.index_problem
     assert [line.getMessage() for line in caplog.records if "found by key" in line.getMessage()] == [
-        f"new messages cannot be found by key: {store.index_problem}"
+        f"new messages cannot be found by key: {store.status.index_problem}"
     ]
-    assert store.index_behind_bytes > 0
+    assert store.status.index_behind_bytes > 0
     put_keys(store, 5, 5)
     flush(store)
-    assert (store.read_only, store.max_offset("T", 0)) == (None, 4)
+    assert (store.condition.read_only, store.offsets.max_offset("T", 0)) == (None, 4)
     store.close()
     store = opened(tmp_path)
     assert [asked(store, f"k{n}") for n in range(10)] == [[b"%d" % n] for n in range(10)]
@@ -241,22 +241,24 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
         put_keys(store, 1, n)
         flush(store)
         store.catch_up()
-        behind.append(store.index_behind_bytes)
+        behind.append(store.status.index_behind_bytes)
     assert 6000 < max(behind) < 9000, "no time passed, so no share of it: only the bound holds"
     clock.now += 1000
     put_keys(store, 20, 100)
     flush(store)
     store.catch_up()
-    assert store.index_behind_bytes < max(behind)
+    assert store.status.index_behind_bytes < max(behind)
     store.maintenance()
-    assert store.index_behind_bytes == 0
+    assert store.status.index_behind_bytes == 0
     put_keys(store, 1, 120)
     flush(store)
     store.maintenance()
-    assert store.index_behind_bytes > 0, "a busy store's maintenance comes more often than once a second"
+    assert store.status.index_behind_bytes > 0, (
+        "a busy store's maintenance comes more often than once a second"
+    )
     clock.now += 1000
     store.maintenance()
-    assert store.index_behind_bytes == 0
+    assert store.status.index_behind_bytes == 0
     store.close()
 
 
@@ -270,7 +272,7 @@ def test_large_records_are_collected_before_they_are_indexed(tmp_path: Path) -> 
         while end < total_bytes:
             n = next(numbers)
             end += 4000
-            store.put(
+            store.appender.put(
                 PendingRecord(
                     topic="T",
                     queue_id=0,
@@ -283,7 +285,7 @@ def test_large_records_are_collected_before_they_are_indexed(tmp_path: Path) -> 
         clock.now += 100
         flush(store)
         store.catch_up()
-        return store.index_behind_bytes
+        return store.status.index_behind_bytes
 
     assert send(600 << 10) == 0, "how large they are is not known yet"
     behind = [send(300 << 10) for _ in range(6)]
@@ -312,12 +314,12 @@ def test_what_has_no_properties_is_passed_over_and_nothing_else(
             put_keys(store, 3, count)
             count += 3
         elif step == "plain":
-            store.put_members(
+            store.appender.put_members(
                 PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST), plain
             )
         elif step == "batch":
             numbers = range(count, count + 64)
-            store.put_members(
+            store.appender.put_members(
                 PendingRecord(topic="T", queue_id=1, born_timestamp_ms=1, born_host=BORN_HOST),
                 many([(0, b"%d" % n, b"KEYS\x01k%d\x02" % n) for n in numbers]),
             )
@@ -332,7 +334,7 @@ def test_what_has_no_properties_is_passed_over_and_nothing_else(
     flush(store)
     clock.now += 1000
     store.maintenance()
-    assert store.index_behind_bytes == 0
+    assert store.status.index_behind_bytes == 0
     assert [asked(store, f"k{n}") for n in range(count)] == [[b"%d" % n] for n in range(count)]
     store.close()
 
@@ -340,18 +342,18 @@ def test_what_has_no_properties_is_passed_over_and_nothing_else(
 def test_a_stretch_without_properties_is_not_read(tmp_path: Path) -> None:
     files = FaultyFiles()
     store = opened(tmp_path, None, files, mapped_file_size_commit_log=1 << 20)
-    store.put_members(
+    store.appender.put_members(
         PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
         many([(0, b"x", b"")] * 100),
     )
-    store.put_members(
+    store.appender.put_members(
         PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
         many([(0, b"x", b"")] * 100),
     )
     flush(store)
     before = len(files.calls)
     store.maintenance()
-    assert store.index_behind_bytes == 0
+    assert store.status.index_behind_bytes == 0
     assert "open" not in files.calls[before:]
     store.close()
 
@@ -365,6 +367,6 @@ def test_every_message_of_a_rocketmq_directory_is_found_by_key(
     for message in read_manifest(name):
         for key in (message["msgId"], *(message["keys"] or "").split(" ")):
             if key and message["queueTopic"] == message["topic"]:
-                records = store.query_message(message["topic"], key, 10_000, 0, EVER)
+                records = store.reads.query_message(message["topic"], key, 10_000, 0, EVER)
                 assert message["recordCrc32"] in map(zlib.crc32, records), key
     store.close()

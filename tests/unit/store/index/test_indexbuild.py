@@ -20,8 +20,8 @@ def store_with(root: Path, count: int) -> int:
     store.open()
     for number in range(count):
         put(store, "Orders", number % 3, b"x" * (number % 90), b"KEYS\x01k%d both\x02" % number)
-        store.commit()
-    end = store.max_physical_offset
+        store.pipeline.commit()
+    end = store.log.position
     store.close()
     return end
 

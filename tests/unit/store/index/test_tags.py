@@ -23,7 +23,7 @@ def send(store: MessageStore, numbers: range) -> None:
 
 
 def red(store: MessageStore) -> int:
-    return len(store.query_message("T", "red", 64, 0, 1 << 62, is_tag=True))
+    return len(store.reads.query_message("T", "red", 64, 0, 1 << 62, is_tag=True))
 
 
 def checked(store: MessageStore) -> FsckReport:
@@ -49,7 +49,7 @@ def test_an_index_that_was_begun_without_tags_goes_on_with_them(
     store = opened(tmp_path, None, QuickFiles())
     send(store, range(10, 15))
     assert red(store) == 5
-    assert len(store.query_message("T", "k3", 9, 0, 1 << 62)) == 1
+    assert len(store.reads.query_message("T", "k3", 9, 0, 1 << 62)) == 1
     store.close()
     (finding,) = checked(store).findings
     assert (finding.severity, finding.kind) == ("note", "index.untagged")

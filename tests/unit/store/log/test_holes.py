@@ -34,7 +34,7 @@ def test_a_log_is_taken_back_to_its_first_hole(tmp_path: Path) -> None:
     report = store.open()
     assert report.damaged == [places[2][1:]]
     store.copy.cut_at_hole(replace(report, sure_position=places[0][2]))
-    assert store.max_physical_offset == places[2][1]
+    assert store.log.position == places[2][1]
     assert [message.queue_offset for message in drain(store, "T", 0)] == [0, 1]
     (saved,) = (tmp_path / "mqspark.diverged").iterdir()
     assert len(saved.read_bytes()) == places[3][2] - places[2][1]
@@ -55,7 +55,7 @@ def test_what_was_synced_is_not_taken_back(tmp_path: Path) -> None:
     report = store.open()
     assert report.sure_position == places[3][2]
     store.copy.cut_at_hole(report)
-    assert store.max_physical_offset == places[3][2]
+    assert store.log.position == places[3][2]
     assert not store.copy.is_cutting
     store.close()
 
@@ -75,8 +75,8 @@ def test_all_entries_of_what_is_taken_back_go(tmp_path: Path, torn: int) -> None
     assert job is not None
     job.run()
     job.done()
-    assert store.max_physical_offset == places[3][2]
-    assert store.max_offset("T", 0) == 4
+    assert store.log.position == places[3][2]
+    assert store.offsets.max_offset("T", 0) == 4
     assert put(store, "T", 0, b"next")[0] == 4
     flush(store)
     assert [message.queue_offset for message in drain(store, "T", 0)] == [0, 1, 2, 3, 4]

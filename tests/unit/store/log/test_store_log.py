@@ -98,7 +98,7 @@ def test_a_full_disk_gets_no_new_segment(tmp_path: Path) -> None:
     checkpoint(store)
     before = sorted(os.listdir(tmp_path / "a"))
     sent += fill(store, 30, 10)
-    assert store.disk_full is None, "one directory has room"
+    assert store.status.disk_full is None, "one directory has room"
     assert sorted(os.listdir(tmp_path / "a")) == before
     assert bodies(store) == sent
     store.close()
@@ -177,11 +177,11 @@ def test_idle_files_are_unmapped(tmp_path: Path) -> None:
     checkpoint(store)
     assert store.log.mapped_segments > 5
     assert len(store.table.maps) > 5
-    held = store.get("T", 0, 0, 1, 1).buffers[0]
+    held = store.reads.get("T", 0, 0, 1, 1).buffers[0]
     clock.now += IDLE_MAP_MS
     checkpoint(store)
     assert store.log.mapped_segments > 5, "in use until now"
-    assert store.get("T", 0, 59, 1, 1).count == 1
+    assert store.reads.get("T", 0, 59, 1, 1).count == 1
     clock.now += IDLE_MAP_MS
     checkpoint(store)
     assert store.log.mapped_segments == 1
@@ -199,23 +199,25 @@ def test_less_is_read_of_what_is_on_the_disk(tmp_path: Path, monkeypatch: pytest
     store = opened(tmp_path, **settings, access_message_in_memory_max_ratio=0)
     fill(store, 50)
     large = 1 << 20
-    assert store.get("T", 0, 0, 32, large).count == 8
-    assert store.get("T", 0, 0, 5, large).count == 5
+    assert store.reads.get("T", 0, 0, 32, large).count == 8
+    assert store.reads.get("T", 0, 0, 5, large).count == 5
     store.config.max_transfer_bytes_on_message_in_disk = 1200
-    assert store.get("T", 0, 0, 32, large).count == 2
+    assert store.reads.get("T", 0, 0, 32, large).count == 2
     store.config.max_transfer_bytes_on_message_in_disk = 1
-    assert store.get("T", 0, 0, 32, large).count == 1, "the first comes whatever its size"
+    assert store.reads.get("T", 0, 0, 32, large).count == 1, "the first comes whatever its size"
 
     store.config.max_transfer_bytes_on_message_in_memory = 3000
-    assert store.get("T", 0, 0, 50, large, bulk=True).count == 6, "as many bytes as others get from memory"
+    assert store.reads.get("T", 0, 0, 50, large, bulk=True).count == 6, (
+        "as many bytes as others get from memory"
+    )
     # Memory for the last 20 records.
-    record = store.get("T", 0, 0, 1, large).size_bytes
+    record = store.reads.get("T", 0, 0, 1, large).size_bytes
     store.close()
     monkeypatch.setattr(fetch, "usable_memory_bytes", lambda: 100 * 20 * record)
     store = opened(tmp_path, **settings, access_message_in_memory_max_ratio=1)
-    assert store.get("T", 0, 10, 32, large).next_offset == 18
-    assert store.get("T", 0, 25, 32, large).count == 25, "a few cold ones, then warm ones"
-    assert store.get("T", 0, 30, 32, large).count == 20
+    assert store.reads.get("T", 0, 10, 32, large).next_offset == 18
+    assert store.reads.get("T", 0, 25, 32, large).count == 25, "a few cold ones, then warm ones"
+    assert store.reads.get("T", 0, 30, 32, large).count == 20
     store.close()
 
 
@@ -232,7 +234,7 @@ def test_records_are_sealed(tmp_path: Path, properties: bytes) -> None:
     for number in range(2):
         _, position, _ = put(store, "T", 0, b"body", properties)
         flush(store)
-        record = bytes(store.get("T", 0, number, 1, 1).buffers[0])
+        record = bytes(store.reads.get("T", 0, number, 1, 1).buffers[0])
         assert record == encode_record(
             topic="T",
             body=b"body",
@@ -268,7 +270,7 @@ def test_recovery_notices_a_changed_property(tmp_path: Path, sealed: bool) -> No
     report = store.open()
     assert len(report.damaged) == sealed
     assert len(bodies(store)) == 60 - sealed
-    assert store.max_offset("T", 0) == 60
+    assert store.offsets.max_offset("T", 0) == 60
     store.close()
 
 
@@ -308,7 +310,7 @@ class Steps:
 
     def check(self) -> None:
         assert bodies(self.store) == self.sent
-        assert self.store.read_only is None
+        assert self.store.condition.read_only is None
         self.store.close()
 
 
@@ -332,7 +334,7 @@ def test_room_that_cannot_be_had_is_missed_by_the_put_alone(tmp_path: Path) -> N
     assert steps.extend() == 0
     with pytest.raises(DiskFull):
         steps.put(40)
-    assert steps.store.read_only is None
+    assert steps.store.condition.read_only is None
     steps.files.heal()
     steps.sent = bodies(steps.store)
     steps.put(40)

@@ -102,8 +102,8 @@ def test_a_read_only_store_is_left_as_it_is(tmp_path: Path) -> None:
     store = filled(tmp_path)
     queue = store.table.queues["T", 0]
     queue.replace(20, WRONG["nowhere"])
-    store.distrust(store.paths.lock, OSError("a test"))
-    store.commit()
+    store.condition.distrust(store.paths.lock, OSError("a test"))
+    store.pipeline.commit()
     assert bodies(store) == [number for number in ALL if number != 40]
     assert queue.packed_entry(20) == WRONG["nowhere"]
     store.abandon()

@@ -25,7 +25,7 @@ def filled(root: Path, topic: str = "T", host: bytes = BORN_HOST) -> MessageStor
     for number in range(20):
         for name in (topic, "Other"):
             properties = b"KEYS\x01%d\x02" % number if number % 3 else b""
-            store.put(
+            store.appender.put(
                 PendingRecord(
                     topic=name,
                     queue_id=2,
@@ -35,7 +35,7 @@ def filled(root: Path, topic: str = "T", host: bytes = BORN_HOST) -> MessageStor
                     born_host=host,
                 )
             )
-    store.commit()
+    store.pipeline.commit()
     store.close()
     return opened(root, TestClock(), **SIZES)
 
@@ -75,7 +75,7 @@ def test_what_is_whole_is_sound(tmp_path: Path, topic: str) -> None:
 def test_long_hosts_are_left_to_others(tmp_path: Path) -> None:
     store = filled(tmp_path, host=encode_host("fd00::1", 50000))
     assert not any(sound(store, image(store)))
-    assert store.get("T", 2, 0, 99, 1 << 20).count == 20
+    assert store.reads.get("T", 2, 0, 99, 1 << 20).count == 20
     store.close()
 
 
@@ -83,7 +83,7 @@ def test_long_hosts_are_left_to_others(tmp_path: Path) -> None:
 @settings(max_examples=draws(300))
 def test_damage_is_never_sound(stored: MessageStore, data: st.DataObject) -> None:
     octets = image(stored)
-    end = stored.max_physical_offset
+    end = stored.log.position
     for _ in range(data.draw(st.integers(1, 3))):
         octets[data.draw(st.integers(0, end - 1))] ^= 1 << data.draw(st.integers(0, 7))
     for start, stop, offset, is_sound in zip(
@@ -104,9 +104,9 @@ def test_a_reader_gets_all_but_the_damaged_one(tmp_path: Path) -> None:
         file.seek(data.index(b"body 7 "))
         file.write(b"Body 7 ")
     store = opened(tmp_path, TestClock(), **SIZES)
-    result = store.get("Other", 2, 0, 99, 1 << 20)
-    assert store.get("T", 2, 0, 99, 1 << 20).count == 19
-    assert (result.count, store.damaged_reads) == (20, 1)
+    result = store.reads.get("Other", 2, 0, 99, 1 << 20)
+    assert store.reads.get("T", 2, 0, 99, 1 << 20).count == 19
+    assert (result.count, store.status.damaged_reads) == (20, 1)
     store.close()
 
 
@@ -114,7 +114,7 @@ def test_a_segment_that_somebody_cut_to_nothing_is_no_fault_of_the_reader(tmp_pa
     sizes = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20_000}
     store = opened(tmp_path, TestClock(), **sizes)
     for number in range(120):
-        store.put(
+        store.appender.put(
             PendingRecord(
                 topic="T",
                 queue_id=0,
@@ -123,13 +123,13 @@ def test_a_segment_that_somebody_cut_to_nothing_is_no_fault_of_the_reader(tmp_pa
                 born_host=BORN_HOST,
             )
         )
-    store.commit()
+    store.pipeline.commit()
     store.close()
     first, *others = sorted((tmp_path / "commitlog").iterdir())
     with first.open("r+b") as file:
         file.truncate(50)
     assert others
     store = opened(tmp_path, TestClock(), **sizes)
-    result = store.get("T", 0, 0, 20, 1 << 20)
-    assert (result.count, store.damaged_reads) == (0, 20)
+    result = store.reads.get("T", 0, 0, 20, 1 << 20)
+    assert (result.count, store.status.damaged_reads) == (0, 20)
     store.close()

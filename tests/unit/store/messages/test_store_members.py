@@ -106,7 +106,7 @@ def both(
         store: MessageStore = opened(tmp_path / name, TestClock(1_700_000_000_000), **settings)
         put(store, topic, 1, b"before")
         if name == "alone":
-            first, places, end = store.put_batch(
+            first, places, end = store.appender.put_batch(
                 PendingRecord(
                     topic=topic,
                     queue_id=1,
@@ -119,7 +119,7 @@ def both(
                 items,
             )
         else:
-            first, array, end = store.put_members(
+            first, array, end = store.appender.put_members(
                 PendingRecord(
                     topic=topic,
                     queue_id=1,
@@ -134,7 +134,7 @@ def both(
             places = array.tolist()
         told.append((first, places, end))
         put(store, topic, 1, b"behind")
-        store.commit()
+        store.pipeline.commit()
         store.catch_up()
         store.close()
         disks.append(files(tmp_path / name))
@@ -216,11 +216,11 @@ def test_more_properties_behind_their_own(tmp_path: Path, properties: list[bytes
     assert found.items() == longer
     assert columns(longer).sizes(91).positions(7).tolist() == found.sizes(91).positions(7).tolist()
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
-    _, places, _ = store.put_members(
+    _, places, _ = store.appender.put_members(
         PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST), found
     )
-    store.commit()
-    entries = [store.parts_at(place) for place in places.tolist()]
+    store.pipeline.commit()
+    entries = [store.reads.parts_at(place) for place in places.tolist()]
     assert [(bytes(parts.body), parts.properties) for parts in entries if parts is not None] == [
         (body, text) for _, body, text in longer
     ]
@@ -274,30 +274,30 @@ def test_all_or_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path, max_message_size=100)
     small: list[Item] = [(0, b"x", b"")] * 100
     with pytest.raises(MessageTooLarge, match="body of 101 bytes exceeds the limit of 100"):
-        store.put_members(
+        store.appender.put_members(
             PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
             columns([*small, (0, bytes(101), b"")]),
         )
     with pytest.raises(MessageTooLarge, match="record"):
-        store.put_members(
+        store.appender.put_members(
             PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
             columns([(0, bytes(100), b"")] * 100),
         )
-    assert store.max_physical_offset == 0
+    assert store.log.position == 0
     store.close()
 
 
 def test_they_survive_a_kill(tmp_path: Path) -> None:
     store = make_store(tmp_path, mapped_file_size_commit_log=1 << 20)
     store.open()
-    first, places, _ = store.put_members(
+    first, places, _ = store.appender.put_members(
         PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST), columns(SOME)
     )
-    store.commit()
+    store.pipeline.commit()
     crash(store)
     again = make_store(tmp_path, mapped_file_size_commit_log=1 << 20)
     assert again.open().damaged == []
-    entries = [again.parts_at(place) for place in places.tolist()]
+    entries = [again.reads.parts_at(place) for place in places.tolist()]
     assert first == 0
     assert [bytes(parts.body) for parts in entries if parts is not None] == [body for _, body, _ in SOME]
     again.close()

@@ -68,9 +68,9 @@ def test_units_follow_one_another(tmp_path: Path) -> None:
     data = (tmp_path / "consumequeue/T/0/00000000000000000000").read_bytes()
     addresses = [struct.unpack_from(">q", data, 20 * number + 12)[0] for number in range(6)]
     assert addresses == [-(1 << 63) + offset for offset in (0, 20, 40, 60, 100, 120)]
-    found = store.get("T", 0, 0, 100, 1 << 20, frozenset({java_hash("red")}))
+    found = store.reads.get("T", 0, 0, 100, 1 << 20, frozenset({java_hash("red")}))
     assert (found.count, found.next_offset) == (5, 10)
-    assert store.entries("T", 0, 0, 2)[1][1][2] == java_hash("red")
+    assert store.offsets.entries("T", 0, 0, 2)[1][1][2] == java_hash("red")
     reader = StoreReader(tmp_path)
     assert reader.entries("T", 0, 0, 30)["tags_code"].tolist() == codes
     store.close()
@@ -97,12 +97,14 @@ def test_recovery(tmp_path: Path, kill: bool) -> None:
     store = opened(tmp_path, enable_consume_queue_ext=False)
     fill(store, 4)
     # 33 + 5 + 4 messages, the last entries without units.
-    found = store.get("T", 0, 36, 100, 1 << 20, frozenset({java_hash("blue")}))
+    found = store.reads.get("T", 0, 36, 100, 1 << 20, frozenset({java_hash("blue")}))
     assert (found.count, found.next_offset) == (2, 40)
     store.close()
     store = opened(tmp_path)
     fill(store, 3)
-    codes = [entry[2] for offset in range(0, 45, 10) for entry in store.entries("T", 0, offset, 10)[1]]
+    codes = [
+        entry[2] for offset in range(0, 45, 10) for entry in store.offsets.entries("T", 0, offset, 10)[1]
+    ]
     assert codes == [java_hash(message.properties["TAGS"]) for message in drain(store, "T", 0)]
     store.close()
 
@@ -123,7 +125,7 @@ def test_lost_units_hide_no_message(tmp_path: Path, which: int, length: int | No
         each.queue_offset
         for begin in range(0, 30, 10)
         for each in decode_records(
-            b"".join(store.get("T", 0, begin, 10, 1 << 20, frozenset({java_hash("red")})).buffers)
+            b"".join(store.reads.get("T", 0, begin, 10, 1 << 20, frozenset({java_hash("red")})).buffers)
         )
         if each.properties["TAGS"] == "red"
     }
@@ -146,11 +148,11 @@ def test_units_go_with_their_entries(tmp_path: Path) -> None:
     for _ in range(4):
         clock.now += 10
         checkpoint(store)
-    low = store.min_offset("T", 0)
+    low = store.offsets.min_offset("T", 0)
     assert low > 20
     first = sorted((tmp_path / "consumequeue_ext/T/0").iterdir())[0]
     assert int(first.name) > 0
-    assert store.get("T", 0, low, 10, 1 << 20, frozenset({java_hash("red")})).count > 0
+    assert store.reads.get("T", 0, low, 10, 1 << 20, frozenset({java_hash("red")})).count > 0
     store.delete_topic("T")
     finish_deletions(store)
     assert not (tmp_path / "consumequeue_ext/T").exists()
@@ -162,14 +164,14 @@ def test_a_full_disk_refuses_before_anything_is_accepted(tmp_path: Path) -> None
     store = make_store(tmp_path, None, files, **EXT)
     store.open()
     fill(store, 3)
-    end = store.max_physical_offset
+    end = store.log.position
     files.fail("allocate", errno.ENOSPC)
     with pytest.raises(DiskFull):
         fill(store, 300)
     files.heal()
     flush(store)
-    assert store.read_only is None
-    assert store.max_physical_offset >= end
+    assert store.condition.read_only is None
+    assert store.log.position >= end
     fill(store, 3)
     assert len(units(tmp_path)) == len(drain(store, "T", 0))
     store.close()
@@ -191,8 +193,8 @@ def test_units_of_a_real_broker(tmp_path: Path) -> None:
     everything = [message.properties.get("TAGS") for message in drain(store, "GsPlain", 0)]
     for tags in sorted({tags for tags in everything if tags}):
         offset, count = 0, 0
-        while offset < store.max_offset("GsPlain", 0):
-            found = store.get("GsPlain", 0, offset, 32, 1 << 20, frozenset({java_hash(tags)}))
+        while offset < store.offsets.max_offset("GsPlain", 0):
+            found = store.reads.get("GsPlain", 0, offset, 32, 1 << 20, frozenset({java_hash(tags)}))
             for record in found.buffers:
                 position = 0
                 while position < len(record):
@@ -202,7 +204,7 @@ def test_units_of_a_real_broker(tmp_path: Path) -> None:
                     count += 1
             offset = found.next_offset
         assert count == everything.count(tags)
-    _, entries = store.entries("GsPlain", 0, 0, 100)
+    _, entries = store.offsets.entries("GsPlain", 0, 0, 100)
     assert all(code >= EXT_ADDRESS_BELOW for _, _, code in entries)
     store.close()
 

@@ -39,7 +39,7 @@ SMALL = {"mapper_file_size_batch_consume_queue": FILE_BYTES}
 def put_many(store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic: str = "B") -> int:
     """One inner batch; gives back its first queue offset."""
     body = encode_batch([Message(topic=topic, body=body) for body in bodies])
-    return store.put_inner_batch(
+    return store.appender.put_inner_batch(
         PendingRecord(
             topic=topic,
             queue_id=queue_id,
@@ -55,7 +55,7 @@ def put_many(store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic:
 def fill(store: MessageStore, records: int, clock: TestClock | None = None) -> list[bytes]:
     """Batches of 1 to 5 messages and single ones; gives back the bodies in order."""
     bodies: list[bytes] = []
-    store.use_batch_queues("B")
+    store.appender.use_batch_queues("B")
     for number in range(records):
         if clock is not None:
             clock.now += 1000
@@ -73,7 +73,7 @@ def fill(store: MessageStore, records: int, clock: TestClock | None = None) -> l
 def served(store: MessageStore) -> list[bytes]:
     messages = drain(store, "B", 0)
     assert [message.queue_offset for message in messages] == list(
-        range(store.min_offset("B", 0), store.max_offset("B", 0))
+        range(store.offsets.min_offset("B", 0), store.offsets.max_offset("B", 0))
     )
     return [message.body for message in messages]
 
@@ -82,17 +82,17 @@ def test_a_batch_is_one_record_with_many_offsets(tmp_path: Path) -> None:
     store = opened(tmp_path, **SMALL)
     bodies = fill(store, 20)
     assert served(store) == bodies
-    assert store.queues() == {"B": [0]}
-    assert (store.min_offset("B", 0), store.max_offset("B", 0)) == (0, len(bodies))
-    assert store.put_count == len(bodies)
+    assert store.offsets.queues() == {"B": [0]}
+    assert (store.offsets.min_offset("B", 0), store.offsets.max_offset("B", 0)) == (0, len(bodies))
+    assert store.appender.put_count == len(bodies)
     for offset in range(len(bodies)):
-        found = store.get("B", 0, offset, 1, 1)
+        found = store.reads.get("B", 0, offset, 1, 1)
         messages = decode_records(b"".join(found.buffers))
         assert found.count == len(messages)
         assert offset in [message.queue_offset for message in messages]
         assert found.next_offset == messages[-1].queue_offset + 1
-    assert store.get("B", 0, len(bodies), 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
-    assert store.get("B", 0, 999, 1, 1).next_offset == len(bodies)
+    assert store.reads.get("B", 0, len(bodies), 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
+    assert store.reads.get("B", 0, 999, 1, 1).next_offset == len(bodies)
     store.close()
 
 
@@ -101,25 +101,25 @@ def test_limits_count_messages_and_never_split_a_record(tmp_path: Path) -> None:
     for number in range(4):
         put_many(store, [b"%d.%d" % (number, index) for index in range(10)])
     flush(store)
-    assert store.get("B", 0, 0, 32, 1 << 20).count == 30
-    assert store.get("B", 0, 5, 3, 1 << 20).count == 10
-    assert store.get("B", 0, 5, 32, 1).count == 10
-    assert store.get("B", 0, 12, 40, 1 << 20).next_offset == 40
+    assert store.reads.get("B", 0, 0, 32, 1 << 20).count == 30
+    assert store.reads.get("B", 0, 5, 3, 1 << 20).count == 10
+    assert store.reads.get("B", 0, 5, 32, 1).count == 10
+    assert store.reads.get("B", 0, 12, 40, 1 << 20).next_offset == 40
     store.close()
 
 
 def test_tags_are_left_to_the_reader_where_the_batch_has_none(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    store.use_batch_queues("B")
+    store.appender.use_batch_queues("B")
     put_many(store, [b"a", b"b"])
     put(store, "B", 0, b"c", b"TAGS\x01red\x02")
     put(store, "B", 0, b"d", b"TAGS\x01blue\x02")
     flush(store)
     wanted = frozenset({put_code("blue")})
-    found = store.get("B", 0, 0, 32, 1 << 20, wanted)
+    found = store.reads.get("B", 0, 0, 32, 1 << 20, wanted)
     assert [message.body for message in decode_records(b"".join(found.buffers))] == [b"a", b"b", b"d"]
     assert found.next_offset == 4
-    assert store.get("B", 0, 2, 1, 1 << 20, frozenset({put_code("none")})).next_offset == 4
+    assert store.reads.get("B", 0, 2, 1, 1 << 20, frozenset({put_code("none")})).next_offset == 4
     store.close()
 
 
@@ -137,13 +137,13 @@ def test_offsets_by_time(tmp_path: Path) -> None:
     at = [0, 1, 3, 6, 10, 15, 16, 18, 21, 25]
     for number, offset in enumerate(at):
         time_ms = start + 1000 * (number + 1)
-        assert store.offset_by_timestamp("B", 0, time_ms) == offset
-        assert store.offset_by_timestamp("B", 0, time_ms - 999) == offset
-        assert store.store_timestamp_at("B", 0, offset) == time_ms
-    assert store.offset_by_timestamp("B", 0, start + 2500, upper=True) == 2
-    assert store.offset_by_timestamp("B", 0, start + 60_000) == store.max_offset("B", 0) == 30
-    assert store.offset_by_timestamp("B", 0, 0) == 0
-    assert store.store_timestamp_at("B", 0, 30) == -1
+        assert store.offsets.offset_by_timestamp("B", 0, time_ms) == offset
+        assert store.offsets.offset_by_timestamp("B", 0, time_ms - 999) == offset
+        assert store.offsets.store_timestamp_at("B", 0, offset) == time_ms
+    assert store.offsets.offset_by_timestamp("B", 0, start + 2500, upper=True) == 2
+    assert store.offsets.offset_by_timestamp("B", 0, start + 60_000) == store.offsets.max_offset("B", 0) == 30
+    assert store.offsets.offset_by_timestamp("B", 0, 0) == 0
+    assert store.offsets.store_timestamp_at("B", 0, 30) == -1
     store.close()
 
 
@@ -168,7 +168,7 @@ def test_recovery(tmp_path: Path, way: str) -> None:
     assert served(store) == bodies
     assert {path.name: path.read_bytes() for path in sorted(queue.iterdir())} == files
     fill_more(store, len(bodies), 3)
-    assert store.max_offset("B", 0) == len(bodies) + 9
+    assert store.offsets.max_offset("B", 0) == len(bodies) + 9
     store.close()
 
 
@@ -194,8 +194,8 @@ def test_damage_costs_the_messages_of_one_record(tmp_path: Path) -> None:
     store = opened(tmp_path, **SMALL)
     messages = drain(store, "B", 0)
     assert [message.body for message in messages] == bodies[:10] + bodies[15:]
-    assert store.max_offset("B", 0) == len(bodies)
-    assert store.get("B", 0, 12, 1, 1).count == 1
+    assert store.offsets.max_offset("B", 0) == len(bodies)
+    assert store.reads.get("B", 0, 12, 1, 1).count == 1
     store.close()
 
 
@@ -241,15 +241,15 @@ def test_retention(tmp_path: Path) -> None:
         clock.now += 10
         checkpoint(store)
     assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == segments[2:]
-    low = store.min_offset("B", 0)
+    low = store.offsets.min_offset("B", 0)
     assert 0 < low < len(bodies)
     assert served(store) == bodies[low:]
-    assert store.get("B", 0, low - 1, 1, 1).status is GetStatus.OFFSET_TOO_SMALL
+    assert store.reads.get("B", 0, low - 1, 1, 1).status is GetStatus.OFFSET_TOO_SMALL
     names = sorted(path.name for path in (tmp_path / "batchconsumequeue/B/0").iterdir())
     assert names[0] != "0" * 20
     store.close()
     store = opened(tmp_path, **SMALL)
-    assert (store.min_offset("B", 0), served(store)) == (low, bodies[low:])
+    assert (store.offsets.min_offset("B", 0), served(store)) == (low, bodies[low:])
     store.close()
 
 
@@ -273,7 +273,7 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
     for _ in range(4):
         clock.now += 10
         checkpoint(store)
-    assert store.min_offset("B", 0) == store.max_offset("B", 0) == len(bodies)
+    assert store.offsets.min_offset("B", 0) == store.offsets.max_offset("B", 0) == len(bodies)
     crash(store)
     store = opened(tmp_path, clock, files, **settings)
     assert put_many(store, [b"next"]) == len(bodies)
@@ -297,7 +297,7 @@ def test_offsets_go_on_behind_a_rebuild_that_finds_no_record(tmp_path: Path, mor
     for _ in range(4):
         clock.now += 10
         checkpoint(store)
-    assert store.min_offset("B", 0) == len(bodies)
+    assert store.offsets.min_offset("B", 0) == len(bodies)
     for _ in range(more):
         put_many(store, [b"a", b"b"])
     store.close()
@@ -305,7 +305,7 @@ def test_offsets_go_on_behind_a_rebuild_that_finds_no_record(tmp_path: Path, mor
     for _ in range(2):
         remake(store.config, clock)
         store = opened(tmp_path, clock, files, **settings)
-        assert (store.min_offset("B", 0), store.max_offset("B", 0)) == (len(bodies), end)
+        assert (store.offsets.min_offset("B", 0), store.offsets.max_offset("B", 0)) == (len(bodies), end)
         assert served(store) == [b"a", b"b"] * more
         store.close()
     store = opened(tmp_path, clock, files, **settings)
@@ -319,7 +319,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidMessage, match="SimpleCQ"):
         put_many(store, [b"a"], topic="T")
     with pytest.raises(InvalidMessage, match="32767"):
-        store.put_inner_batch(
+        store.appender.put_inner_batch(
             PendingRecord(
                 topic="B",
                 queue_id=0,
@@ -333,9 +333,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
         put_many(store, [bytes(4000)])
     put_many(store, [b"a"])
     flush(store)
-    assert store.max_offset("B", 0) == 1
+    assert store.offsets.max_offset("B", 0) == 1
     store.delete_topic("B")
-    assert store.queues() == {"T": [0]}
+    assert store.offsets.queues() == {"T": [0]}
     put(store, "B", 0, b"simple now")
     flush(store)
     assert [message.body for message in drain(store, "B", 0)] == [b"simple now"]
@@ -344,7 +344,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    store.use_batch_queues("B")
+    store.appender.use_batch_queues("B")
     put(store, "B", 0, b"single")
     flush(store)
     crash(store)
@@ -384,8 +384,8 @@ def test_a_batch_that_does_not_say_how_many_it_holds_costs_itself(tmp_path: Path
 def test_an_inner_batch_is_stored_as_such_alone(tmp_path: Path, topic: str, sys_flag: int) -> None:
     """After a crash the topic would become a BatchCQ."""
     store = opened(tmp_path)
-    store.use_batch_queues("B")
+    store.appender.use_batch_queues("B")
     with pytest.raises(InvalidMessage, match="inner batch is not stored as a message of"):
         put(store, topic, 0, b"x", sys_flag=sys_flag)
-    assert store.max_physical_offset == 0
+    assert store.log.position == 0
     store.close()

@@ -57,8 +57,8 @@ def test_a_kill_leaves_a_topic_whole_or_nothing_of_it(tmp_path: Path, sync: bool
     checkpoint(store)
     fill(store, 1)
     store.delete_topic("T")
-    assert store.queues() == {}
-    assert store.max_offset("T", 0) == 0
+    assert store.offsets.queues() == {}
+    assert store.offsets.max_offset("T", 0) == 0
     if noted:
         finish_deletions(store)
         assert not (tmp_path / "consumequeue/T").exists()
@@ -68,7 +68,7 @@ def test_a_kill_leaves_a_topic_whole_or_nothing_of_it(tmp_path: Path, sync: bool
     report = store.open()
     assert (report.lost_entries, report.ignored_records) == (0, 0)
     assert bodies(store) == ([] if noted else [b"old"] * 8)
-    assert store.max_offset("T", 0) == (0 if noted else 8)
+    assert store.offsets.max_offset("T", 0) == (0 if noted else 8)
     assert len(bodies(store, "Another")) == 3
     store.close()
 
@@ -95,14 +95,14 @@ def test_closing_carries_deletions_out(tmp_path: Path) -> None:
     store.close()
     assert not (tmp_path / "consumequeue/T").exists()
     store = opened(tmp_path)
-    assert store.queues() == {}
+    assert store.offsets.queues() == {}
     store.close()
 
 
 @pytest.mark.parametrize("settings", [{}, {"enable_consume_queue_ext": True}])
 def test_what_a_kill_left_of_the_files_goes_at_the_start(tmp_path: Path, settings: dict[str, bool]) -> None:
     store = opened(tmp_path, **settings)
-    store.use_batch_queues("B")
+    store.appender.use_batch_queues("B")
     fill(store, 35)
     fill(store, 12, "B")
     put(store, "T", 1, b"old")
@@ -114,7 +114,7 @@ def test_what_a_kill_left_of_the_files_goes_at_the_start(tmp_path: Path, setting
     crash(store)
     assert len(list((tmp_path / "consumequeue/T/0").iterdir())) > 1
     store = opened(tmp_path, **settings)
-    assert store.queues() == {}
+    assert store.offsets.queues() == {}
     for name in ("consumequeue/T", "consumequeue_ext/T", "batchconsumequeue/B"):
         assert not (tmp_path / name).exists()
     fill(store, 2, "B", b"simple now")
@@ -156,7 +156,7 @@ def test_messages_that_are_in_light_queues_too(tmp_path: Path, deleted: str, cou
     names = ["%LMQ%a", "%LMQ%b"]
     properties = b"INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
     for _ in range(count):
-        store.put_dispatched(
+        store.appender.put_dispatched(
             names,
             PendingRecord(
                 topic="T",
@@ -174,7 +174,7 @@ def test_messages_that_are_in_light_queues_too(tmp_path: Path, deleted: str, cou
     shutil.rmtree(tmp_path / "consumequeue")
     store = opened(tmp_path, **settings)
     for name in ("T", *names):
-        assert store.max_offset(name, 0) == (0 if name == deleted else count), name
+        assert store.offsets.max_offset(name, 0) == (0 if name == deleted else count), name
     store.close()
 
 
@@ -187,7 +187,7 @@ def test_a_rebuild_leaves_deleted_topics_out(tmp_path: Path) -> None:
     assert not fsck(OfflineStore(store.config)).counts
     assert remake(store.config, TestClock()).queues == 1
     store = opened(tmp_path)
-    assert store.queues() == {"Stays": [0]}
+    assert store.offsets.queues() == {"Stays": [0]}
     store.close()
 
 
@@ -225,7 +225,7 @@ def test_a_queue_that_rocketmq_has_taken_up_again(tmp_path: Path) -> None:
     store.close()
     (tmp_path / "hidden").rename(tmp_path / "mqspark.deletions")
     store = opened(tmp_path)
-    assert store.max_offset("T", 0) == 13
+    assert store.offsets.max_offset("T", 0) == 13
     assert bodies(store)[-1] == b"theirs"
     store.close()
 
@@ -235,7 +235,7 @@ def test_a_power_cut_that_takes_the_end_of_the_log(tmp_path: Path) -> None:
     store = opened(tmp_path)
     fill(store, 3)
     segment = tmp_path / "commitlog" / ("0" * 20)
-    end, content = store.max_physical_offset, segment.read_bytes()
+    end, content = store.log.position, segment.read_bytes()
     fill(store, 5)
     store.delete_topic("T")
     finish_deletions(store)
@@ -243,7 +243,7 @@ def test_a_power_cut_that_takes_the_end_of_the_log(tmp_path: Path) -> None:
     segment.write_bytes(content)
     (tmp_path / "abort").write_text("1")
     store = opened(tmp_path)
-    assert store.max_physical_offset == end
+    assert store.log.position == end
     assert listed(tmp_path) == {"T": end}
     assert put(store, "T", 0, b"new")[0] == 0
     flush(store)
@@ -269,7 +269,7 @@ def test_the_list_ends_with_the_records(tmp_path: Path) -> None:
     for _ in range(3):
         clock.now += 10_000
         checkpoint(store)
-    assert store.min_physical_offset > 0
+    assert store.log.min_offset > 0
     store.delete_topic("Other")
     finish_deletions(store)
     assert list(listed(tmp_path)) == ["Other"]
@@ -312,7 +312,7 @@ def test_a_topic_is_deleted_to_get_room(tmp_path: Path) -> None:
     finish_deletions(store)
     assert there[:2] == [True, False]
     files.heal()
-    assert listed(tmp_path) == {"T": store.max_physical_offset}
+    assert listed(tmp_path) == {"T": store.log.position}
     assert not (tmp_path / "consumequeue/T").exists()
     checkpoint(store)
     assert room.stat().st_blocks * 512 == 4096
@@ -426,7 +426,7 @@ def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
     for topic in ("T", "U"):
         for queue_id in range(queues):
             put(store, topic, queue_id, b"x")
-    store.commit()
+    store.pipeline.commit()
     store.delete_topic("T")
     store.delete_topic("U")
     job = store.deletions.job()
@@ -438,7 +438,7 @@ def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
         left.append(len(list((tmp_path / "consumequeue/T").iterdir())))
     assert left == [queues - REMOVED_AT_ONCE, queues - 2 * REMOVED_AT_ONCE]
     put(store, "T", 0, b"x")
-    store.commit()
+    store.pipeline.commit()
     assert store.deletions.behind, "U waits"
     assert len(list((tmp_path / "consumequeue/U").iterdir())) == queues
     for _ in steps:
@@ -446,5 +446,5 @@ def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
     assert not store.deletions.behind
     assert not (tmp_path / "consumequeue/U").exists()
     assert [path.name for path in (tmp_path / "consumequeue/T").iterdir()] == ["0"]
-    assert store.max_offset("T", 0) == 1
+    assert store.offsets.max_offset("T", 0) == 1
     store.close()

@@ -111,7 +111,7 @@ def test_offsets_of_lost_batches_are_never_assigned_again(tmp_path: Path) -> Non
     for start in range(3):
         store = opened(tmp_path, **SMALL)
         assert store.damages.summary()["lost"] == (2 if start == 0 else 0), store.damages.summary()
-        assert store.max_offset("B", 0) < len(bodies)
+        assert store.offsets.max_offset("B", 0) < len(bodies)
         store.close()
     store = opened(tmp_path, **SMALL)
     assert put_many(store, [b"x", b"y"]) == len(bodies)
@@ -126,7 +126,7 @@ def test_only_what_is_durable_counts(tmp_path: Path) -> None:
         if number < 12:
             flush(store)
         else:
-            store.commit()
+            store.pipeline.commit()
     checkpoint(store)
     assert lines(tmp_path)["E", 0].end == 12
     flush(store)
@@ -171,8 +171,8 @@ def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
     file_of(tmp_path, -1).unlink()  # a start that heals restores the ends of every queue
 
     store = opened(tmp_path)
-    assert (store.max_offset("E", 0), store.max_offset("Again", 0)) == (35, 1)
-    assert not store.has_queue("Gone", 0)
+    assert (store.offsets.max_offset("E", 0), store.offsets.max_offset("Again", 0)) == (35, 1)
+    assert not store.offsets.has_queue("Gone", 0)
     store.close()
 
 
@@ -203,7 +203,7 @@ def test_retention_moves_the_beginning(tmp_path: Path, *, loss: bool) -> None:
     clock.now += 60_000
     checkpoint(store)
     crash(store)
-    assert store.min_offset("T", 0) > 20
+    assert store.offsets.min_offset("T", 0) > 20
     if loss:
         file_of(tmp_path, 0, "consumequeue/T/0").unlink()
     store = opened(tmp_path, clock, files)

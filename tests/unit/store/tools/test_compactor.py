@@ -93,7 +93,7 @@ def test_the_last_value_of_each_key_stays(store: MessageStore, tmp_path: Path, c
     newest |= fill(store, 40, 10, first=1000)
     assert compact(tmp_path, clock).records_read == 40
     assert values(kept(tmp_path)) == newest
-    got = store.get("C", 0, 0, 1, 1 << 20)
+    got = store.reads.get("C", 0, 0, 1, 1 << 20)
     assert got.next_offset == min(offset for offset, _ in newest.values()) + 1
 
 
@@ -182,7 +182,7 @@ def test_a_wrong_entry_hides_no_record(
     report = compact(tmp_path, clock)
     assert [each.offsets for each in report.damaged] == [[20]]
     assert report.compacted_to == 0
-    store.get("C", 0, 20, 1, 1)
+    store.reads.get("C", 0, 20, 1, 1)
     assert queue.packed_entry(20) == right
     report = compact(tmp_path, clock, examined={0: 21})
     assert (report.compacted_to, report.stepped_over) == (1 << 40, 0)
@@ -273,7 +273,7 @@ def test_what_is_left_of_a_deleted_topic_is_not_of_the_new_one(
     newest = fill(store, 5, 5, first=500)
     late.rename(tmp_path / "mqspark.compacted/C")
     clock.now += 10_000
-    assert store.get("C", 0, 0, 10, 1 << 20).count == 5
+    assert store.reads.get("C", 0, 0, 10, 1 << 20).count == 5
     assert not (tmp_path / "mqspark.compacted/C/0").exists()
     late = tmp_path / "mqspark.compacted/C"
     report = compact(tmp_path, clock, floor=store.deletions.positions["C"])

@@ -119,8 +119,8 @@ def test_a_database_beside_queues_in_files_is_let_pass(tmp_path: Path, directory
     min(path for path in (tmp_path / "commitlog").iterdir()).unlink()
     assert kinds(config) == set()
     store = reopened(config)
-    assert store.max_offset("T", 0) == COUNT
-    assert store.max_offset("Early", 0) == 1
+    assert store.offsets.max_offset("T", 0) == COUNT
+    assert store.offsets.max_offset("Early", 0) == 1
     store.close()
 
 
@@ -154,7 +154,7 @@ def test_light_queues_that_only_rocksdb_has_are_refused(tmp_path: Path) -> None:
         born_timestamp_ms=1,
         born_host=encode_host("127.0.0.1", 1),
     )
-    store.put_dispatched(["%LMQ%one"], light)
+    store.appender.put_dispatched(["%LMQ%one"], light)
     flush(store)
     store.close()
     (tmp_path / "mqspark.checkpoint").unlink()

@@ -172,7 +172,7 @@ def test_wrong_bytes_in_queues_and_index_are_found_and_repaired(tmp_path: Path, 
             assert after[path] == content, "the same bytes as a broker that never saw the damage"
     store = opened(tmp_path)
     (_, _, _, body) = messages[7]
-    assert any(body in bytes(r) for r in store.query_message("Orders", "k7", 9, 0, 1 << 62))
+    assert any(body in bytes(r) for r in store.reads.query_message("Orders", "k7", 9, 0, 1 << 62))
     store.close()
 
 
@@ -192,7 +192,7 @@ def test_a_killed_store_has_notes_but_no_errors(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for number in range(30):
         put(store, "Orders", 0, b"x" * number, b"KEYS\x01k\x02")
-        store.commit()
+        store.pipeline.commit()
     crash(store)
     report = checked(store.config)
     assert not report.errors
@@ -235,17 +235,17 @@ def test_offsets_of_deleted_records_are_not_given_out_again_after_a_rebuild(tmp_
         for job in store.maintenance():
             job.run()
             job.done()
-    assert store.min_physical_offset > 0
-    ends = {(topic, 0): store.max_offset(topic, 0) for topic in ("Gone", "Stays")}
-    begin = store.min_offset("Stays", 0)
+    assert store.log.min_offset > 0
+    ends = {(topic, 0): store.offsets.max_offset(topic, 0) for topic in ("Gone", "Stays")}
+    begin = store.offsets.min_offset("Stays", 0)
     store.close()
     made = remake(store.config, clock)
     assert made.queues == 2
     assert checked(store.config).errors == 0
     again = make_store(tmp_path, clock, files)
     again.open()
-    assert {queue: again.max_offset(*queue) for queue in ends} == ends
-    assert again.min_offset("Stays", 0) == begin
+    assert {queue: again.offsets.max_offset(*queue) for queue in ends} == ends
+    assert again.offsets.min_offset("Stays", 0) == begin
     assert put(again, "Gone", 0, b"new")[0] == ends["Gone", 0]
     flush(again)
     again.close()
@@ -340,7 +340,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     store.open()
     body = np.random.default_rng(1).bytes(8000)
     count = 0
-    while store.max_physical_offset < 512 << 20:
+    while store.log.position < 512 << 20:
         for _ in range(200):
             put(store, "Big", count % 8, body, b"KEYS\x01key%d\x02" % count)
             count += 1

@@ -143,12 +143,12 @@ def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
         clock.now += 10_000
         for _ in range(3):
             checkpoint(store)
-        return store.min_physical_offset
+        return store.log.min_offset
 
     assert cleaned() == 0
     assert store.compact_duty.held_segments > 0
     end = store.compact_duty.due()
-    assert end == store.newest_segment_start
+    assert end == store.log.newest_segment_start
     store.compact_duty.finished(end, 2 * 4096 + 100, 1, 1, None)
     assert cleaned() == 2 * 4096
     store.compact_duty.topics = list  # its topic was deleted
@@ -173,18 +173,18 @@ def test_at_the_hard_mark_messages_are_refused_and_the_reason_names_what_is_held
         for _ in range(3):
             clock.now += 10_000
             checkpoint(store)
-        return store.min_physical_offset
+        return store.log.min_offset
 
     assert cleaned() == 0
-    assert "segments wait for their compaction (deleteCompactedOnly)" in (store.disk_full or "")
+    assert "segments wait for their compaction (deleteCompactedOnly)" in (store.status.disk_full or "")
     end = store.compact_duty.due()
     assert end is not None
     store.compact_duty.finished(end, end, 1, 1, None)
     assert cleaned() > 0
-    assert "deleteCompactedOnly" not in (store.disk_full or "")
+    assert "deleteCompactedOnly" not in (store.status.disk_full or "")
     store.config.delete_compacted_only = False  # the way out, without a restart
     store.compact_duty.topics = lambda: ["C", "New"]
-    begin = store.min_physical_offset
+    begin = store.log.min_offset
     for _ in range(30):
         files.used_percent = 10.0
         store.cleaner.full = None

@@ -1,0 +1,118 @@
+"""The directory of an open store: locked, marked as in use, and with the secret of this run.
+
+Must not know what is stored in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from mqspark.errors import StoreLocked, is_shortage
+from mqspark.logs import sparing
+from mqspark.store.disk.durable import DurableNote
+from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.layout import StorePaths
+
+__all__ = ["StoreDirectory"]
+
+_log = sparing(__name__)
+
+
+class StoreDirectory:
+    """The directory of one store. ``poison`` makes the store read-only."""
+
+    __slots__ = ("_files", "_lock_fd", "_paths", "_poison", "nonce", "note")
+
+    def __init__(
+        self, paths: StorePaths, files: FileLayer, poison: Callable[[str, Exception], object]
+    ) -> None:
+        self._paths = paths
+        self._files = files
+        self._poison = poison
+        self._lock_fd = -1
+        self.note = DurableNote(paths.abort, files)
+        """How far the log is synced. Its file marks the directory as in use."""
+        self.nonce = ""
+        """Secret of this run, written to ``mqspark.nonce`` only. A process that knows it can read this
+        directory (``mqspark.store.disk.trusted``)."""
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this process has the directory."""
+        return self._lock_fd >= 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the previous process that had the directory stopped cleanly. Only before ``begin``."""
+        return self._files.read(self._paths.abort) is None
+
+    def lock(self) -> None:
+        """Create the directory if it is missing, and lock it. Raises StoreLocked, OSError."""
+        self._files.make_directory(self._paths.root, durable=True)
+        self._lock_fd = self._files.lock(self._paths.lock)
+
+    def begin(self, position: int, *, is_new: bool) -> None:
+        """Mark the directory as in use by this process, whose log is synced up to ``position``. ``is_new``: whether
+        the name of the directory itself may not be on disk. Raises OSError."""
+        files, paths = self._files, self._paths
+        self.nonce = secrets.token_hex(16)
+        self.note.open(os.getpid(), position)
+        files.remove(paths.nonce)  # a file left by a crash may have wider permissions than a new one
+        self._write_small(paths.nonce, self.nonce.encode())
+        files.sync_directory(paths.root)
+        if is_new:
+            # Losing the name of the directory would lose everything acknowledged.
+            files.sync_directory(paths.commit_log.parent)
+            files.sync_directory(paths.root.parent)
+
+    def end(self) -> None:
+        """Mark the directory as left cleanly. Raises OSError."""
+        self._files.remove(self._paths.abort)
+        self._files.remove(self._paths.nonce)
+        self._files.sync_directory(self._paths.root)
+
+    def release(self) -> None:
+        """Let others have the directory."""
+        self.note.close()
+        self._files.unlock(self._paths.lock, self._lock_fd)
+        self._lock_fd = -1
+
+    def check(self) -> None:
+        """Poison the store when its disk cannot be written any more, or when another broker has the directory. An idle
+        broker would not notice."""
+        if self._is_writable():
+            self._keep_locked()
+
+    def _is_writable(self) -> bool:
+        """Whether the directories can be accessed and their file systems are not mounted read-only."""
+        for path in (self._paths.root, *self._paths.commit_logs.writable):
+            try:
+                if self._files.is_read_only(path):
+                    error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+                    self._poison("the file system is read-only", error)
+                    return False
+            except OSError as error:
+                self._poison("the store directory cannot be accessed", error)
+                return is_shortage(error)  # which says nothing about the disk
+        return True
+
+    def _keep_locked(self) -> None:
+        """Lock the directory again when the lock file was removed."""
+        try:
+            self._lock_fd = self._files.relock(self._paths.lock, self._lock_fd)
+        except StoreLocked as error:
+            self._poison("another broker was started on the directory", error)
+        except OSError as error:
+            _log.warning("the lock file was removed and cannot be created again: %s", error)
+
+    def _write_small(self, path: Path, data: bytes) -> None:
+        fd = self._files.open(path, create=True)
+        try:
+            self._files.set_length(fd, 0)
+            self._files.write(fd, data, 0)
+        finally:
+            self._files.close(fd)

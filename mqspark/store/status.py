@@ -1,0 +1,115 @@
+"""The status of an open store, as health, metrics and tools show it.
+
+Must not know who shows it. Whether messages are taken is for ``mqspark.store.messages.condition`` to say.
+"""
+
+from __future__ import annotations
+
+from mqspark.store.index.index import MessageIndex
+from mqspark.store.index.indexer import Indexer
+from mqspark.store.messages.commit import CommitPipeline
+from mqspark.store.reads import Reads
+from mqspark.store.upkeep.checkpoints import Checkpoints
+from mqspark.store.upkeep.cleaning import Cleaner
+
+__all__ = ["StoreStatus"]
+
+
+class StoreStatus:
+    """What is known about one store. A problem is one of an otherwise healthy store, or None."""
+
+    __slots__ = (
+        "_checkpoints",
+        "_cleaner",
+        "_index",
+        "_indexer",
+        "_pipeline",
+        "_reads",
+        "sure_position",
+        "was_clean",
+    )
+
+    def __init__(
+        self,
+        reads: Reads,
+        checkpoints: Checkpoints,
+        cleaner: Cleaner,
+        index: MessageIndex,
+        indexer: Indexer | None,
+        pipeline: CommitPipeline,
+    ) -> None:
+        self._reads = reads
+        self._checkpoints = checkpoints
+        self._cleaner = cleaner
+        self._index = index
+        self._indexer = indexer
+        self._pipeline = pipeline
+        self.was_clean = True
+        """Whether the previous process that had the store stopped cleanly."""
+        self.sure_position = 0
+        """End of what was known to be synced when the store was opened. A power cut may have left holes behind it."""
+
+    def begin(self, *, was_clean: bool, sure_position: int) -> None:
+        """What opening the store has found."""
+        self.was_clean = was_clean
+        self.sure_position = sure_position
+
+    # --- problems -------------------------------------------------------------------------------------------
+
+    @property
+    def read_problem(self) -> str | None:
+        """Why the last failed read failed, or None when it works again."""
+        return self._reads.problem
+
+    @property
+    def checkpoint_problem(self) -> str | None:
+        """Why the last checkpoint failed."""
+        return self._checkpoints.problem
+
+    @property
+    def index_problem(self) -> str | None:
+        """Why the index does not follow the log."""
+        return self._indexer.problem if self._indexer is not None else None
+
+    @property
+    def retention_problem(self) -> str | None:
+        """Why old files could not be deleted the last time."""
+        return self._cleaner.problem
+
+    @property
+    def disk_full(self) -> str | None:
+        """Why messages are refused for want of disk space."""
+        return self._cleaner.full
+
+    # --- figures --------------------------------------------------------------------------------------------
+
+    @property
+    def disk_used_percent(self) -> float:
+        """Usage of the fullest disk of this store at the last measurement; 0 before the first."""
+        return self._cleaner.used_percent
+
+    @property
+    def deleted_segments(self) -> int:
+        """Number of log segments deleted since the store was opened."""
+        return self._cleaner.deleted_segments
+
+    @property
+    def damaged_reads(self) -> int:
+        """Number of records that reads skipped because they do not match their queue entry or their CRC."""
+        return self._reads.fetcher.damaged_reads
+
+    @property
+    def damaged_offsets(self) -> list[int]:
+        """Log positions at which recovery or a read found damage: the first thousand."""
+        return sorted(self._reads.fetcher.damaged)
+
+    @property
+    def index_last_update(self) -> tuple[int, int]:
+        """Store time and physical offset of the newest record that can be found by key; zeros when there is
+        none."""
+        return self._index.last_update
+
+    @property
+    def index_behind_bytes(self) -> int:
+        """Bytes of the log that cannot be queried by key yet."""
+        return self._indexer.behind_bytes(self._pipeline.visible_end) if self._indexer is not None else 0
