@@ -393,7 +393,7 @@ class BrokerApp(ProcessApp):
         )
         client_tls = self.settings.server.client_tls
         tls = None if client_tls is None else client_context(client_tls)
-        core.state.stats.broken_and_idle = lambda: (server.protocol_errors, server.idle_closed)
+        core.state.stats.broken_and_idle = lambda: (server.counts.malformed, server.counts.idle)
         signer = self.settings.auth.inner_signer
         registrar = Registrar(core, server.write_outbox, tls, signer)
         admission = Admission(self.config, authority, signer)

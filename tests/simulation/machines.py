@@ -295,6 +295,8 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
         for target, replacement in (
             ("mqspark_server.net.addresses.bind_socket", network.bind),
             ("mqspark_server.net.tcp.monotonic", seconds),
+            ("mqspark_server.net.heldbytes.monotonic", seconds),
+            ("mqspark_server.net.handshakes.monotonic", seconds),
             ("mqspark_server.net.tcpconnection.monotonic", seconds),
             ("mqspark_server.net.lateness.monotonic", seconds),
             ("mqspark_server.peers.following.METADATA_S", shape.tables_s),

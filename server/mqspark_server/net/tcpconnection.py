@@ -21,11 +21,14 @@ from mqspark.logs import sparing
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import CERTIFICATE_NAME, Core, Session
+from mqspark_server.net.handshakes import Handshakes
+from mqspark_server.net.heldbytes import MIN_BYTES_PER_S, PartialFrames, UnreadAnswers
 from mqspark_server.net.lateness import Lateness
-from mqspark_server.net.memory_budget import MemoryBudget, Pace
+from mqspark_server.net.memory_budget import Pace
+from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
-__all__ = ["CONNECTION_S", "MIN_BYTES_PER_S", "RemotingConnection"]
+__all__ = ["CONNECTION_S", "RemotingConnection"]
 
 log = sparing("mqspark.tcp")
 
@@ -48,9 +51,6 @@ COMMAND_BYTES = 512
 REST_BYTES = 1024 * 1024
 """The limit of reads from the kernel's buffer after a peer has disconnected."""
 
-MIN_BYTES_PER_S = 1024
-"""A peer that reads or sends at this rate is slow; a slower one counts as stalled."""
-
 LINGER_S = 5.0
 """Data that a closed connection has not read by then is dropped."""
 
@@ -63,19 +63,16 @@ class ConnectionHost(Protocol):
     loop: asyncio.AbstractEventLoop
     tls: Certificates | None
     lateness: Lateness
-    unsent: MemoryBudget[RemotingConnection]
-    partial: MemoryBudget[RemotingConnection]
-    high_water_bytes: int
-    noted_below: int
-    floor: int
-    unread_s: float
+    counts: ConnectionCounts
+    sockets: OpenSockets[RemotingConnection]
+    unread: UnreadAnswers[RemotingConnection]
+    partial: PartialFrames[RemotingConnection]
+    handshakes: Handshakes[RemotingConnection]
     gathers: bool
     scheduled: bool
     iteration: int
-    protocol_errors: int
 
-    def admit(self, connection: RemotingConnection, descriptor: int, address: str) -> str | None: ...
-    def known(self, connection: RemotingConnection) -> None: ...
+    def know(self, connection: RemotingConnection) -> None: ...
     def forget(self, connection: RemotingConnection, address: str) -> None: ...
     def open_session(
         self, writer: RemotingConnection, peer: tuple[str, int], local_port: int, fast: bool
@@ -84,12 +81,6 @@ class ConnectionHost(Protocol):
     def schedule(self) -> None: ...
     def arrived(self, count: int) -> None: ...
     def enter_ring(self, connection: RemotingConnection) -> None: ...
-    def block(self, connection: RemotingConnection) -> None: ...
-    def note_unsent(self, connection: RemotingConnection, count: int) -> None: ...
-    def note_partial(self, connection: RemotingConnection, count: int, *, afresh: bool) -> None: ...
-    def begin_handshake(self, connection: RemotingConnection) -> None: ...
-    def end_handshake(self, connection: RemotingConnection) -> None: ...
-    def schedule_handshake(self, connection: RemotingConnection) -> None: ...
 
 
 class RemotingConnection(asyncio.Protocol):
@@ -100,7 +91,6 @@ class RemotingConnection(asyncio.Protocol):
         "_fast",
         "_in_ring",
         "_is_noted",
-        "_is_unidentified",
         "_iteration",
         "_local_port",
         "_pace",
@@ -110,6 +100,7 @@ class RemotingConnection(asyncio.Protocol):
         "_session",
         "_tls",
         "_transport",
+        "_unread",
         "_until",
         "_waiting",
         "_waiting_bytes",
@@ -118,10 +109,12 @@ class RemotingConnection(asyncio.Protocol):
         "active_at",
         "dropped",
         "evicted",
+        "is_unidentified",
     )
 
     def __init__(self, server: ConnectionHost, local_port: int, fast: bool) -> None:
         self._server = server
+        self._unread = server.unread
         self._local_port = local_port
         self._fast = fast
         self._parser = Connection(in_slices=True, reads_over=True)
@@ -135,14 +128,15 @@ class RemotingConnection(asyncio.Protocol):
         self._write_paused = False
         self._closed_here = False
         self._address = ""
-        self._is_unidentified = True
+        self.is_unidentified = True
+        """No frame of it was complete so far."""
         self._is_noted = False
         """Its last read ended in an incomplete frame."""
         self.evicted = False
         self._written = self._read = 0
         """Bytes written, and how many of them the peer had read at the last check."""
         self.dropped = False
-        self._pace = Pace(MIN_BYTES_PER_S, server.unread_s)
+        self._pace = Pace(MIN_BYTES_PER_S, server.unread.unread_s)
         """The rate at which the peer reads."""
         self._in_ring = False
         self._iteration = -1
@@ -159,7 +153,7 @@ class RemotingConnection(asyncio.Protocol):
         self._transport = transport
         sock = transport.get_extra_info("socket")
         peer = _peer(transport)
-        problem = server.admit(self, sock.fileno() if sock is not None else 0, peer[0])
+        problem = server.sockets.admit(self, sock.fileno() if sock is not None else 0, peer[0])
         if problem is not None:
             log.warning("%s: a connection of %s is refused: %s", server.name, peer[0], problem)
             transport.abort()
@@ -167,10 +161,10 @@ class RemotingConnection(asyncio.Protocol):
         self._address = peer[0]
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(high=server.high_water_bytes)
+        transport.set_write_buffer_limits(high=server.unread.high_water_bytes)
         self.active_at = server.loop.time()
         self._session = server.open_session(self, peer, self._local_port, self._fast)
-        self._session.room = server.high_water_bytes
+        self._session.room = server.unread.high_water_bytes
 
     def data_received(self, data: bytes) -> None:
         server, session = self._server, self._session
@@ -187,28 +181,28 @@ class RemotingConnection(asyncio.Protocol):
         try:
             commands = self._parser.receive_data(data)
         except ProtocolError as error:
-            server.protocol_errors += 1
+            server.counts.malformed += 1
             self.close(str(error))
             return
         buffered = self._parser.buffered_bytes
         if buffered or self._is_noted:
             self._is_noted = buffered > 0
-            server.note_partial(self, buffered + self._waiting_bytes, afresh=bool(commands))
+            server.partial.note(self, buffered + self._waiting_bytes, afresh=bool(commands))
         if not commands:
             return
-        if self._is_unidentified:
-            self._is_unidentified = False
-            server.known(self)
+        if self.is_unidentified:
+            self.is_unidentified = False
+            server.know(self)
         if (
             self._waiting
             or self._write_paused
             or session.long_answers
             or now >= self._until
-            or (session.room <= server.floor and not self._has_room(session, now))
+            or (session.room <= self._unread.floor and not self._has_room(session, now))
         ):
             self._waiting.extend(commands)
             self._waiting_bytes += len(data) + COMMAND_BYTES * len(commands)
-            server.note_partial(self, buffered + self._waiting_bytes, afresh=False)
+            server.partial.note(self, buffered + self._waiting_bytes, afresh=False)
             self._wait()
             return
         if not server.scheduled:
@@ -224,7 +218,7 @@ class RemotingConnection(asyncio.Protocol):
                 self._deliver_waiting()
             if self._waiting:
                 self._waiting_bytes = len(data) + COMMAND_BYTES * len(self._waiting)
-                server.note_partial(self, buffered + self._waiting_bytes, afresh=False)
+                server.partial.note(self, buffered + self._waiting_bytes, afresh=False)
         server.arrived(len(data))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -232,14 +226,14 @@ class RemotingConnection(asyncio.Protocol):
         self._transport = None
         if session is None:
             return  # it was refused
-        self._server.note_unsent(self, 0)
+        self._unread.note(self, 0)
         log.debug("%s: connection of %s ended (%s)", self._server.name, session.peer, error or "closed")
         session.open = False
         if self._closed_here:
             self._waiting.clear()
         elif error is not None and transport is not None:
             self._read_rest(transport)
-        self._server.note_partial(self, self._waiting_bytes, afresh=False)
+        self._server.partial.note(self, self._waiting_bytes, afresh=False)
         self._until = monotonic() + CONNECTION_S
         self._deliver_rest(session)
 
@@ -263,10 +257,10 @@ class RemotingConnection(asyncio.Protocol):
         if tls is not None and data[0] == HANDSHAKE_BYTE:
             self._tls = TlsStream(tls.context())
             self._decode = self._collect
-            self._server.begin_handshake(self)
+            self._server.handshakes.begin(self)
             return self._collect(data)
         if tls is not None and tls.settings.required:
-            self._server.protocol_errors += 1
+            self._server.counts.malformed += 1
             self.close("it does not speak TLS (tls.server.mode=enforcing)")
             return b""
         self._decode = None
@@ -282,7 +276,7 @@ class RemotingConnection(asyncio.Protocol):
         except ProtocolError as error:
             self._fail_tls(error)
         else:
-            self._server.schedule_handshake(self)
+            self._server.handshakes.schedule(self)
         return b""
 
     def shake_hands(self) -> None:
@@ -296,7 +290,7 @@ class RemotingConnection(asyncio.Protocol):
             return
         transport.write(tls.to_send())
         if is_complete:
-            self._server.end_handshake(self)
+            self._server.handshakes.end(self)
             if self._session is not None and (name := tls.peer_name) is not None:
                 self._session.attributes[CERTIFICATE_NAME] = name
             self._decode = self._decrypt
@@ -323,7 +317,7 @@ class RemotingConnection(asyncio.Protocol):
         return plain
 
     def _fail_tls(self, error: ProtocolError) -> None:
-        self._server.protocol_errors += 1
+        self._server.counts.malformed += 1
         if self._transport is not None and self._tls is not None:
             self._transport.write(self._tls.to_send())  # an alert says why
         self.close(str(error))
@@ -335,21 +329,21 @@ class RemotingConnection(asyncio.Protocol):
         transport, session = self._transport, self._session
         if transport is None or session is None or self.dropped:
             return
-        server = self._server
+        unread = self._unread
         held = transport.get_write_buffer_size() + session.out_bytes
-        session.room = server.high_water_bytes - held
-        server.unsent.keep(self, held if session.room < server.noted_below else 0, now)
+        session.room = unread.high_water_bytes - held
+        unread.budget.keep(self, held if session.room < unread.noted_below else 0, now)
 
     def _has_room(self, session: Session, now: float) -> bool:
         self.measure(now)
-        return session.room > self._server.floor
+        return session.room > self._unread.floor
 
     def does_not_read(self, now: float) -> bool:
         """Whether the peer has read nothing, or almost nothing, for too long."""
         if self._transport is None:
             return False
         self.measure(now)
-        unsent = self._server.unsent
+        unsent = self._unread.budget
         count, _ = unsent.held(self)
         if not count:
             self._pace.rest()
@@ -378,16 +372,16 @@ class RemotingConnection(asyncio.Protocol):
             # A bug must affect only this connection, and must be logged.
             log.exception("%s: a request of %s could not be handled", self._server.name, session.peer)
             self.close("internal error")
-        server = self._server
-        if session.room < server.noted_below:
-            server.note_unsent(self, server.high_water_bytes - session.room)
+        server, unread = self._server, self._unread
+        if session.room < unread.noted_below:
+            unread.note(self, unread.high_water_bytes - session.room)
         if not server.scheduled:
             server.schedule()
 
     def _take_waiting(self, session: Session) -> Iterator[Command]:
         """Waiting commands: at least one, and more until the time is used up, an answer needs long work or the peer has
         to read."""
-        waiting, until, floor = self._waiting, self._until, self._server.floor
+        waiting, until, floor = self._waiting, self._until, self._unread.floor
         popleft = waiting.popleft
         if len(waiting) <= SLICE_COMMANDS and self._parser.unparsed:
             self._parse_more()
@@ -401,7 +395,7 @@ class RemotingConnection(asyncio.Protocol):
         try:
             self._waiting.extend(self._parser.receive_data(b""))
         except ProtocolError as error:
-            self._server.protocol_errors += 1
+            self._server.counts.malformed += 1
             self.close(str(error))
 
     def _wait(self) -> None:
@@ -431,13 +425,13 @@ class RemotingConnection(asyncio.Protocol):
         transport, session, waiting = self._transport, self._session, self._waiting
         if transport is None or session is None or transport.is_closing():
             return
-        server = self._server
-        if session.room < server.noted_below:
+        server, unread = self._server, self._unread
+        if session.room < unread.noted_below:
             self.measure(monotonic())
         is_time = True
         while (
             waiting
-            and session.room > server.floor
+            and session.room > unread.floor
             and is_time
             and not session.long_answers
             and not transport.is_closing()
@@ -449,14 +443,14 @@ class RemotingConnection(asyncio.Protocol):
         if not waiting:
             if self._waiting_bytes:  # else they have not waited, and reading was not paused
                 self._waiting_bytes = 0
-                server.note_partial(self, self._parser.buffered_bytes, afresh=True)
+                server.partial.note(self, self._parser.buffered_bytes, afresh=True)
                 if not self._write_paused:
                     transport.resume_reading()
-        elif session.room > server.floor:
+        elif session.room > unread.floor:
             self._wait()
         else:
             transport.pause_reading()
-            server.block(self)
+            unread.block(self)
 
     def _read_rest(self, transport: asyncio.Transport) -> None:
         """Read what the peer sent before it disconnected. It is still in the kernel's buffer when a write to the closed
@@ -488,7 +482,7 @@ class RemotingConnection(asyncio.Protocol):
     def _end(self, session: Session) -> None:
         self._session = None
         self._waiting.clear()
-        self._server.partial.keep(self, 0, 0.0)
+        self._server.partial.budget.keep(self, 0, 0.0)
         self._server.close_session(session)
         self._server.forget(self, self._address)
 
@@ -498,7 +492,7 @@ class RemotingConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        server, session = self._server, self._session
+        server, session, unread = self._server, self._session, self._unread
         self.active_at = server.loop.time()
         if self._tls is not None:
             try:
@@ -515,11 +509,11 @@ class RemotingConnection(asyncio.Protocol):
                 transport.write(b"".join(out))
             else:
                 transport.writelines(_coalesced(out))
-        if session is not None and session.room < server.noted_below:
+        if session is not None and session.room < unread.noted_below:
             held = transport.get_write_buffer_size()
-            session.room = server.high_water_bytes - held
-            if session.room < server.noted_below:
-                server.note_unsent(self, held)
+            session.room = unread.high_water_bytes - held
+            if session.room < unread.noted_below:
+                unread.note(self, held)
         if self._waiting:
             self._wait()
 

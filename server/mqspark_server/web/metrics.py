@@ -162,7 +162,7 @@ class _Collector:
         connections.add_metric(node, server.connections)
         yield connections
         refused = self._counter("remoting_connections_refused", "connections refused because of a limit")
-        refused.add_metric(node, server.rejected_connections)
+        refused.add_metric(node, server.counts.refused)
         yield refused
         slaves = self._counter(
             "replication_connections_refused",
@@ -173,10 +173,10 @@ class _Collector:
         dropped = self._counter(
             "remoting_connections_dropped", "connections closed for unread answers or incomplete frames"
         )
-        dropped.add_metric(node, server.dropped_connections)
+        dropped.add_metric(node, server.counts.dropped)
         yield dropped
         unsent = self._gauge("remoting_unsent_bytes", "bytes of answers that peers have not read yet")
-        unsent.add_metric(node, server.unsent.total)
+        unsent.add_metric(node, server.unread.budget.total)
         yield unsent
         for name, text, times in (
             (
@@ -194,7 +194,7 @@ class _Collector:
             histogram.add_metric(node, times.buckets(), times.total_s)
             yield histogram
         garbage = self._counter("remoting_protocol_errors", "connections closed for malformed frames")
-        garbage.add_metric(node, server.protocol_errors)
+        garbage.add_metric(node, server.counts.malformed)
         yield garbage
         late = self._counter("remoting_requests_refused", "requests refused because they waited too long")
         late.add_metric(node, parts.core.overload.refused_count)

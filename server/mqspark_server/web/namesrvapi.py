@@ -58,15 +58,15 @@ class _Families:
             ("brokers", "live broker addresses, including slaves", len(core.routes.live_brokers())),
             ("topics", "topics that some broker has registered", len(core.routes.topic_names())),
             ("connections", "open connections", server.connections),
-            ("unsent_bytes", "bytes of answers that peers have not read yet", server.unsent.total),
+            ("unsent_bytes", "bytes of answers that peers have not read yet", server.unread.budget.total),
         ):
             gauge = GaugeMetricFamily(f"mqspark_namesrv_{name}", text, labels=_NODE)
             gauge.add_metric(node, value)
             families.append(gauge)
         for name, text, value in (
-            ("connections_refused", "connections refused because of a limit", server.rejected_connections),
-            ("connections_dropped", "connections closed for unread answers", server.dropped_connections),
-            ("protocol_errors", "connections closed for malformed frames", server.protocol_errors),
+            ("connections_refused", "connections refused because of a limit", server.counts.refused),
+            ("connections_dropped", "connections closed for unread answers", server.counts.dropped),
+            ("protocol_errors", "connections closed for malformed frames", server.counts.malformed),
         ):
             counter = CounterMetricFamily(f"mqspark_namesrv_{name}", text, labels=_NODE)
             counter.add_metric(node, value)

@@ -177,7 +177,7 @@ async def test_much_is_answered_before_the_loop_reads_on() -> None:
     async with serving() as harness:
         client = await harness.client()
         await client.request(1)
-        (connection,) = harness.server._sockets
+        (connection,) = harness.server.sockets
         before, turns = harness.core.turns, []
         for opaque in (2, 3, 4, 5):
             connection.data_received(encode_request(ECHO, opaque, None, bytes(TURN_BYTES // 2)))
@@ -218,7 +218,7 @@ async def test_garbage_ends_that_connection_and_no_other(
             bad.writer.write(garbage)
             assert await asyncio.wait_for(bad.reader.read(), 60) == b""
         assert any("closed:" in record.getMessage() for record in caplog.records)
-        assert harness.server.protocol_errors == 1
+        assert harness.server.counts.malformed == 1
         assert bytes((await good.request(2, b"still here")).body) == b"still here"
         await eventually_async(lambda: len(harness.core.ended) == 1)
         assert not harness.core.ended[0].open
@@ -312,7 +312,7 @@ async def test_connections_over_the_limit_are_refused_and_freed_ones_count_again
         third = await harness.client()
         with pytest.raises((EOFError, ConnectionError)):
             await third.request(1)
-        assert harness.server.rejected_connections == 1
+        assert harness.server.counts.refused == 1
         await first.close()
         await eventually_async(lambda: harness.server.connections == 1)
         fourth = await harness.client()

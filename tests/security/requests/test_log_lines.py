@@ -64,8 +64,8 @@ async def test_refused_and_garbling_peers_cost_one_line_of_a_kind(caplog: pytest
     await server.close()
     lines = [record.getMessage() for record in caplog.records if record.name == "mqspark.tcp"]
     assert len(lines) == 2, lines
-    assert server.rejected_connections == 30
-    assert server.protocol_errors == 30
+    assert server.counts.refused == 30
+    assert server.counts.malformed == 30
 
 
 def test_a_fault_that_a_peer_can_repeat_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -314,7 +314,7 @@ async def test_garbage_after_many_tiny_frames_closes_the_connection() -> None:
         )
         while await asyncio.wait_for(attacker.reader.read(1 << 16), 60):
             continue
-        assert harness.server.protocol_errors == 1
+        assert harness.server.counts.malformed == 1
         client.send(CHEAP, [1])
         assert await client.answers(1) == [1]
 

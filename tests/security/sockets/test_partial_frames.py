@@ -52,7 +52,7 @@ async def test_large_old_frames_go_before_those_of_honest_peers() -> None:
         for _ in range(15):
             hostile.append(await connected(port))
             await loop.sock_sendall(hostile[-1], frame[:-1])
-        await eventually_async(lambda: server.partial.total > 14 * MB)
+        await eventually_async(lambda: server.partial.budget.total > 14 * MB)
         honest = encode_request(ECHO, 1, None, bytes(3 * MB))
         for _ in range(8):
             sock = await connected(port)
@@ -60,8 +60,8 @@ async def test_large_old_frames_go_before_those_of_honest_peers() -> None:
             await asyncio.sleep(0.05)
             await loop.sock_sendall(sock, honest[-1:])
             assert await asyncio.wait_for(loop.sock_recv(sock, 100), 20), "an honest peer was reset"
-            assert server.partial.total <= 16 * MB
-        assert server.dropped_connections > 0
+            assert server.partial.budget.total <= 16 * MB
+        assert server.counts.dropped > 0
         assert await is_over(hostile[0])
 
 
@@ -71,12 +71,12 @@ async def test_small_old_frames_go_before_a_large_new_one() -> None:
         begun = encode_request(ECHO, 1, None, bytes(200_000))[:60_000]
         for _ in range(65):
             await loop.sock_sendall(await connected(port), begun)
-        await eventually_async(lambda: server.partial.total > 3.8e6)
+        await eventually_async(lambda: server.partial.budget.total > 3.8e6)
         await asyncio.sleep(2)
         frame = encode_request(ECHO, 1, None, bytes(2 * MB))
         sock = await connected(port)
         await loop.sock_sendall(sock, frame[:-1])
-        await eventually_async(lambda: server.dropped_connections > 10)
+        await eventually_async(lambda: server.counts.dropped > 10)
         await loop.sock_sendall(sock, frame[-1:])
         assert await asyncio.wait_for(loop.sock_recv(sock, 100), 20), "an honest peer was reset"
 
@@ -91,11 +91,11 @@ async def test_first_frames_have_a_smaller_bound_than_those_of_peers_that_are_kn
             await loop.sock_sendall(known[-1], encode_request(ECHO, 1, None))
             assert await loop.sock_recv(known[-1], 100)
             await loop.sock_sendall(known[-1], frame[:-1])
-        await eventually_async(lambda: server.partial.total > 7.9 * MB)
+        await eventually_async(lambda: server.partial.budget.total > 7.9 * MB)
         for _ in range(12):
             await loop.sock_sendall(await connected(port), frame[:-1])
-            assert server.strangers.total <= 4 * MB
-        await eventually_async(lambda: server.dropped_connections >= 8)
+            assert server.partial.strangers.total <= 4 * MB
+        await eventually_async(lambda: server.counts.dropped >= 8)
         for sock in known:
             await loop.sock_sendall(sock, frame[-1:])
             assert await asyncio.wait_for(loop.sock_recv(sock, 100), 20), "a known peer was reset"
@@ -112,8 +112,8 @@ async def test_a_frame_that_does_not_go_on_ends() -> None:
             await loop.sock_sendall(await connected(port), frame[:sent])
         await eventually_async(lambda: server.connections == 4)
         await eventually_async(lambda: server.connections == 0, 10)
-        assert server.dropped_connections == 4
-        assert server.partial.total == 0
+        assert server.counts.dropped == 4
+        assert server.partial.budget.total == 0
 
 
 async def test_a_byte_now_and_then_keeps_no_frame_alive() -> None:
@@ -141,7 +141,7 @@ async def test_a_slow_honest_frame_comes_in_however_long_it_takes() -> None:
             await loop.sock_sendall(sock, frame[start : start + 1_500])
             await asyncio.sleep(0.1)
         assert await asyncio.wait_for(loop.sock_recv(sock, 100), 20)
-        assert server.dropped_connections == 0
+        assert server.counts.dropped == 0
 
 
 async def test_who_has_said_nothing_goes_for_those_who_have_something_to_say() -> None:
@@ -164,7 +164,7 @@ async def test_known_peers_stay_and_strangers_are_refused() -> None:
             assert await loop.sock_recv(known[-1], 100)
         stranger = await connected(port)
         assert await is_over(stranger)
-        assert server.rejected_connections == 1
+        assert server.counts.refused == 1
         for sock in known:
             await loop.sock_sendall(sock, encode_request(ECHO, 2, None))
             assert await loop.sock_recv(sock, 100)

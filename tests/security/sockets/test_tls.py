@@ -27,7 +27,7 @@ from mqspark.errors import ConfigError, ProtocolError
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
-from mqspark_server.net import servertls, tcp
+from mqspark_server.net import handshakes, servertls
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.servertls import MAX_HANDSHAKE_BYTES, Certificates, ServerTls
 from mqspark_server.net.tcp import RemotingServer
@@ -287,7 +287,7 @@ async def test_garbage_ends_its_own_connection_alone(tmp_path: Path, sent: bytes
         bad_reader, bad_writer = await secured.connect(None)
         bad_writer.write(sent)
         assert await is_closed(bad_reader)
-        assert secured.server.protocol_errors == 1
+        assert secured.server.counts.malformed == 1
         writer.write(encode_request(1, 1))
         await answers(reader, 1)
 
@@ -312,12 +312,12 @@ async def test_an_answer_that_cannot_be_encrypted_ends_its_own_connection_alone(
 
 
 async def test_a_handshake_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.1)
     async with serving(tmp_path) as secured:
         reader, writer = await secured.connect(None)
         writer.write(b"\x16\x03\x01\x02\x00")
         assert await is_closed(reader)
-        assert secured.server.dropped_connections == 1
+        assert secured.server.counts.dropped == 1
 
 
 async def test_a_handshake_has_a_size_limit(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ async def test_a_handshake_has_a_size_limit(tmp_path: Path) -> None:
             fragment = hello[start : start + 16_000]
             writer.write(b"\x16\x03\x01" + len(fragment).to_bytes(2, "big") + fragment)
         assert await is_closed(reader)
-        assert secured.server.protocol_errors == 1
+        assert secured.server.counts.malformed == 1
 
 
 async def test_many_handshakes_leave_others_their_turns(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ async def serving(answer: bytes, **options: Any) -> AsyncIterator[tuple[Remoting
         yield server, core, listener.port
     finally:
         await server.close()
-        assert server.unsent.total == server.partial.total == 0
+        assert server.unread.budget.total == server.partial.budget.total == 0
 
 
 SOCKETS: list[socket.socket] = []
@@ -93,7 +93,7 @@ async def test_one_that_does_not_read_is_made_one_answer_above_its_mark() -> Non
         await asyncio.get_running_loop().sock_sendall(sock, pipelined(64))
         await asyncio.sleep(0.3)
         assert core.received_commands <= 4  # the kernel takes some, too
-        assert server.unsent.total <= 8 * MB + 4096
+        assert server.unread.budget.total <= 8 * MB + 4096
         await answered(port)
 
 
@@ -107,9 +107,9 @@ async def test_all_that_do_not_read_have_a_bound_together_and_others_are_served(
             hostile.append(sock)
             await asyncio.get_running_loop().sock_sendall(sock, pipelined(64))
             await asyncio.sleep(0.01)
-            peak = max(peak, server.unsent.total)
+            peak = max(peak, server.unread.budget.total)
         assert peak <= 34 * MB
-        assert server.dropped_connections > 0 or server.unsent.total <= 32 * MB
+        assert server.counts.dropped > 0 or server.unread.budget.total <= 32 * MB
         await answered(port, 5)
 
 
@@ -118,10 +118,10 @@ async def test_one_that_does_not_read_is_dropped_and_its_memory_is_free() -> Non
     async with serving(bytes(MB), unread_s=1) as (server, core, port):
         sock = await connected(port)
         await asyncio.get_running_loop().sock_sendall(sock, pipelined(64))
-        await eventually_async(lambda: server.unsent.total > 3 * MB)
+        await eventually_async(lambda: server.unread.budget.total > 3 * MB)
         await eventually_async(lambda: server.connections == 0)
-        assert server.dropped_connections == 1
-        assert server.unsent.total == 0
+        assert server.counts.dropped == 1
+        assert server.unread.budget.total == 0
         await eventually_async(lambda: len(core.ended) == 1)
 
 
@@ -136,7 +136,7 @@ async def test_one_that_reads_a_byte_now_and_then_is_dropped_too() -> None:
         while server.connections and time.monotonic() - started < 20:
             await asyncio.wait_for(loop.sock_recv(sock, 1), 5)
             await asyncio.sleep(0.1)
-        assert server.dropped_connections == 1
+        assert server.counts.dropped == 1
 
 
 @pytest.mark.anyio
@@ -152,7 +152,7 @@ async def test_a_slow_reader_gets_everything_however_long_it_takes() -> None:
             got += len(connection.receive_data(data))
             # In all longer than unread_s; each, even on a busy machine, far shorter.
             await asyncio.sleep(0.05)
-        assert server.dropped_connections == 0
+        assert server.counts.dropped == 0
 
 
 @pytest.mark.anyio
@@ -160,8 +160,8 @@ async def test_an_idle_one_with_unread_answers_is_closed_for_good() -> None:
     async with serving(bytes(MB), idle_s=0.3) as (server, _, port):
         sock = await connected(port)
         await asyncio.get_running_loop().sock_sendall(sock, pipelined(8))
-        await eventually_async(lambda: server.unsent.total > 0)
-        await eventually_async(lambda: server.connections == 0 and server.unsent.total == 0)
+        await eventually_async(lambda: server.unread.budget.total > 0)
+        await eventually_async(lambda: server.connections == 0 and server.unread.budget.total == 0)
 
 
 @pytest.mark.anyio
@@ -173,9 +173,9 @@ async def test_one_that_is_closed_for_garbage_keeps_no_answers() -> None:
             patched.setattr(tcpconnection, "LINGER_S", 0.2)
             sock = await connected(port)
             await asyncio.get_running_loop().sock_sendall(sock, pipelined(2))
-            await eventually_async(lambda: server.unsent.total > 0)
+            await eventually_async(lambda: server.unread.budget.total > 0)
             await asyncio.get_running_loop().sock_sendall(sock, b"GET / HTTP/1.1\r\n\r\n")
-            await eventually_async(lambda: server.connections == 0 and server.unsent.total == 0)
+            await eventually_async(lambda: server.connections == 0 and server.unread.budget.total == 0)
 
 
 @pytest.mark.anyio
@@ -189,7 +189,7 @@ async def test_what_it_is_sent_unasked_counts() -> None:
             session.send(bytes(MB))
             server.write_outbox()
             await asyncio.sleep(0)
-            assert server.unsent.total <= 9 * MB
+            assert server.unread.budget.total <= 9 * MB
         await eventually_async(lambda: server.connections == 0)
         assert not session.open
 
@@ -200,13 +200,13 @@ async def test_commands_that_wait_for_a_reader_count_as_memory() -> None:
         sock = await connected(port)
         sending = asyncio.get_running_loop().sock_sendall(sock, pipelined(200_000))
         task = asyncio.ensure_future(sending)
-        await eventually_async(lambda: server.partial.total > 0)
+        await eventually_async(lambda: server.partial.budget.total > 0)
         await asyncio.sleep(0.3)
-        (connection,) = server._sockets
+        (connection,) = server.sockets
         waiting = len(connection._waiting)
         assert waiting > 10
-        assert server.partial.total >= 512 * waiting
-        assert server.partial.total < 32 * MB
+        assert server.partial.budget.total >= 512 * waiting
+        assert server.partial.budget.total < 32 * MB
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
