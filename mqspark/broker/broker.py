@@ -22,8 +22,9 @@ from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.admin.runtime import runtime_table
 from mqspark.broker.admin.views import groups_view, topics_view
+from mqspark.broker.changeanswers import ChangeAnswers
 from mqspark.broker.config import BrokerConfig, BrokerRole
-from mqspark.broker.group.membership import NOTIFIED_AT_ONCE, ClientProcessor, notify_members
+from mqspark.broker.group.membership import ClientProcessor, MemberNotices
 from mqspark.broker.hooked import BrokerHooks
 from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
@@ -56,11 +57,11 @@ from mqspark.broker.send.replies import ReplyProcessor
 from mqspark.broker.send.retry import SendBackProcessor
 from mqspark.broker.send.send import SendProcessor
 from mqspark.broker.service import Service
-from mqspark.broker.state.acks import Acks, Receiver
+from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.calls import Calls
 from mqspark.broker.state.changes import PendingChanges
 from mqspark.broker.state.coldreads import ColdReads
-from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
+from mqspark.broker.state.groups import ClientGroups
 from mqspark.broker.state.heldhalves import HeldHalves
 from mqspark.broker.state.locks import QueueLocks
 from mqspark.broker.state.slowreaders import SlowReaders
@@ -85,10 +86,9 @@ from mqspark.config import ForeignKeys, no_foreign_keys
 from mqspark.message import new_unique_id
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, dispatch, merged, ok
+from mqspark.protocol.dispatch import Handler, dispatch, merged
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import Work
 from mqspark.shares import Holders, Shares, TimedShares
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
@@ -117,19 +117,6 @@ _UNTIMED = frozenset(
 CLIENT_SCAN_INTERVAL_MS = 10_000
 TICK_MS = 200
 """The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
-
-
-class _Settled:
-    """A session whose answers are sent once all messages stored so far are acknowledged."""
-
-    def __init__(self, acks: Acks, store: MessageStore, session: Session) -> None:
-        self._acks = acks
-        self._store = store
-        self._session = session
-
-    def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
-        frame = b"".join((buffer, *more))
-        self._acks.waiting.append((self._store.log.position, self._session, frame))
 
 
 class BrokerCore:
@@ -177,6 +164,7 @@ class BrokerCore:
         )
         mappings = Mappings(config, clock)
         groups, filters = SubscriptionGroups(config, clock), ConsumerFilters(config, clock)
+        self._member_notices = MemberNotices(config)
         self.state = state = BrokerState(
             config=config,
             store_config=store_config,
@@ -195,7 +183,7 @@ class BrokerCore:
                 max_bytes=lambda: config.max_offset_table_bytes,
             ),
             filters=filters,
-            clients=ClientGroups(config, clock, filters, self._members_changed),
+            clients=ClientGroups(config, clock, filters, self._member_notices.note),
             locks=QueueLocks(config, clock),
             stats=stats,
             writer=Writer(store, topics, mappings, stats),
@@ -335,11 +323,12 @@ class BrokerCore:
             lambda: "" if self.replicas.is_sure else UNSURE,
             lambda: self.acting is not None and self.acting.is_acting,
         )
+        changes = ChangeAnswers(state, self._changes, self._saved, self.acks, self.pulls.remapped)
         self._sends = SendProcessor(
             state,
             self.acks,
             store_host,
-            self._once_known,
+            changes.once_known,
             # A master that has been replaced must not acknowledge anything.
             all_wait=term is not None,
         )
@@ -358,9 +347,9 @@ class BrokerCore:
             state,
             self.runtime_info,
             self._settings_changed,
-            self._change,
-            self._remapped,
-            self._keep_settings,
+            changes.changed,
+            changes.remapped,
+            changes.keep_settings,
             foreign_keys,
             shell_settings or {},
         )
@@ -381,7 +370,7 @@ class BrokerCore:
             self.delays.handlers,
             self.timers.handlers,
             self.replicas.handlers,
-            AssignmentProcessor(state, modes, self.routes, self._mode_changed).handlers,
+            AssignmentProcessor(state, modes, self.routes, changes.mode_changed).handlers,
             others_answers(config, state),
         )
         self.handlers.update(self._notices.watching(self.handlers))
@@ -462,9 +451,6 @@ class BrokerCore:
             budget=budget,
             holders=holders,
         )
-        self._changed_groups: dict[str, ConsumerGroup] = {}
-        """Groups whose members are notified at the end of the turn, once however many members joined or left."""
-        self._is_notifying = False
         self._is_quiet = False
         now_ms = clock.monotonic_ms()
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
@@ -511,9 +497,7 @@ class BrokerCore:
 
     def turn(self) -> None:
         """Write what this turn appended, and send the answers that this completes."""
-        if self._changed_groups and not self._is_notifying:
-            self._is_notifying = True
-            self.state.long_work.begin(None, self._notify_changed())
+        self._member_notices.end_turn(self.state.long_work)
         self.pop.before_commit()
         if self.acting is not None:
             self.acting.before_commit()
@@ -621,48 +605,6 @@ class BrokerCore:
                 ResponseCode.FLUSH_DISK_TIMEOUT,
                 "the flush did not finish in time",
             )
-
-    def _members_changed(self, group: ConsumerGroup) -> None:
-        if self.config.notify_consumer_ids_changed_enable:
-            self._changed_groups[group.name] = group
-
-    def _notify_changed(self) -> Work[None]:
-        notified = 0
-        while self._changed_groups:
-            yield from notify_members(self._changed_groups.pop(next(iter(self._changed_groups))))
-            notified += 1
-            if notified % NOTIFIED_AT_ONCE == 0:
-                yield
-        self._is_notifying = False
-
-    def _change(self, session: Session, command: Command, *, topics: bool) -> None:
-        """Answer a change of the topics (otherwise of the groups) once it is on disk and, if a topic, known to a
-        name server, so that the requester can rely on it."""
-        saved = self._saved.topics if topics else self._saved.groups
-        published = topics and bool(self.config.namesrv_addr)
-        self._changes.answer_when_safe(session, command, saved, published=published)
-
-    def _remapped(self, session: Session, command: Command, topic: str) -> None:
-        """Answer a change of a static topic like any other, but not before every stored message is readable, because
-        the requester then asks where the old queues end, and these ends are final."""
-        self.pulls.remapped(topic)
-        published = bool(self.config.namesrv_addr)
-        settled = _Settled(self.acks, self.store, session)
-        self._changes.answer_when_safe(settled, command, self._saved.topics, published=published)
-
-    def _keep_settings(self, session: Session, command: Command, values: Mapping[str, Any]) -> bytes | None:
-        if self._saved.settings is None or not values:
-            return ok(command)
-        self._saved.note_settings(values)
-        self._changes.answer_when_safe(session, command, self._saved.settings)
-        return None
-
-    def _mode_changed(self, session: Session, command: Command) -> None:
-        self._changes.answer_when_safe(session, command, self._saved.modes)
-
-    def _once_known(self, session: Session) -> Receiver:
-        """Hold an answer back until a name server knows the topics as they are now."""
-        return self._changes.once_known(session, self.state.topics.generation)
 
     def validate(self) -> None:
         """Check the invariants of clients, locks, parked requests, POP and timers. For tests: it visits everything."""

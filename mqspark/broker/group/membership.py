@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pull.pull import check_expression_type
 from mqspark.broker.state.groups import TAG, ConsumerGroup
 from mqspark.broker.state.state import BrokerState
@@ -33,9 +34,9 @@ from mqspark.protocol.headers.client_headers import (
     UnregisterClientRequestHeader,
 )
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import ESSENTIAL, Slices, Work
+from mqspark.protocol.slices import ESSENTIAL, LongWork, Slices, Work
 
-__all__ = ["NOTIFIED_AT_ONCE", "ClientProcessor", "notify_members"]
+__all__ = ["NOTIFIED_AT_ONCE", "ClientProcessor", "MemberNotices"]
 
 MAX_HEARTBEAT_OBJECTS = 16_384
 """Groups and subscriptions of one heartbeat."""
@@ -62,7 +63,7 @@ MAX_LOCKED = 16_384
 """Queues that one request may lock or unlock."""
 
 
-def notify_members(group: ConsumerGroup) -> Work[None]:
+def _notify_members(group: ConsumerGroup) -> Work[None]:
     """Tell every member to rebalance now (40, one-way), once per connection. Connections with too much unread
     data are skipped."""
     header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name)
@@ -79,6 +80,36 @@ def notify_members(group: ConsumerGroup) -> Work[None]:
                 )
         if number % NOTIFIED_AT_ONCE == 0:
             yield
+
+
+class MemberNotices:
+    """Tells the members of changed groups about it at the end of the turn, once however many members joined or left."""
+
+    __slots__ = ("_changed", "_config", "_is_notifying")
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._changed: dict[str, ConsumerGroup] = {}
+        self._is_notifying = False
+
+    def note(self, group: ConsumerGroup) -> None:
+        """The members of this group have changed."""
+        if self._config.notify_consumer_ids_changed_enable:
+            self._changed[group.name] = group
+
+    def end_turn(self, long_work: LongWork) -> None:
+        if self._changed and not self._is_notifying:
+            self._is_notifying = True
+            long_work.begin(None, self._notify())
+
+    def _notify(self) -> Work[None]:
+        notified = 0
+        while self._changed:
+            yield from _notify_members(self._changed.pop(next(iter(self._changed))))
+            notified += 1
+            if notified % NOTIFIED_AT_ONCE == 0:
+                yield
+        self._is_notifying = False
 
 
 class ClientProcessor:

@@ -86,7 +86,7 @@ SERVERS = {
     "Saves._tables": "made at the start",
     "Memo": "a memo is bounded by itself",
     # --- emptied with every turn, write or round, or bounded in number with entries of a fixed size
-    "BrokerCore._changed_groups": "groups of the table of groups, emptied within the turns that follow",
+    "MemberNotices._changed": "groups of the table of groups, emptied within the turns that follow",
     "Acks._turns": "one entry a turn, as long as answers of it wait",
     "Acks.waiting": "sendThreadPoolQueueCapacity answers, each shorter than its message's properties",
     "Acks.unsafe": "answers of one turn, each shorter than its message's properties",
