@@ -8,8 +8,8 @@ The checkpoint tells how far the two others are valid:
     read time       messages of every earlier tick have been delivered, and the deliveries are on disk
 
 RocketMQ's 56 bytes are followed by an extension that RocketMQ ignores: a word, the number of used slots of
-the wheel, and the CRC-32 of everything before. After RocketMQ has written the checkpoint the CRC is wrong,
-and the extension does not count.
+the wheel, the CRC-32 of everything before, a digest of these slots, and again the CRC-32 of everything before.
+After RocketMQ has written the checkpoint the CRCs are wrong, and the extension does not count.
 
 The checkpoint is written after what it refers to. Everything can be rebuilt from the queue of timer messages.
 
@@ -31,7 +31,7 @@ from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.disk.layout import file_start
 from mqspark.store.timer.timerlog import RECORD_BYTES, TimerLog, valid_end
-from mqspark.store.timer.timerwheel import SLOTS, Page, TimerWheel, save_pages
+from mqspark.store.timer.timerwheel import SLOTS, Page, Seal, TimerWheel, save_pages
 
 __all__ = ["TimerCheckpoint", "TimerFiles", "TimerFlush", "timer_damage"]
 
@@ -39,6 +39,7 @@ _FIELDS = struct.Struct(">7q")
 _SEAL = struct.Struct(">8sq")
 _SEAL_WORD = b"mqspark1"
 _CRC = struct.Struct(">I")
+_DIGEST = struct.Struct(">Q")
 _FILE_BYTES = 4096
 _UNSAVED_RECORDS = 1 << 16
 """Last records of the timer log that the wheel's file may be missing; it certainly has all before them."""
@@ -82,9 +83,10 @@ class TimerCheckpoint:
             self.version_counter,
         )
 
-    def save(self, path: Path, files: FileLayer, used_slots: int) -> None:
-        """Write in place, as RocketMQ does. Blocking. Raises OSError."""
-        text = self.encode() + _SEAL.pack(_SEAL_WORD, used_slots)
+    def save(self, path: Path, files: FileLayer, seal: Seal) -> None:
+        """Write in place, as RocketMQ does. ``seal``: of the wheel. Blocking. Raises OSError."""
+        text = self.encode() + _SEAL.pack(_SEAL_WORD, seal.used)
+        text += _CRC.pack(zlib.crc32(text)) + _DIGEST.pack(seal.digest)
         files.make_directory(path.parent)
         fd = files.open(path, create=True)
         try:
@@ -138,8 +140,9 @@ class TimerFiles:
         self.checkpoint = TimerCheckpoint.load(self._checkpoint_path, self._files) or TimerCheckpoint()
         self.log.load()
         has_wheel = self._load_wheel()
-        used, sealed = self.wheel.used_count, _sealed_slots(data)
-        is_lost = has_wheel and self._is_wheel_lost(used, sealed, clean=clean)
+        found, (sealed, digest) = self.wheel.seal, _sealed(data)
+        is_lost = has_wheel and self._is_wheel_lost(found.used, sealed, clean=clean)
+        is_other = has_wheel and digest is not None and found.digest != digest
         why = self._why_invalid(data, now_ms, queue_end)
         if why:
             self._reset(why)
@@ -161,6 +164,9 @@ class TimerFiles:
         if lost is not None:
             self._revise(lost)
             self.wheel.clear_behind(end)
+        if is_other:
+            # After a kill it may be newer than the checkpoint. What is not due yet is in each that is not older.
+            is_lost = is_lost or clean or not self._has_all(now_ms // self._precision_ms, saved.log_position)
         # Later records may belong to an earlier tick and be undelivered, if the clock went back.
         self.wheel.clear_before(saved.read_time_ms // self._precision_ms)
         self._revise(saved.log_position)
@@ -186,7 +192,7 @@ class TimerFiles:
         self.log.restart()
         self._files.remove(self._wheel_path)
         self.is_reset = False
-        checkpoint.save(self._checkpoint_path, self._files, 0)
+        checkpoint.save(self._checkpoint_path, self._files, Seal(0, 0))
         self.checkpoint = checkpoint
 
     def _load_wheel(self) -> bool:
@@ -253,6 +259,16 @@ class TimerFiles:
                 Damage("timer.wheel", Outcome.HEALED, f"timerwheel: {why}; rebuilt from the timer log")
             )
 
+    def _has_all(self, tick: int, log_position: int) -> bool:
+        """Whether the wheel has every record of the log before ``log_position`` that is due at ``tick`` or later."""
+        for start in self.log.files_from(0):
+            positions, records = self.log.records(start)
+            ticks = (records["written_ms"].astype(np.int64) + records["delay_ms"]) // self._precision_ms
+            wanted = (ticks >= tick) & (positions < log_position)
+            if not self.wheel.has_all(ticks[wanted], positions[wanted]):
+                return False
+        return True
+
     def failed(self, error: OSError) -> None:
         """Report that something could not be written or synced."""
         if self._on_failure is not None and not is_disk_full(error) and not is_shortage(error):
@@ -280,7 +296,7 @@ class TimerFiles:
             self.wheel.take_dirty(),
             self.log.drop_before(min_position) + (unfinished.doomed if unfinished is not None else []),
             checkpoint,
-            self.wheel.used_count,
+            self.wheel.seal,
         )
         self._unfinished = job
         return job
@@ -297,10 +313,10 @@ class TimerFlush:
         pages: list[Page],
         doomed: list[Path],
         checkpoint: TimerCheckpoint,
-        used_slots: int,
+        seal: Seal,
     ) -> None:
         self._owner = owner
-        self._used_slots = used_slots
+        self._seal = seal
         self.log_paths = log_paths
         self.directory = directory
         self.pages = pages
@@ -329,7 +345,7 @@ class TimerFlush:
             files.sync_directory(self.directory)
         if self.pages:
             save_pages(self._owner._wheel_path, self.pages, files)
-        self.checkpoint.save(self._owner._checkpoint_path, files, self._used_slots)
+        self.checkpoint.save(self._owner._checkpoint_path, files, self._seal)
         for path in self.doomed:
             files.remove(path)
             files.sync_directory(path.parent)  # one by one: the remaining files must have no gap
@@ -363,21 +379,30 @@ def timer_damage(root: Path, files: FileLayer, queue_end: int, *, clean: bool) -
             found.append(Damage("timer.log", Outcome.HEALED, text))
     elif saved is not None and saved.log_position:
         found.append(Damage("timer.log", Outcome.HEALED, "the timer log is missing"))
-    wheel, sealed = TimerWheel(), _sealed_slots(data)
+    wheel, (sealed, digest) = TimerWheel(), _sealed(data)
     try:
         has_wheel = wheel.load(root / "timerwheel", files)
-        if starts and sealed and clean and (not has_wheel or wheel.used_count != sealed):
+        is_other = wheel.used_count != sealed or digest not in (None, wheel.seal.digest)
+        if starts and sealed and clean and (not has_wheel or is_other):
             found.append(Damage("timer.wheel", Outcome.HEALED, "timerwheel is not the one that was saved"))
     except StoreCorrupt as error:
         found.append(Damage("timer.wheel", Outcome.HEALED, str(error)))
     return found
 
 
-def _sealed_slots(data: bytes | None) -> int | None:
-    """Number of used slots of the wheel according to the checkpoint's extension; None when RocketMQ wrote the
-    checkpoint."""
+def _sealed(data: bytes | None) -> tuple[int | None, int | None]:
+    """Number of used slots of the wheel, and their digest, according to the checkpoint's extension. None for what it
+    does not have: RocketMQ wrote the checkpoint, or a version without digests."""
     end = _FIELDS.size + _SEAL.size
-    if data is None or len(data) < end + _CRC.size:
-        return None
+    if data is None or not _ends_with_crc(data, end):
+        return None, None
     word, used = _SEAL.unpack_from(data, _FIELDS.size)
-    return used if word == _SEAL_WORD and _CRC.unpack_from(data, end)[0] == zlib.crc32(data[:end]) else None
+    if word != _SEAL_WORD:
+        return None, None
+    at = end + _CRC.size
+    has_digest = _ends_with_crc(data, at + _DIGEST.size)
+    return used, _DIGEST.unpack_from(data, at)[0] if has_digest else None
+
+
+def _ends_with_crc(data: bytes, end: int) -> bool:
+    return len(data) >= end + _CRC.size and _CRC.unpack_from(data, end)[0] == zlib.crc32(data[:end])

@@ -25,7 +25,7 @@ from mqspark.bounded import require
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.files import FileLayer
 
-__all__ = ["SLOTS", "WHEEL_BYTES", "Slot", "TimerWheel", "save_pages"]
+__all__ = ["SLOTS", "WHEEL_BYTES", "Seal", "Slot", "TimerWheel", "save_pages"]
 
 SLOTS = 7 * 86_400 * 2
 _SLOT = struct.Struct(">qqqii")
@@ -33,6 +33,9 @@ _DTYPE = np.dtype([("tick", ">i8"), ("first", ">i8"), ("last", ">i8"), ("message
 WHEEL_BYTES = SLOTS * _SLOT.size
 _PAGE_BYTES = 4096
 _EMPTY = bytes(8)
+_MASK = (1 << 64) - 1
+_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5)
+"""Odd numbers, for ``Seal.digest``."""
 
 Page = tuple[int, bytes]
 """Offset in the file, content."""
@@ -46,6 +49,27 @@ class Slot(NamedTuple):
     magic: int
 
 
+class Seal(NamedTuple):
+    """What tells the content of a wheel from that of an older or a damaged one."""
+
+    used: int
+    """Number of slots that are not empty."""
+    digest: int
+    """Sum of a hash of each of them, in 64 bits."""
+
+
+def _slot_hash(tick: int, first: int, last: int) -> int:
+    a, b, c, d = _FACTORS
+    return (((tick * a) ^ (first * b) ^ (last * c)) & _MASK) * d & _MASK
+
+
+def _digest(slots: npt.NDArray[Any]) -> int:
+    """The sum of ``_slot_hash`` of slots that are not empty."""
+    a, b, c, d = (np.uint64(factor) for factor in _FACTORS)
+    tick, first, last = (slots[name].astype(np.int64).view(np.uint64) for name in ("tick", "first", "last"))
+    return int((((tick * a) ^ (first * b) ^ (last * c)) * d).sum(dtype=np.uint64))
+
+
 class TimerWheel:
     def __init__(self) -> None:
         self._slots = np.zeros(SLOTS, _DTYPE)
@@ -54,6 +78,11 @@ class TimerWheel:
         """Numbers of changed pages."""
         self.used_count = 0
         """Number of slots that are not empty."""
+        self._digest = 0
+
+    @property
+    def seal(self) -> Seal:
+        return Seal(self.used_count, self._digest)
 
     def load(self, path: Path, files: FileLayer) -> bool:
         """Read the file. Returns False when there is none; the wheel is then empty. Raises StoreCorrupt,
@@ -72,10 +101,13 @@ class TimerWheel:
                 self._bytes[low:high] = files.read_at(fd, high - low, low)
         finally:
             files.close(fd)
-        ticks, self.used_count, counted = self._slots["tick"], 0, 0
+        self.used_count = self._digest = counted = 0
         for low, high in ranges:
             first, counted = max(low // _SLOT.size, counted), -(-high // _SLOT.size)
-            self.used_count += int(np.count_nonzero(ticks[first:counted]))
+            slots = self._slots[first:counted]
+            used = slots[slots["tick"] != 0]
+            self.used_count += len(used)
+            self._digest = (self._digest + _digest(used)) & _MASK
         return True
 
     def get(self, tick: int) -> Slot | None:
@@ -87,12 +119,17 @@ class TimerWheel:
         at = tick % SLOTS * _SLOT.size
         if self._bytes[at : at + 8] == _EMPTY:
             self.used_count += 1
+        else:
+            self._digest -= _slot_hash(*_SLOT.unpack_from(self._bytes, at)[:3])
+        self._digest = (self._digest + _slot_hash(tick, first, last)) & _MASK
         _SLOT.pack_into(self._bytes, at, tick, first, last, count, 0)
         self._dirty.add(at // _PAGE_BYTES)
 
     def clear(self, tick: int) -> None:
-        if self.get(tick) is not None:
+        slot = self.get(tick)
+        if slot is not None:
             at = tick % SLOTS * _SLOT.size
+            self._digest = (self._digest - _slot_hash(*slot[:3])) & _MASK
             _SLOT.pack_into(self._bytes, at, 0, 0, 0, 0, 0)
             self.used_count -= 1
             self._dirty.add(at // _PAGE_BYTES)
@@ -136,6 +173,7 @@ class TimerWheel:
     def _clear_where(self, mask: npt.NDArray[np.bool_]) -> None:
         found = np.flatnonzero(mask)  # of slots that are not empty
         self.used_count -= len(found)
+        self._digest = (self._digest - _digest(self._slots[found])) & _MASK
         self._slots[found] = np.zeros(1, _DTYPE)
         self._dirty.update(np.unique(found * _SLOT.size // _PAGE_BYTES).tolist())
 
@@ -187,6 +225,7 @@ class TimerWheel:
         firsts, at, counts = np.unique(indexes[own], return_index=True, return_counts=True)
         stored = self._slots[slots]
         other = stored["tick"] != ticks[lasts]
+        self._digest -= _digest(stored[stored["tick"] != 0])
         self.used_count += int(np.count_nonzero(stored["tick"] == 0))
         stored["tick"] = ticks[lasts]
         stored["last"] = positions[lasts]
@@ -194,7 +233,13 @@ class TimerWheel:
         stored["first"][other] = positions[own[at]][other]
         stored["messages"][other] = counts[other]
         self._slots[firsts] = stored
+        self._digest = (self._digest + _digest(stored[stored["tick"] != 0])) & _MASK
         self._dirty.update(np.unique(slots * _SLOT.size // _PAGE_BYTES).tolist())
+
+    def has_all(self, ticks: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> bool:
+        """Whether the chains of these ticks reach these positions of the timer log."""
+        slots = self._slots[ticks % SLOTS]
+        return bool(((slots["tick"] == ticks) & (slots["last"] >= positions)).all())
 
     def take_dirty(self) -> list[Page]:
         """The pages that changed since the last call, with their current content."""
@@ -213,6 +258,7 @@ class TimerWheel:
         used = np.flatnonzero(self._slots["tick"])
         slots = self._slots[used]
         require(len(used) == self.used_count, f"{self.used_count} slots are counted, {len(used)} are used")
+        require(_digest(slots) == self._digest, "the digest is not that of the slots")
         require(bool((slots["tick"] % SLOTS == used).all()), "a tick is in the slot of another one")
         require(bool((slots["first"] <= slots["last"]).all()), "a chain begins after its end")
         require(bool((slots["last"] < log_end).all()), "a chain ends after the timer log")

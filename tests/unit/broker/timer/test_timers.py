@@ -357,6 +357,30 @@ def test_a_crash_loses_nothing(tmp_path: Path, lost: tuple[str, ...]) -> None:
     bench.close()
 
 
+@pytest.mark.parametrize("kill", [False, True])
+def test_an_older_wheel_loses_nothing(tmp_path: Path, kill: bool) -> None:
+    """The file system has given back an older state of one file."""
+    bench = Bench(tmp_path)
+    send(bench, b"early", delay_ms=4_000)
+    bench.run_for(1_500)
+    bench.run_jobs()
+    older = (tmp_path / "timerwheel").read_bytes()
+    bench.run_for(5_000)
+    send(bench, b"waits", delay_ms=20_000)
+    bench.run_for(1_500)
+    bench.run_jobs()
+    if kill:
+        bench.store.abandon()
+    else:
+        bench.close()
+    (tmp_path / "timerwheel").write_bytes(older)
+    bench.open()
+    bench.run_for(25_000)
+    assert bodies(bench) == [b"early", b"waits"]
+    assert [damage.kind for damage in bench.store.damages.found] == ["timer.wheel"]
+    bench.close()
+
+
 def test_without_any_timer_file_everything_comes_that_did_not_come_before(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     send(bench, b"waits", delay_ms=20_000)
