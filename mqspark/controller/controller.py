@@ -343,6 +343,15 @@ class Controller:
             )
         expires_ms = self._liveness.heard(session, header.broker_id, header)
         self._next_expiry_ms = min(self._next_expiry_ms, expires_ms)
+        if header.epoch is not None and header.epoch > found.master_epoch:
+            _log.error(
+                "broker %s: the log of %d is in epoch %d, and the last one that this controller knows is %d: its state"
+                " is older than the log. Elect the replica with the longest log: mqadmin electMaster",
+                found.name,
+                header.broker_id,
+                header.epoch,
+                found.master_epoch,
+            )
         return ok(command, remark="Heart beat success")
 
     # --- masters ---
@@ -434,7 +443,8 @@ class Controller:
                 master,
                 sorted(found.in_sync),
             )
-        self.replicas.set_master(found, master)
+        # A state restored from a copy does not know its last epochs. No two masters may have the same.
+        self.replicas.set_master(found, master, above=self._liveness.newest_epoch(found.name))
         _log.info("broker %s: %d is master in epoch %d", found.name, master, found.master_epoch)
         if not self.config.notify_broker_role_changed:
             return

@@ -23,6 +23,7 @@ __all__ = ["LiveReplica", "Liveness"]
 DEFAULT_TIMEOUT_MS = 10_000
 MIN_TIMEOUT_MS, MAX_TIMEOUT_MS = 100, 600_000
 """The timeout that a heartbeat asks for is kept within these limits."""
+_IMPOSSIBLE_EPOCH = 1 << 30
 STOOD_STILL_MS = 1_000
 """If the time between two readings of the clock is longer than expected by this, the process was paused."""
 
@@ -152,6 +153,11 @@ class Liveness:
         for key in gone:
             del self._live[key]
         return gone
+
+    def newest_epoch(self, name: str) -> int:
+        """The newest epoch that a replica says its log has; 0 without one."""
+        heard = (live.epoch for (each, _), live in self._live.items() if each == name)
+        return max((epoch for epoch in heard if epoch < _IMPOSSIBLE_EPOCH), default=0)
 
     def choose(self, found: ReplicaSet, preferred: int | None, *, unclean: bool) -> int | None:
         """The master that this set should have; None when there is no candidate. With ``preferred``, only that replica

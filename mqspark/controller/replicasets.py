@@ -260,13 +260,13 @@ class ReplicaTable:
         found.in_sync_epoch += 1
         self.generation += 1
 
-    def set_master(self, found: ReplicaSet, master: int | None) -> None:
+    def set_master(self, found: ReplicaSet, master: int | None, *, above: int = 0) -> None:
         """Set the master, which starts alone in the SyncStateSet. Without a master the set stays: only its members may
-        become master again."""
+        become master again. The epoch is a new one, also when it comes after ``above``."""
         if master is None and found.master is None:
             return
         found.master = master
-        found.master_epoch += 1
+        found.master_epoch = max(found.master_epoch, above) + 1
         if master is not None:
             found.in_sync = frozenset({master})
             found.in_sync_epoch += 1

@@ -55,8 +55,9 @@ class StateFile:
 
     def corrupt(self, why: str) -> StoreCorrupt:
         text = (
-            f"{self.path} is damaged: {why}. The master cannot be guessed. Restore the file, or move it away and let"
-            " every broker register again; then the first one becomes master, whatever messages it has"
+            f"{self.path} is damaged: {why}. The master cannot be guessed. Restore the file, or stop all brokers, move"
+            " it away, and with it brokerIdentity and epochFileCheckpoint (and their .bak) of every broker. Then start"
+            " the broker with the longest log first: it becomes master, whatever messages it has"
         )
         return StoreCorrupt(text, path=str(self.path))
 

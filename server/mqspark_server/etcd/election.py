@@ -65,8 +65,9 @@ class EtcdState:
 
     def corrupt(self, why: str) -> StoreCorrupt:
         return StoreCorrupt(
-            f"the key {self._key} in etcd is damaged: {why}. The master cannot be guessed. Restore the key, or delete"
-            " it and let every broker register again; then the first one becomes master, whatever messages it has",
+            f"the key {self._key} in etcd is damaged: {why}. The master cannot be guessed. Restore the key, or stop all"
+            " brokers, delete it, and move brokerIdentity and epochFileCheckpoint (and their .bak) of every broker"
+            " away. Then start the broker with the longest log first: it becomes master, whatever messages it has",
             path=self._key,
         )
 

@@ -437,6 +437,32 @@ def _cut(data: bytes) -> bytes:
     return data[:-1]
 
 
+def test_an_older_state_gives_no_epoch_a_second_time(
+    trio: ControllerBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = trio.directory / "controller.state"
+    older = path.read_bytes()
+    trio.heartbeat(2, epoch=1, maxOffset=100)
+    trio.heartbeat(3, epoch=1, maxOffset=200)
+    trio.die(1)
+    assert trio.info() == (3, 2, {3}, 3)
+    path.write_bytes(older)
+    trio.reopen()
+    assert trio.info()[:2] == (1, 1)
+    trio.heartbeat(2, epoch=1, maxOffset=100)
+    assert "is older than the log" not in caplog.text
+    trio.heartbeat(3, epoch=2, maxOffset=300)
+    assert "the log of 3 is in epoch 2, and the last one that this controller knows is 1" in caplog.text
+    assert trio.elect(2, designate=True).code == 0
+    assert trio.info()[:2] == (2, 3), "3 was a master in epoch 2"
+
+
+def test_an_epoch_that_cannot_be_is_no_reason_for_the_next_one(trio: ControllerBench) -> None:
+    trio.heartbeat(2, epoch=(1 << 31) - 1)
+    trio.die(1)
+    assert trio.info()[:2] == (2, 2)
+
+
 def _flip(data: bytes) -> bytes:
     return data.replace(b'"master":1', b'"master":2')
 
