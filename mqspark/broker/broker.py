@@ -12,6 +12,7 @@ servers when they are due.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -623,14 +624,20 @@ class BrokerCore:
     def jobs(self) -> list[Job]:
         """Due work for a worker thread. Called about once a second, and not again before the previous jobs are
         done."""
-        if self.epochs is not None:
-            self.epochs.forget_before(self.store.log.min_offset)  # writes when a whole epoch is gone
+        self._forget_epochs()
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
         jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.jobs())
         jobs.extend(self.timers.jobs())
         jobs.extend(self.store.maintenance())
         return jobs
+
+    def _forget_epochs(self) -> None:
+        """Writes when a whole epoch is gone. A disk that is full then has to be cleaned all the same, and a failed save
+        is noticed by the store's maintenance: the next round tries again."""
+        if self.epochs is not None:
+            with contextlib.suppress(OSError):
+                self.epochs.forget_before(self.store.log.min_offset)
 
     @property
     def jobs_due(self) -> bool:

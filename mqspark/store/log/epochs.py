@@ -8,6 +8,7 @@ Two logs are the same up to the end of the newest epoch that both have from the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -155,8 +156,13 @@ class EpochFile:
             self._save(kept)
 
     def _save(self, epochs: list[Epoch]) -> None:
-        self._file.save(encode_epochs(epochs))
+        data = encode_epochs(epochs)
+        self._file.save(data)
         self._epochs = epochs
+        # The .bak gets the same content: without the last epoch, a master that is still in it would note a later begin,
+        # and its slaves would take back what they have acknowledged.
+        with contextlib.suppress(OSError):
+            self._file.save(data)
 
 
 def begin_term(epochs: EpochFile, number: int, log_end: int) -> None:
@@ -164,7 +170,9 @@ def begin_term(epochs: EpochFile, number: int, log_end: int) -> None:
     is of epoch 0. Raises StoreCorrupt when the log has a newer epoch."""
     if number < epochs.last_number:
         raise StoreCorrupt(
-            f"the controller is in epoch {number}, but the log here is in {epochs.last_number}"
+            f"the controller is in epoch {number}, but the log here is in {epochs.last_number}: the state of the"
+            " controller is older than this log; restore it, or move epochFileCheckpoint away if no other replica of"
+            " this broker has more messages"
         )
     if epochs.last is None and log_end > 0 and number > 0:
         epochs.append(0, 0)

@@ -9,10 +9,12 @@ Must not know the master.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from mqspark.errors import NotNow
 from mqspark.logs import sparing
 from mqspark.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
@@ -112,7 +114,16 @@ class CutBackJob:
         self._saved = False
 
     def run(self) -> None:
-        """Save the bytes. Raises OSError, DiskFull."""
+        """Save the bytes. Raises OSError, DiskFull; then no part of them is left on the disk, which may be full."""
+        try:
+            self._save_all()
+        except (OSError, NotNow):
+            with contextlib.suppress(OSError):
+                self._files.remove(self._path)
+            raise
+        self._saved = True
+
+    def _save_all(self) -> None:
         files = self._files
         files.make_directory(self._directory, durable=True)
         with disk_full_as_typed("the part of the log that differs from the master's"):
@@ -124,7 +135,6 @@ class CutBackJob:
             finally:
                 files.close(out)
         files.sync_directory(self._directory)
-        self._saved = True
 
     def _save(self, segment: Segment, out: int) -> None:
         low, high = max(self._position, segment.start), min(self._end, segment.end)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -732,3 +735,25 @@ def test_a_lease_ends_before_the_time_of_a_controller_whose_clock_is_fast() -> N
     assert term.holds
     clock.mono_ms += int(LEASE_MS * 2 * drift)
     assert not term.holds
+
+
+def test_epochs_that_cannot_be_saved_hold_up_no_housekeeping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make(tmp_path, 1, 1)
+    epochs = bench.broker.epochs
+    assert epochs is not None
+    epochs.append(2, 10)
+    forget_before = epochs.forget_before
+    monkeypatch.setattr(epochs, "forget_before", lambda position: forget_before(10))
+    for number, read_only in ((errno.ENOSPC, None), (errno.EIO, "saving epochFileCheckpoint failed")):
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.store.files, "sync", partial(_fail, number))
+            bench.broker.jobs()
+        assert (bench.store.read_only or "").startswith(read_only or "")
+        assert (bench.store.read_only is None) == (read_only is None)
+    bench.store.abandon()
+
+
+def _fail(number: int, fd: int) -> None:
+    raise OSError(number, os.strerror(number))

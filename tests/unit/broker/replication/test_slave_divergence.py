@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ import pytest
 
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.follower import Diverged
-from mqspark.errors import NotNow
+from mqspark.errors import DiskFull, NotNow
 from mqspark.store.queue.consumequeue import FILLER
 from tests.unit.broker.replication.test_follower import (
     Link,
@@ -131,6 +133,30 @@ def test_a_kill_while_it_is_taken_back(forked: Fork, when: str) -> None:
         meet(forked)
         take_back(slave)
     assert slave.store.log.position == forked.common
+    follow_to_the_end(forked)
+
+
+def test_a_full_disk_keeps_no_part_of_what_is_taken_back(
+    forked: Fork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slave = forked.slave
+    meet(forked)
+    slave.flush()
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for _ in range(3):
+        (job,) = slave.store.maintenance()
+        with monkeypatch.context() as patch:
+            patch.setattr(slave.store.files, "sync", full)
+            with pytest.raises(DiskFull, match="differs from the master's"):
+                job.run()
+        job.done(DiskFull("no space"))
+        slave.clock.advance(1_000)
+        assert saved(slave) == {}
+    take_back(slave)
+    assert len(saved(slave)) == 1
     follow_to_the_end(forked)
 
 
