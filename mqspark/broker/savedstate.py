@@ -11,8 +11,9 @@ from typing import Any
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
-from mqspark.broker.tables.ranges import heal_groups, heal_offsets, heal_topics
+from mqspark.broker.tables.ranges import adopt_topics, heal_groups, heal_offsets, heal_topics
 from mqspark.errors import MQError
+from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import ChangedSettings, SavedTable
@@ -87,6 +88,11 @@ class SavedState:
         state, store = self._state, self._state.store
         note = store.damages.note
         heal_topics(state.topics, store.offsets, note)
+        if not self.topics.is_latest:
+            compacted = store.files.names(store.paths.root / COMPACTED)
+            adopt_topics(
+                state.topics, store.offsets, note, batches=store.table.batch_topics, compacted=compacted
+            )
         heal_groups(state.subscriptions, note)
 
         def backup() -> ConsumerOffsets | None:

@@ -5,6 +5,9 @@ value is replaced from the file's ``.bak``, if that has a possible value, or fro
 reported (``damage``). An offset just past the end of its queue was right before the end of the log was lost,
 so it becomes the queue's end: the ``.bak`` is older and would repeat what was consumed.
 
+If the table of topics is missing or its ``.bak`` had to be used, topics of stored messages that it lacks are created
+from their queues: what is acknowledged must be readable.
+
 Where the progress of a group or a delay level cannot be recovered, it restarts at the beginning of its queue:
 a message is delivered twice rather than never. ``fsck`` applies the same checks to an offline directory
 (``found_in_tables``).
@@ -12,7 +15,7 @@ a message is delivered twice rather than never. ``fsck`` applies the same checks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +28,8 @@ from mqspark.errors import MQError, StoreCorrupt
 from mqspark.message import SCHEDULE_TOPIC
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
+from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.saved import SavedTable, Table
@@ -35,12 +40,21 @@ from mqspark.store.queue.multidispatch import is_lmq
 if TYPE_CHECKING:
     from mqspark.store.tools.offline import OfflineStore
 
-__all__ = ["Bounds", "found_in_tables", "heal_delays", "heal_groups", "heal_offsets", "heal_topics"]
+__all__ = [
+    "Bounds",
+    "adopt_topics",
+    "found_in_tables",
+    "heal_delays",
+    "heal_groups",
+    "heal_offsets",
+    "heal_topics",
+]
 
 _CUT_MESSAGES = 1 << 20
 """An offset at most this far past the end of its queue may have been valid before the log was cut; one farther
 never was."""
 _DEFAULT_QUEUES = 8
+_MAX_NAMED = 20
 
 
 class Bounds(Protocol):
@@ -98,6 +112,38 @@ def heal_topics(topics: Topics, bounds: Bounds, note: Note) -> None:
             said = _Said(f"topics.json: perm of {topic.name}", config.perm, 6, "is used")
             note(said.damage(Outcome.LOST))
         topics.put(healed)
+
+
+def adopt_topics(
+    topics: Topics, bounds: Bounds, note: Note, *, batches: Container[str], compacted: Container[str]
+) -> None:
+    """Topics, and read queues, of stored messages that a ``topics.json`` from before the last save does not have.
+    ``batches``, ``compacted``: the topics whose files tell these attributes."""
+    made: list[str] = []
+    for name, queue_ids in sorted(bounds.queues().items()):
+        topic, count = topics.get(name), max(queue_ids) + 1
+        if is_lmq(name) or topics.is_system(name) or count > MAX_QUEUES:
+            continue
+        if topic is None:
+            attributes = {"queue.type": "BatchCQ"} if name in batches else {}
+            if name in compacted:
+                attributes["cleanup.policy"] = "COMPACTION"
+            config = TopicConfig(
+                topic_name=name, read_queue_nums=count, write_queue_nums=count, attributes=attributes
+            )
+        elif topic.read_queue_nums < count:
+            config = copy_config(topic.config)
+            config.read_queue_nums = count
+        else:
+            continue
+        topics.put(config, needed=True)
+        made.append(f"{name} ({count} queues)")
+    if made:
+        named = ", ".join(made[:_MAX_NAMED]) + (", ..." if len(made) > _MAX_NAMED else "")
+        text = (
+            f"topics.json: the last save is lost; made from stored messages, without other settings: {named}"
+        )
+        note(Damage("config.topics", Outcome.LOST, text))
 
 
 def heal_groups(groups: SubscriptionGroups, note: Note) -> None:
@@ -208,13 +254,19 @@ def found_in_tables(store: OfflineStore, clock: Clock) -> list[Damage]:
         "subscriptionGroup.json": groups,
         "consumerOffset.json": offsets,
     }
+    is_older = False
+    """Whether the table of topics is not the last one that was saved."""
     for name, table in tables.items():
         file = ConfigFile(store.paths.config / name, store.files, note=note)
         try:
             SavedTable(table, file).load()
+            is_older = is_older or (table is topics and not file.is_latest)
         except StoreCorrupt as error:
             note(Damage("config.unreadable", Outcome.WRONG, str(error)))
     heal_topics(topics, bounds, note)
+    if is_older and store.files.names(store.paths.config):  # else no broker was ever here
+        compacted = store.files.names(store.paths.root / COMPACTED)
+        adopt_topics(topics, bounds, note, batches=store.table.batch_topics, compacted=compacted)
     heal_groups(groups, note)
     heal_offsets(offsets, lambda: None, bounds, note, lmq=store.config.enable_lmq)
     delays = ConfigFile(store.paths.config / "delayOffset.json", store.files).load()

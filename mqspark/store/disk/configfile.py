@@ -22,7 +22,7 @@ log = sparing(__name__, lines=20)
 
 class ConfigFile:
     """One file with its ``.bak``. At any moment, also after a crash, ``load`` finds either the old or the new
-    content.
+    content. A file that ``load`` found invalid never becomes the ``.bak``: it is kept as ``.damaged``.
 
     ``save`` blocks on the disk and may run in any thread, but not concurrently for one object.
     """
@@ -46,13 +46,20 @@ class ConfigFile:
         self._note = note
         self._files: FileLayer = files if files is not None else OsFiles()
         self._lock = threading.Lock()
+        self._is_damaged = False
+        self.is_latest = False
+        """Whether the last ``load`` returned the file itself: not its ``.bak``, and not None."""
 
     def load(self, is_valid: Callable[[bytes], bool] = bool) -> bytes | None:
         """The content, or that of ``.bak`` when the file is missing or invalid, or None."""
         is_there = False
         for path in (self.path, self._sibling(".bak")):
             data = self._files.read(path)
-            if data is not None and is_valid(data):
+            is_good = data is not None and is_valid(data)
+            if path == self.path:
+                self.is_latest = is_good
+                self._is_damaged = bool(data) and not is_good
+            if data is not None and is_good:
                 if is_there:
                     text = f"{self.path} cannot be read; its .bak was used, and the last save is lost"
                     self._note(Damage("config.unreadable", Outcome.HEALED, text))
@@ -97,8 +104,9 @@ class ConfigFile:
             finally:
                 files.close(fd)
             if self._with_backup and files.read(self.path):
-                files.rename(self.path, self._sibling(".bak"))
+                files.rename(self.path, self._sibling(".damaged" if self._is_damaged else ".bak"))
             files.rename(new, self.path)
+            self._is_damaged = False
             files.sync_directory(self.path.parent)
 
     def _sibling(self, suffix: str) -> Path:

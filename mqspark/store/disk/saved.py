@@ -94,6 +94,11 @@ class SavedTable:
             raise StoreCorrupt(f"{path} (and its .bak) cannot be read: {problem[0]}", path=path)
         self.saved_generation = self._table.generation
 
+    @property
+    def is_latest(self) -> bool:
+        """Whether ``load`` has read the last save: not the file's ``.bak``, and not nothing."""
+        return self._file.is_latest
+
     def backup(self) -> bytes | None:
         """The content of its file's ``.bak``."""
         return self._file.backup()

@@ -266,16 +266,25 @@ class BatchTable(QueueTable):
 
 
 def batch_topics(topics_file: Path, files: FileLayer) -> set[str]:
-    """The topics with BatchCQ queues according to the broker's topic table, in case the queues themselves are
-    gone.
+    """The topics with BatchCQ queues according to the broker's topic table, or its ``.bak``, in case the queues
+    themselves are gone.
 
     Empty when the table cannot be read; the broker reports that.
     """
-    data = ConfigFile(topics_file, files).load()
-    if data is None or b"BatchCQ" not in data:
+    file = ConfigFile(topics_file, files)
+    texts = (files.read(topics_file), file.backup())
+    if not any(text is not None and b"BatchCQ" in text for text in texts):
         return set()
-    try:
-        table = json.loads(data)["topicConfigTable"]
-        return {name for name, topic in table.items() if topic["attributes"].get("queue.type") == "BatchCQ"}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return set()
+    found: set[str] = set()
+
+    def is_table(data: bytes) -> bool:
+        try:
+            table = json.loads(data)["topicConfigTable"]
+            kinds = {name: (topic.get("attributes") or {}).get("queue.type") for name, topic in table.items()}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return False
+        found.update(name for name, kind in kinds.items() if kind == "BatchCQ")
+        return True
+
+    file.load(is_table)
+    return found

@@ -302,9 +302,14 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "repaired": ("error config.unreadable",),
     },
     "topics.json has other types and a good .bak": {
-        "start": ("config.unreadable healed",),
-        "fsck": ("note config.unreadable",),
-        "repaired": ("note config.unreadable",),
+        "start": ("config.topics lost", "config.unreadable healed"),
+        "fsck": ("lost config.topics", "note config.unreadable"),
+        "repaired": ("lost config.topics", "note config.unreadable"),
+    },
+    "topics.json is missing and has no .bak": {
+        "start": ("config.topics lost",),
+        "fsck": ("lost config.topics",),
+        "repaired": ("lost config.topics",),
     },
     "subscriptionGroup.json is no JSON and has no .bak": {
         "refused": "cannot be read",

@@ -116,6 +116,14 @@ def written(path: str, data: bytes, *, bak: bool = False) -> Do:
     return do
 
 
+def lost_table(path: str) -> Do:
+    def do(root: Path) -> None:
+        for name in (path, path + ".bak"):
+            (root / name).unlink(missing_ok=True)
+
+    return do
+
+
 def zeroed(path: str) -> Do:
     return edit(path, lambda data: bytes(len(data)))
 
@@ -235,6 +243,7 @@ DAMAGE: dict[str, Do] = {
     "topics.json is empty and has no .bak": written(TOPICS, b""),
     "topics.json is not UTF-8 and has no .bak": written(TOPICS, b"\xff\xfe{}"),
     "topics.json has other types and a good .bak": written(TOPICS, b'{"topicConfigTable":[1,2]}', bak=True),
+    "topics.json is missing and has no .bak": lost_table(TOPICS),
     "subscriptionGroup.json is no JSON and has no .bak": written("config/subscriptionGroup.json", b"{"),
     "timercheck is random": randomised("config/timercheck"),
     "timercheck is zeroed": zeroed("config/timercheck"),
@@ -276,6 +285,9 @@ def markdown() -> str:
         "`store.readProblem` says which file it is, until it is restored or its directory is removed. `fsck` finds it.",
         "If it goes beyond the end of the log, what the log has is read from there again, and",
         "`compaction.cut` (lost) names the queues whose keys may have lost a value that the log no longer has.",
+        "",
+        "Topics of stored messages that a lost `topics.json` had are created again with as many queues as have",
+        "messages; their other settings are lost, which `config.topics` tells.",
         "",
         "A start reads the first and last entries of every queue file, not all, and not the whole log. Damage",
         "that only a full read shows (flipped entries in the middle of a queue, a segment of zeros or of another",

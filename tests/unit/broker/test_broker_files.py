@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -279,6 +280,47 @@ def test_the_backup_of_a_file_that_is_missing_is_used_and_that_is_said(
     assert [record.getMessage() for record in caplog.records if "consumerOffset" in record.getMessage()] == [
         f"{path} is missing: its .bak is used, and the last save may be lost"
     ]
+    bench.close()
+
+
+@pytest.mark.parametrize("lost", ["both", "last save", "all of config"])
+def test_topics_of_stored_messages_outlive_their_table(tmp_path: Path, lost: str) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    create(peer, "Old")
+    bench.run_jobs()
+    create(peer, "Batch", attributes="+queue.type=BatchCQ")
+    create(peer, "New")
+    bench.run_jobs()
+    assert peer.ask(SEND, send_ext("New", 2), b"acknowledged").code == 0
+    assert peer.ask(SEND, send_ext("Batch", 0), b"too").code == 0
+    bench.close()
+    path = tmp_path / "config" / "topics.json"
+    older = json.loads(path.with_name("topics.json.bak").read_bytes())
+    for name in ("New", "Batch"):
+        older["topicConfigTable"].pop(name, None)
+    path.with_name("topics.json.bak").write_text(json.dumps(older))
+    if lost == "last save":
+        path.write_text("{")
+    elif lost == "both":
+        path.unlink()
+        path.with_name("topics.json.bak").unlink()
+    else:
+        shutil.rmtree(tmp_path / "config")
+    bench.open()
+    said = [damage for damage in bench.store.damages.found if damage.kind == "config.topics"]
+    assert len(said) == 1
+    assert "Batch (1 queues), New (3 queues)" in said[0].text
+    peer = bench.peer()
+    answer = peer.ask(PULL, pull_ext("New", 2))
+    assert (answer.code, bytes(answer.body).count(b"acknowledged")) == (0, 1)
+    batch = bench.broker.state.topics.get("Batch")
+    assert batch is not None
+    assert batch.inner_batch
+    assert ("Old" in bench.broker.state.topics) == (lost == "last save")
+    bench.reopen()
+    assert "New" in bench.broker.state.topics
+    assert bench.store.damages.found == []
     bench.close()
 
 

@@ -349,8 +349,16 @@ def test_config_file_always_has_a_content(tmp_path: Path) -> None:
     assert config.load() == b"1"
     path.write_bytes(b"{broken")
     assert config.load(lambda data: data.isdigit()) == b"1"
+    assert not config.is_latest
+    files.steps = 4  # between the two renames: only the .bak is there
+    with pytest.raises(Stop):
+        config.save(b"3")
+    files.steps = 0
+    assert ConfigFile(path).load(lambda data: data.isdigit()) == b"1"
     config.save(b"3")
-    assert path.with_name("topics.json.bak").read_bytes() == b"{broken"
+    config.save(b"4")
+    assert path.with_name("topics.json.damaged").read_bytes() == b"{broken"
+    assert path.with_name("topics.json.bak").read_bytes() == b"3"
 
 
 def test_a_segment_that_takes_the_place_of_a_torn_one_is_the_one_that_is_read(tmp_path: Path) -> None:

@@ -342,7 +342,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["", '{"topicConfigTable":{"B":{"attributes":null}},', "[" * 100_000])
+def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path, damaged: str) -> None:
     store = opened(tmp_path)
     store.appender.use_batch_queues("B")
     put(store, "B", 0, b"single")
@@ -350,9 +351,12 @@ def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path) 
     crash(store)
     shutil.rmtree(tmp_path / "batchconsumequeue")
     (tmp_path / "config").mkdir()
-    (tmp_path / "config/topics.json").write_text(
-        '{"topicConfigTable":{"B":{"attributes":{"queue.type":"BatchCQ"},"topicName":"B"}}}'
+    table = tmp_path / "config" / ("topics.json.bak" if damaged else "topics.json")
+    table.write_text(
+        '{"topicConfigTable":{"A":{},"B":{"attributes":{"queue.type":"BatchCQ"},"topicName":"B"}}}'
     )
+    if damaged:
+        (tmp_path / "config/topics.json").write_text(damaged)
     store = opened(tmp_path)
     assert [message.body for message in drain(store, "B", 0)] == [b"single"]
     assert not (tmp_path / "consumequeue/B").exists()
