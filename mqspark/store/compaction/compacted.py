@@ -153,7 +153,7 @@ def publish(directory: Path, current: Current, files: FileLayer | None = None) -
     files.sync_directory(directory)
     for name in files.names(directory):
         number = name.partition(".")[0]
-        if number.isdigit() and int(number) < current.generation - 1:
+        if number.isascii() and number.isdigit() and int(number) < current.generation - 1:
             files.remove(directory / name)
 
 
@@ -307,7 +307,8 @@ class Generation:
 def damaged_generations(root: Path, files: FileLayer) -> Iterator[tuple[str, int, str]]:
     """Topic, queue id and what is wrong of each generation that cannot be served. ``root``: storePathRootDir."""
     for topic in sorted(files.names(root / COMPACTED)):
-        queue_ids = [int(name) for name in files.names(path_below(root / COMPACTED, topic)) if name.isdigit()]
+        names = files.names(path_below(root / COMPACTED, topic))
+        queue_ids = [int(name) for name in names if name.isascii() and name.isdigit()]
         for queue_id in sorted(queue_ids):
             directory = path_below(root / COMPACTED, topic, queue_id)
             try:

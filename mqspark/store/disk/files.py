@@ -59,6 +59,8 @@ _MAX_PIECES = 256
 call."""
 _log = sparing(__name__)
 
+_MOST_READ = 512 << 20
+"""The longest file that is read as a whole. Tables that peers can make grow take less."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -484,6 +486,10 @@ class OsFiles:
         except FileNotFoundError:
             return None
         with open(fd, "rb") as file:
+            length = os.fstat(fd).st_size
+            if length > _MOST_READ:
+                text = f"damaged: no such file has {length} bytes; restore it, or move it away"
+                raise OSError(errno.EOVERFLOW, text, str(path))
             return file.read()
 
     def names(self, path: StrPath) -> list[str]:

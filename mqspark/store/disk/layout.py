@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from mqspark.config import INT64_MAX
 from mqspark.store.disk.logpaths import LogPaths
 
 __all__ = ["StorePaths", "file_name", "file_start", "is_storable_topic"]
@@ -22,7 +23,8 @@ def file_name(start: int) -> str:
 
 def file_start(name: str) -> int | None:
     """The reverse of ``file_name``; None for another kind of name."""
-    return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
+    start = int(name) if len(name) == 20 and name.isascii() and name.isdigit() else -1
+    return start if 0 <= start <= INT64_MAX else None
 
 
 def is_storable_topic(topic: str) -> bool:

@@ -16,8 +16,10 @@ Facts: docs/rocketmq/store.md#index.
 from __future__ import annotations
 
 import errno
+import itertools
 import struct
 from collections import OrderedDict
+from collections.abc import Iterator
 from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +48,9 @@ _MAX_HOPS = 20_000
 millions)."""
 _BLOCK_ENTRIES = 1 << 18
 _MAX_MAPPED_FILES = 8
+_SEARCH_BYTES = 1 << 20
+_MAX_PLACES = 10_000
+"""Places at which a file's last entry is looked for. Most are wrong only in a file of zeros, which is damaged."""
 
 Entries = npt.NDArray[Any]
 
@@ -417,19 +422,29 @@ def find_shape(files: FileLayer, fd: int, length: int, header: IndexHeader) -> S
     """The shape of a file made with other settings: its last entry has the header's end offset, and its slot
     points to it."""
     last = header.next_number - 1
-    needle = struct.pack(">q", header.end_position)
-    for low, high in reversed(list(files.data_ranges(fd, HEADER_BYTES, length))):
-        data = files.read_at(fd, high - low, low)
-        at = data.rfind(needle)
-        while at >= 0 and last > 0:
-            shape = _shape_with(low + at - 4 - last * _ENTRY.size, length)
-            if shape is not None and header.next_number <= shape.entries:
-                (key_hash,) = struct.unpack(">i", files.read_at(fd, 4, low + at - 4))
-                slot_at = HEADER_BYTES + key_hash % shape.slots * _SLOT_BYTES
-                if struct.unpack(">i", files.read_at(fd, 4, slot_at)) == (last,):
-                    return shape
-            at = data.rfind(needle, 0, at)
+    places = _places_from_end(files, fd, length, struct.pack(">q", header.end_position))
+    for at in itertools.islice(places, _MAX_PLACES if last > 0 else 0):
+        shape = _shape_with(at - 4 - last * _ENTRY.size, length)
+        if shape is not None and header.next_number <= shape.entries:
+            (key_hash,) = struct.unpack(">i", files.read_at(fd, 4, at - 4))
+            slot_at = HEADER_BYTES + key_hash % shape.slots * _SLOT_BYTES
+            if struct.unpack(">i", files.read_at(fd, 4, slot_at)) == (last,):
+                return shape
     return None
+
+
+def _places_from_end(files: FileLayer, fd: int, length: int, needle: bytes) -> Iterator[int]:
+    """Where ``needle`` is in the file, from the end on."""
+    for low, high in reversed(list(files.data_ranges(fd, HEADER_BYTES, length))):
+        end = high
+        while end > low:
+            begin = max(low, end - _SEARCH_BYTES)
+            data = files.read_at(fd, min(end + len(needle) - 1, high) - begin, begin)
+            at = data.rfind(needle)
+            while at >= 0:
+                yield begin + at
+                at = data.rfind(needle, 0, at)
+            end = begin
 
 
 def _shape_with(entries_at: int, file_bytes: int) -> Shape | None:

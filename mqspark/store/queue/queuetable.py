@@ -7,13 +7,13 @@ Must not know the log.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
 import numpy as np
 
 from mqspark.bounded import Ledger, require, text_bytes
+from mqspark.config import INT32_MAX
 from mqspark.errors import InvalidMessage
 from mqspark.names import path_below
 from mqspark.store.disk.files import FileLayer
@@ -28,6 +28,8 @@ __all__ = ["QueueTable"]
 
 _LENGTH_SAMPLE = 8
 """Number of queues whose files are measured at start; a single one may be truncated."""
+_FILES_SAMPLE = 64
+"""The same of the files of each."""
 
 
 class QueueTable:
@@ -114,24 +116,47 @@ class QueueTable:
         ):
             self.ext_directory = None
         found: list[tuple[str, int]] = []
-        lengths: list[int] = []
+        lengths: dict[int, list[int]] = {}
+        sampled = 0
         for topic, queue_id, path in self._directories():
             if topic in self.batch_topics:
                 continue
             found.append((topic, queue_id))
-            if len(lengths) < _LENGTH_SAMPLE:
-                files = [path / name for name in self.files.names(path) if file_start(name) is not None]
-                lengths += [max(self._length(file) for file in files)] if files else []
-        # Recovery restores a truncated file. The others determine the length.
-        counts = Counter(length for length in lengths if length and length % self.entry_bytes == 0)
-        self.file_bytes = max(counts, key=lambda length: (counts[length], length), default=self.file_bytes)
+            if sampled < _LENGTH_SAMPLE:
+                names = [name for name in self.files.names(path) if file_start(name) is not None]
+                sampled += bool(names)
+                for name in sorted(names)[:_FILES_SAMPLE]:
+                    lengths.setdefault(self._length(path / name), []).append(int(name))
+        self.file_bytes = self._likely_length(lengths)
         for topic, queue_id in found:
             self.create(topic, queue_id).load()
+
+    def _likely_length(self, lengths: dict[int, list[int]]) -> int:
+        """The length that most files have. ``lengths``: starts by length. Recovery restores a truncated file; one that
+        is too long is told by the names of others, or by the settings."""
+        starts = [start for each in lengths.values() for start in each]
+        whole = [length for length in lengths if length and length % self.entry_bytes == 0]
+        likely = [
+            length
+            for length in whole
+            if 2 * len(lengths[length]) >= len(starts) and not any(start % length for start in starts)
+        ]
+        return max(
+            likely or whole,
+            key=lambda length: (len(lengths[length]), length == self.file_bytes, length),
+            default=self.file_bytes,
+        )
 
     def _directories(self) -> Iterator[tuple[str, int, Path]]:
         for topic in filter(is_storable_topic, self.files.names(self.directory)):
             for queue in self.files.names(path_below(self.directory, topic)):
-                if queue.isascii() and queue.isdigit():
+                # Directories of others stay unread: 00, or a number that no queue has.
+                if (
+                    queue.isascii()
+                    and queue.isdigit()
+                    and str(int(queue)) == queue
+                    and int(queue) <= INT32_MAX
+                ):
                     yield topic, int(queue), path_below(self.directory, topic, queue)
 
     def _length(self, path: Path) -> int:
@@ -152,7 +177,7 @@ class QueueTable:
             raise InvalidMessage(
                 f"topic {topic!r} cannot be stored: its name has illegal characters", field="topic"
             )
-        if not 0 <= queue_id <= 0x7FFFFFFF:
+        if not 0 <= queue_id <= INT32_MAX:
             raise InvalidMessage(f"queue id {queue_id} cannot be stored", field="queueId")
         if topic in self.batch_topics:
             raise InvalidMessage(

@@ -17,6 +17,7 @@ Facts: docs/rocketmq/later.md#timer-log.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,8 +119,12 @@ class TimerLog:
         names = self._files.names(self._directory)
         starts = sorted(start for name in names if (start := file_start(name)) is not None)
         lengths = [self._length(start) for start in starts]
-        # A file is empty when its length did not reach the disk before a power failure.
-        if any(lengths):
+        # A file is empty when its length did not reach the disk before a power failure. One that is too long is told
+        # by the names of the others.
+        step = min((after - start for start, after in itertools.pairwise(starts)), default=0)
+        if step in lengths and not any(start % step for start in starts):
+            self._file_bytes = step
+        elif any(lengths):
             self._file_bytes = max(lengths)
         if self._file_bytes < RECORD_BYTES + _BLANK.size or any(start % self._file_bytes for start in starts):
             path = str(self._directory)
@@ -302,9 +307,7 @@ class TimerLog:
         follows is discarded. Raises OSError."""
         end = self.position
         for start in self.files_from(position):
-            whole_bytes = self._file_bytes // RECORD_BYTES * RECORD_BYTES
-            whole = np.frombuffer(self._bytes(start, 0, whole_bytes), dtype=_DTYPE)
-            count, is_blank = self._count_valid(whole)
+            count, is_blank = self._valid_in(start)
             end = start + count * RECORD_BYTES
             if is_blank or self._file_bytes - count * RECORD_BYTES < RECORD_BYTES + _BLANK.size:
                 end = start + self._file_bytes
@@ -315,6 +318,17 @@ class TimerLog:
         self._unsynced.update(self.files_from(position))
         self._is_new = bool(self._starts)
         return end
+
+    def _valid_in(self, start: int) -> tuple[int, bool]:
+        """``_count_valid`` of a whole file, of which no more is read than needed."""
+        whole = self._file_bytes // RECORD_BYTES
+        for first in range(0, whole, _READ_RECORDS):
+            count = min(_READ_RECORDS, whole - first)
+            data = self._bytes(start, first * RECORD_BYTES, count * RECORD_BYTES)
+            valid, is_blank = self._count_valid(np.frombuffer(data, dtype=_DTYPE))
+            if valid < count:
+                return first + valid, is_blank
+        return whole, False
 
     def _end_at(self, end: int) -> None:
         for start in [start for start in self._starts if start >= end and start > self._starts[0]]:

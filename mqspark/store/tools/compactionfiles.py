@@ -76,7 +76,7 @@ def write_compaction(config: StoreConfig, topics: Iterable[str]) -> Written:
         for topic in topics:
             directory = path_below(paths.consume_queue, topic)
             names = os.listdir(directory) if directory.is_dir() else []
-            for queue_id in sorted(int(name) for name in names if name.isdigit()):
+            for queue_id in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
                 writer = _QueueWriter(config, new, topic, queue_id)
                 for record, offset, tags_code in served(reader, topic, queue_id):
                     writer.append(record, offset, tags_code)

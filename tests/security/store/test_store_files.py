@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import resource
+import shutil
 import socket
 import stat
 import subprocess
@@ -373,6 +374,51 @@ def test_a_reader_of_the_store_waits_for_no_fifo_and_follows_no_link(tmp_path: P
     path.symlink_to(content)
     with pytest.raises(OSError, match="a symbolic link"):
         StoreReader(tmp_path).entries("T", 0, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["abort", "checkpoint", "mqspark.checkpoint", "mqspark.deletions"])
+def test_a_file_of_impossible_length_is_refused_and_not_read(tmp_path: Path, name: str) -> None:
+    opened(tmp_path).close()
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 1 << 36)
+    with pytest.raises(OSError, match=rf"damaged: .* restore it, or move it away.*{name}"):
+        opened(tmp_path)
+    (tmp_path / name).unlink()
+    opened(tmp_path).close()
+
+
+def test_names_of_impossible_numbers_are_those_of_others(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, "T", 0, b"x")
+    store.commit()
+    store.close()
+    queue = tmp_path / "consumequeue" / "T"
+    for directory in ("00", "9" * 12, "9" * 200):
+        shutil.copytree(queue / "0", queue / directory)
+    for directory in (queue / "0", tmp_path / "commitlog"):
+        shutil.copy(directory / ("0" * 20), directory / ("9" * 20))
+        shutil.copy(directory / ("0" * 20), directory / ("0" * 20 + " "))
+    store = opened(tmp_path)
+    assert list(store.table.queues) == [("T", 0)]
+    assert [message.body for message in drain(store, "T", 0)] == [b"x"]
+    assert store.damages.found == []
+    store.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"mapped_file_size_consume_queue": 400}])
+def test_a_queue_file_that_is_too_long_misleads_nobody(tmp_path: Path, settings: dict[str, int]) -> None:
+    store = opened(tmp_path, **settings)
+    for number in range(25):
+        put(store, "A", 0, b"%d" % number)
+    put(store, "B", 0, b"b")
+    store.commit()
+    store.close()
+    os.truncate(tmp_path / "consumequeue" / "A" / "0" / ("0" * 20), 5_000)
+    store = opened(tmp_path)
+    assert store.table.file_bytes == settings.get("mapped_file_size_consume_queue", 200)
+    assert [message.body for message in drain(store, "A", 0)] == [b"%d" % number for number in range(25)]
+    assert put(store, "A", 0, b"after")[0] == 25
+    store.close()
 
 
 # --- limits -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from mqspark.record import encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index import indexer, indexfile
 from mqspark.store.index.index import MessageIndex
-from mqspark.store.index.indexfile import DEFAULT_SHAPE, Shape
+from mqspark.store.index.indexfile import DEFAULT_SHAPE, IndexHeader, Shape, find_shape
 from mqspark.store.index.keys import KeyColumns, index_hash, run_keys
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.scan import read_run
@@ -151,6 +151,25 @@ def test_every_message_with_a_key_is_found_in_the_index_of_rocketmq(
                 assert found == sorted(found, reverse=True)
                 looked_up += 1
     assert looked_up > 100
+
+
+def test_a_damaged_file_is_searched_in_small_steps(tmp_path: Path) -> None:
+    longest = 0
+
+    class Counting(OsFiles):
+        def read_at(self, fd: int, length: int, offset: int) -> bytes:
+            nonlocal longest
+            longest = max(longest, length)
+            return super().read_at(fd, length, offset)
+
+    header = IndexHeader(next_number=3)
+    path = tmp_path / "20260101000000000"
+    path.write_bytes(header.encode() + bytes(3 << 20))
+    files = Counting()
+    fd = files.open_read(path)
+    assert find_shape(files, fd, path.stat().st_size, header) is None
+    files.close(fd)
+    assert longest <= (1 << 20) + 7
 
 
 # --- queries --------------------------------------------------------------------------------------------------

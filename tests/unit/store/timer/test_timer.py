@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 
 from mqspark.errors import StoreCorrupt
+from mqspark.store.disk.damage import Damage
 from mqspark.store.disk.files import OsFiles
-from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles
+from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles, timer_damage
 from mqspark.store.timer.timerlog import NONE, TimerLog
-from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, TimerWheel, save_pages
+from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, Seal, TimerWheel, save_pages
 
 VECTORS = Path(__file__).parents[3] / "golden" / "vectors" / "timer.jsonl"
 # Test vectors, made with RocketMQ's own classes: docs/rocketmq/later.md#timer-log
@@ -88,6 +90,22 @@ def test_a_torn_record_ends_the_log_and_nothing_behind_it_comes_back(tmp_path: P
     assert add(again, 1) == [52 * 7]
 
 
+@pytest.mark.parametrize("more", [52 * 20, 1 << 36])
+def test_a_file_that_is_too_long_is_no_loss(tmp_path: Path, more: int) -> None:
+    log = made(tmp_path)
+    positions = add(log, 30)  # 19 records a file
+    os.truncate(tmp_path / f"{1024:020d}", 1024 + more)
+    again = made(tmp_path)
+    assert again.file_bytes == 1024
+    assert again.find_end(0) == positions[-1] + 52
+    assert all(again.record(position) is not None for position in positions)
+    (tmp_path / f"{1024:020d}").unlink()
+    os.truncate(tmp_path / f"{0:020d}", 1024 + more)
+    alone = made(tmp_path)
+    alone.find_end(0)
+    assert all(alone.record(position) is not None for position in positions[:19])
+
+
 def test_a_directory_that_is_no_timer_log(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}").write_bytes(b"short")
     with pytest.raises(StoreCorrupt, match="timer log"):
@@ -127,6 +145,61 @@ def test_a_lost_wheel_is_made_from_the_whole_log(tmp_path: Path) -> None:
     again.load()
     found = [number for number in range(60) if again.wheel.get(1_700_000_000 + number) is not None]
     assert found == list(range(2, 60))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_older_wheel_is_told_from_the_one_that_was_saved(tmp_path: Path, clean: bool) -> None:
+    def loaded(*, clean: bool) -> tuple[TimerFiles, list[str]]:
+        said: list[Damage] = []
+        files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024, note=said.append)
+        files.load(1_700_000_000_000, clean=clean)
+        return files, [damage.kind for damage in said]
+
+    def due(files: TimerFiles, seconds: int) -> None:
+        tick, written_ms = 1_700_000_000 + seconds, 1_700_000_000_000
+        files.log.make_room(1)
+        at = files.log.add(NONE, 0, written_ms, 1_000 * seconds, seconds, 179, 0)
+        files.log.write()
+        files.wheel.put(tick, at, at, 1)
+        job = files.flush(TimerCheckpoint(written_ms, files.log.position), 0)
+        job.run()
+        job.done()
+
+    files, _ = loaded(clean=True)
+    due(files, 10)
+    older = (tmp_path / "timerwheel").read_bytes()
+    files.wheel.clear(1_700_000_010)  # delivered
+    due(files, 20)  # as many slots are used as before
+    again, said = loaded(clean=clean)
+    assert (again.wheel.used_count, said) == (1, [])
+    (tmp_path / "timerwheel").write_bytes(older)
+    assert ["timer.wheel"] * clean == [
+        each.kind for each in timer_damage(tmp_path, OsFiles(), 9, clean=clean)
+    ]
+    again, said = loaded(clean=clean)
+    assert said == ["timer.wheel"]
+    assert again.wheel.get(1_700_000_020) == (1_700_000_020, 52, 52, 1, 0)
+    again.wheel.validate(again.log.position)
+
+
+def test_a_wheel_that_is_newer_than_its_checkpoint_stays(tmp_path: Path) -> None:
+    """A kill came between the two."""
+    said: list[Damage] = []
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    files.log.make_room(2)
+    for seconds in (10, 40):
+        at = files.log.add(NONE, 0, 1_700_000_000_000, 1_000 * seconds, seconds, 179, 0)
+        files.wheel.put(1_700_000_000 + seconds, at, at, 1)
+    files.log.write()
+    job = files.flush(TimerCheckpoint(1_700_000_000_000, files.log.position), 0)
+    job.run()
+    job.done()
+    files.wheel.clear(1_700_000_010)
+    save_pages(tmp_path / "timerwheel", files.wheel.take_dirty(), OsFiles())
+    again = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024, note=said.append)
+    again.load(1_700_000_011_000, clean=False)
+    assert (again.wheel.used_count, said) == (1, [])
 
 
 def test_slots_are_rocketmqs() -> None:
@@ -234,7 +307,7 @@ def test_revising_at_once_is_revising_one_by_one() -> None:
 
 def test_the_checkpoint_is_rocketmqs(tmp_path: Path) -> None:
     checkpoint = TimerCheckpoint(1_700_000_000_000, 52, 3, 3, 0, 1_700_000_000_500, 9)
-    checkpoint.save(tmp_path / "config" / "timercheck", OsFiles(), 0)
+    checkpoint.save(tmp_path / "config" / "timercheck", OsFiles(), Seal(0, 0))
     data = (tmp_path / "config" / "timercheck").read_bytes()
     assert len(data) == 4096
     assert struct.unpack_from(">7q", data) == (1_700_000_000_000, 52, 3, 3, 0, 1_700_000_000_500, 9)
