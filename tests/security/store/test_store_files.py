@@ -390,7 +390,7 @@ def test_a_file_of_impossible_length_is_refused_and_not_read(tmp_path: Path, nam
 def test_names_of_impossible_numbers_are_those_of_others(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, "T", 0, b"x")
-    store.commit()
+    store.pipeline.commit()
     store.close()
     queue = tmp_path / "consumequeue" / "T"
     for directory in ("00", "9" * 12, "9" * 200):
@@ -411,7 +411,7 @@ def test_a_queue_file_that_is_too_long_misleads_nobody(tmp_path: Path, settings:
     for number in range(25):
         put(store, "A", 0, b"%d" % number)
     put(store, "B", 0, b"b")
-    store.commit()
+    store.pipeline.commit()
     store.close()
     os.truncate(tmp_path / "consumequeue" / "A" / "0" / ("0" * 20), 5_000)
     store = opened(tmp_path)

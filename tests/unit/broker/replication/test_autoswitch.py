@@ -750,8 +750,8 @@ def test_epochs_that_cannot_be_saved_hold_up_no_housekeeping(
         with monkeypatch.context() as patch:
             patch.setattr(bench.store.files, "sync", partial(_fail, number))
             bench.broker.jobs()
-        assert (bench.store.read_only or "").startswith(read_only or "")
-        assert (bench.store.read_only is None) == (read_only is None)
+        assert (bench.store.condition.read_only or "").startswith(read_only or "")
+        assert (bench.store.condition.read_only is None) == (read_only is None)
     bench.store.abandon()
 
 
