@@ -199,8 +199,8 @@ while refused < 50:
         refused += 1
     flush(store)
     checkpoint(store)
-assert store.read_only is None, store.read_only
-store.query_message("T", "k1", 9, 0, 1 << 62)
+assert store.condition.read_only is None, store.condition.read_only
+store.reads.query_message("T", "k1", 9, 0, 1 << 62)
 print(taken)
 """
 

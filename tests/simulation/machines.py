@@ -315,7 +315,7 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
             ("mqspark.store.upkeep.cleaning.time", SimpleNamespace(localtime=time.gmtime)),
         ):
             stack.enter_context(patch(target, replacement))
-        for part in ("net.tcp", "net.slaveport", "broker_app"):
+        for part in ("net.opensockets", "net.slaveport", "broker_app"):
             stack.enter_context(patch(f"mqspark_server.{part}.PROCESS", Descriptors()))
         for module in (broker_module, controller_module, namesrv_module):
             stack.enter_context(patch.object(module, "Worker", SimulatedWorker))

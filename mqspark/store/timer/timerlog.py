@@ -122,7 +122,7 @@ class TimerLog:
         # A file is empty when its length did not reach the disk before a power failure. One that is too long is told
         # by the names of the others.
         step = min((after - start for start, after in itertools.pairwise(starts)), default=0)
-        if step in lengths and not any(start % step for start in starts):
+        if step and step in lengths and not any(start % step for start in starts):
             self._file_bytes = step
         elif any(lengths):
             self._file_bytes = max(lengths)
