@@ -99,7 +99,6 @@ class Checkpoints:
         must not rely on it. Blocking. Raises OSError, DiskFull."""
         files, paths = self._files, self._paths
         files.close(files.open(paths.abort, create=True))
-        self.ends.forget()
         files.remove(paths.mark)
         files.sync_directory(paths.root)
         doubtful = replace(
@@ -111,6 +110,7 @@ class Checkpoints:
         )
         doubtful.save(paths.checkpoint, paths.mark, files)
         files.sync_directory(paths.root)
+        self.ends.forget()  # last: until now they are why the next start would not trust the old checkpoint
 
     def cut(self, position: int) -> None:
         """The log was taken back to ``position``: a checkpoint is due, and none may refer to more."""
