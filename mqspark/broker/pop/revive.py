@@ -190,6 +190,7 @@ class PopRevival:
 
     def load(self) -> None:
         state, topic = self._state, self._log.topic
+        self._log.fit_topic()
         now_ms = state.clock.monotonic_ms()
         for queue_id in range(self._log.queues):
             done = state.offsets.query(REVIVE_GROUP, topic, queue_id)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft
+from mqspark.broker.tables.topics import copy_config
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, parse_number
 from mqspark.protocol.bodies.body import Body, decode_body
@@ -39,6 +40,9 @@ REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 """Its offset in a revive queue is that of the last processed message, not of the next one."""
 
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
+
+MAX_EMPTY_QUEUES = 256
+"""Queues of the revive topic that need no records and no setting to be visited."""
 
 ACK_INTERVAL_MS = 1_000
 """A check point is due this much before its acknowledgements (PopAckConstants.ackTimeInterval)."""
@@ -204,6 +208,20 @@ class ReviveLog:
     def queues(self) -> int:
         topic = self._state.topics.get(self.topic)
         return topic.write_queue_nums if topic is not None else self._state.config.revive_queue_num
+
+    def fit_topic(self) -> None:
+        """Give the topic all queues that have records, and of those that ``topics.json`` names beyond them a bounded
+        number: every tick of the revival visits each."""
+        state, topic = self._state, self._state.topics.get(self.topic)
+        if topic is None:
+            return
+        stored = max(state.store.offsets.queues().get(self.topic, [-1])) + 1
+        most = max(MAX_EMPTY_QUEUES, state.config.revive_queue_num)
+        queues = max(stored, min(topic.write_queue_nums, most))
+        if (topic.read_queue_nums, topic.write_queue_nums) != (queues, queues):
+            config = copy_config(topic.config)
+            config.read_queue_nums = config.write_queue_nums = queues
+            state.topics.put(config, needed=True)
 
     def put_check_point(
         self, revive_queue: int, check_point: CheckPoint, session: Session | None = None

@@ -12,6 +12,7 @@ import pytest
 
 from mqspark.broker.pop.revive import READ_MESSAGES, READS_A_TICK, REVIVES_A_TICK, PopRevival
 from mqspark.broker.state.writer import StoredPosition
+from mqspark.broker.tables.topics import copy_config
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
@@ -36,7 +37,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def put_record(
-    bench: Bench, tag: str, body: dict[str, object] | bytes, *, deliver_ms: int | None = None
+    bench: Bench,
+    tag: str,
+    body: dict[str, object] | bytes,
+    *,
+    deliver_ms: int | None = None,
+    queue_id: int = 3,
 ) -> None:
     """Into the revive topic itself, as the timer does when it is due."""
     due_ms = bench.clock.now_ms() if deliver_ms is None else deliver_ms
@@ -47,7 +53,7 @@ def put_record(
     bench.store.appender.put(
         PendingRecord(
             topic=REVIVE_TOPIC,
-            queue_id=3,
+            queue_id=queue_id,
             body=data,
             properties=properties,
             born_timestamp_ms=bench.clock.now_ms(),
@@ -355,3 +361,24 @@ def test_what_is_put_read_and_revived_is_counted(bench: Bench) -> None:
     assert counts.revived == 2
     bench.flush()
     assert bench.broker.pop.revive_behind() == [(0, 0)] * 8
+
+
+@pytest.mark.parametrize(
+    ("claimed", "stored", "kept"), [(32_768, 3, 256), (32_768, 300, 301), (2, 3, 4), (9, 3, 9)]
+)
+def test_the_queues_of_a_wrong_table_are_not_all_visited(
+    bench: Bench, claimed: int, stored: int, kept: int
+) -> None:
+    """A damaged ``topics.json`` can name any number of queues, or fewer than have records."""
+    topic = bench.broker.state.topics.get(REVIVE_TOPIC)
+    assert topic is not None
+    config = copy_config(topic.config)
+    config.read_queue_nums = config.write_queue_nums = claimed
+    bench.broker.state.topics.put(config)
+    put_record(bench, "ck", check_point(bench), queue_id=stored)
+    bench.reopen()
+    healed = bench.broker.state.topics.get(REVIVE_TOPIC)
+    assert healed is not None
+    assert (healed.read_queue_nums, healed.write_queue_nums) == (kept, kept)
+    assert len(bench.broker.pop.revive_behind()) == kept
+    assert revived(bench) == "abc"
