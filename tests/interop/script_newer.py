@@ -71,9 +71,9 @@ def priority_pops(play: Play) -> None:
         settled(play, topic, queue_id)
     for turn in range(9):
         time.sleep(0.05)  # RocketMQ's broker may answer a pop before it lets go of the queue
-        reply = play.quietly(
+        reply = play.in_time(
             POP, consumerGroup=group, topic=topic, queueId=-1, maxMsgNums=1, invisibleTime=60_000, pollTime=0,
-            bornTime=int(time.time() * 1000), initMode=0, expType="TAG", exp="*", order=False,
+            initMode=0, expType="TAG", exp="*", order=False,
         )  # fmt: skip
         popped = [(record["properties"]["UNIQ_KEY"], record["queue"]) for record in play.records(reply)]
         play.fact(f"pop {turn}", [reply.code, reply.ext["restNum"], popped])

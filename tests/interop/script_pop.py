@@ -43,7 +43,6 @@ def pops(play: Play) -> None:
                 maxMsgNums=2,
                 invisibleTime=60_000,
                 pollTime=0,
-                bornTime=int(time.time() * 1000),
                 initMode=0,
                 expType="TAG",
                 exp="*",
@@ -51,7 +50,7 @@ def pops(play: Play) -> None:
             )
             | fields
         )
-        reply = play.quietly(POP, **ext)
+        reply = play.in_time(POP, **ext)
         infos = {name: value for name, value in reply.ext.items() if name.endswith("Info")}
         # Which of the revive queues is by turns.
         rest = {name: value for name, value in reply.ext.items() if name not in infos and name != "reviveQid"}
@@ -174,15 +173,19 @@ def pops(play: Play) -> None:
         pop(label, **fields)
     ahead = create_group(play, "popmax")
     pop("new group from the end", consumerGroup=ahead, initMode=1)
-    notice = dict(consumerGroup=group, topic=topic, queueId=-1, pollTime=0, bornTime=int(time.time() * 1000))
-    play.ask("notification of nothing", NOTIFICATION, **notice)
+
+    def notice(label: str, **fields: object) -> None:
+        ext = dict(consumerGroup=group, topic=topic, queueId=-1, pollTime=0) | fields
+        play.note(f"notification{label}", play.in_time(NOTIFICATION, **ext))
+
+    notice(" of nothing")
     send(play, "one more", topic, b"more", properties(UNIQ_KEY="O-10"))
     settled(play, topic)
-    play.ask("notification of one", NOTIFICATION, **notice)
-    play.ask("notification by queue", NOTIFICATION, **(notice | {"queueId": 0}))
-    play.ask("notification, unknown topic", NOTIFICATION, **(notice | {"topic": play.name("Nowhere")}))
-    play.ask("notification, unknown group", NOTIFICATION, **(notice | {"consumerGroup": play.name("noone")}))
-    play.ask("notification of queue 7", NOTIFICATION, **(notice | {"queueId": 7}))
+    notice(" of one")
+    notice(" by queue", queueId=0)
+    notice(", unknown topic", topic=play.name("Nowhere"))
+    notice(", unknown group", consumerGroup=play.name("noone"))
+    notice(" of queue 7", queueId=7)
     peek = dict(consumerGroup=group, topic=topic, queueId=0, maxMsgNums=4)
     for label, fields in {
         "": {},
@@ -224,7 +227,7 @@ def ordered(play: Play) -> None:
     settled(play, topic)
 
     def pop(label: str) -> Reply:
-        reply = play.quietly(
+        reply = play.in_time(
             POP,
             consumerGroup=group,
             topic=topic,
@@ -232,7 +235,6 @@ def ordered(play: Play) -> None:
             maxMsgNums=2,
             invisibleTime=60_000,
             pollTime=0,
-            bornTime=int(time.time() * 1000),
             initMode=0,
             expType="TAG",
             exp="*",
@@ -285,7 +287,7 @@ def revival(play: Play) -> None:
     settled(play, topic)
 
     def pop(invisible_ms: int) -> Reply:
-        return play.quietly(
+        return play.in_time(
             POP,
             consumerGroup=group,
             topic=topic,
@@ -293,7 +295,6 @@ def revival(play: Play) -> None:
             maxMsgNums=8,
             invisibleTime=invisible_ms,
             pollTime=0,
-            bornTime=int(time.time() * 1000),
             initMode=0,
             expType="TAG",
             exp="*",

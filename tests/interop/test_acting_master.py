@@ -19,7 +19,7 @@ from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_group, create_topic
 from tests.support import acting
 from tests.support.clusters import Cluster, brokers_known_to, mqspark_broker, mqspark_namesrv
-from tests.support.remoting import ask
+from tests.support.remoting import ask, log_end
 from tests.support.waiting import eventually
 
 GET_ALL_TOPIC_CONFIG, GET_ROUTE, NAME, TOPIC = 21, 105, "pair", "Read"
@@ -184,7 +184,7 @@ def pop_and_lose(
         )
         for body in sorted(bodies):
             acting.put(master, body, int(body) % 4)
-        eventually(lambda: acting.log_end(slave) == acting.log_end(master), "the slave has everything")
+        eventually(lambda: log_end(slave.broker) == log_end(master.broker), "the slave has everything")
         os.kill(master.broker_pid, signal.SIGKILL)
     eventually(lambda: acting.is_master(namesrv, slave), "the slave in the master's place")
     out: dict[bytes, dict[str, object]] = {}

@@ -361,7 +361,7 @@ def test_pull_consumer(go: Driver, soon: Cluster, name: Name) -> None:
         beyond = pull_from(go, soon, consumer, topic, 0, 99)
         assert (beyond["status"], beyond["next"]) == (ILLEGAL, 10)
         go.call("pull.update_offset", handle=consumer, offset=7, **queue)
-        assert group_offset(soon, group, topic, 0) == 7
+        eventually(lambda: group_offset(soon, group, topic, 0) == 7, "the offset is committed")
         assert go.call("pull.current_offset", handle=consumer, **queue) == 7
     other = create_group(soon, name("go-poll"))
     with started(go, "pull", soon, other, topic=topic, expression="*", **{"from": FIRST}) as consumer:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.interop.driver import JavaDriver, JavaError, body_of, message
-from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
+from tests.interop.topics import QUEUES, create_group, create_topic, dispatched, max_offset, message_count
 from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
@@ -507,6 +507,7 @@ def test_what_a_pull_answers(java: JavaDriver, cluster: Cluster, name: Name) -> 
     for number in range(10):
         body = message(topic, b"%d" % number, tags="Even" if number % 2 == 0 else "Odd")
         java.call("producer.send", handle=sender, mode="sync", queue=queue, message=body)
+    dispatched(cluster)
     assert summary(pull(0)) == ("FOUND", 10, 0, 10, 10)
     assert summary(pull(2, count=3)) == ("FOUND", 5, 0, 10, 3)
     assert summary(pull(10)) == ("NO_NEW_MSG", 10, 0, 10, 0)

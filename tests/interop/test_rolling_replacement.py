@@ -29,11 +29,11 @@ from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import QUEUES, create_topic
 from tests.support.clusters import Cluster, brokers_known_to, mqspark_broker, mqspark_namesrv
 from tests.support.processes import HOST, free_port
-from tests.support.remoting import ask
+from tests.support.remoting import ask, log_end
 from tests.support.waiting import eventually
 
 NAME, TOPIC = "rolled", "Rolling"
-GET_BROKER_RUNTIME_INFO, GET_ALL_TOPIC_CONFIG, GET_BROKER_HA_STATUS, UPDATE_BROKER_CONFIG = 28, 21, 907, 25
+GET_ALL_TOPIC_CONFIG, GET_BROKER_HA_STATUS, UPDATE_BROKER_CONFIG = 21, 907, 25
 SETTINGS = {
     "brokerClusterName": "Rolled",
     "brokerName": NAME,
@@ -89,8 +89,7 @@ class Node:
         self.broker = None
 
     def log_end(self) -> int:
-        answer = ask(self.address, GET_BROKER_RUNTIME_INFO)
-        return int(json.loads(answer.body)["table"]["commitLogMaxOffset"])
+        return log_end(self.address)
 
 
 class Load:

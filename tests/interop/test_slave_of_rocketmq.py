@@ -15,11 +15,11 @@ from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_group, create_topic, max_offset
 from tests.support.clusters import Cluster, mqspark_broker
-from tests.support.remoting import ask
+from tests.support.remoting import ask, log_end
 from tests.support.waiting import eventually
 
 GET_ALL_TOPIC_CONFIG, GET_ALL_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET = 21, 43, 15
-GET_ALL_SUBSCRIPTION_GROUPS, GET_BROKER_RUNTIME_INFO, GET_BROKER_HA_STATUS = 201, 28, 907
+GET_ALL_SUBSCRIPTION_GROUPS, GET_BROKER_HA_STATUS = 201, 907
 TOPIC = "Replicated"
 SEGMENT = 1 << 20
 PAIR = {
@@ -37,13 +37,11 @@ def master(jars: Jars, folder: Path, namesrv: str, **settings: object) -> Iterat
         yield running
 
 
-def log_end(cluster: Cluster) -> int:
-    table = json.loads(ask(cluster.broker, GET_BROKER_RUNTIME_INFO).body)["table"]
-    return int(table["commitLogMaxOffset"])
-
-
 def until_copied(first: Cluster, second: Cluster) -> None:
-    eventually(lambda: log_end(second) == log_end(first) > 0, lambda: (log_end(second), log_end(first)))
+    eventually(
+        lambda: log_end(second.broker) == log_end(first.broker) > 0,
+        lambda: f"{log_end(second.broker)} of {log_end(first.broker)}",
+    )
 
 
 def acknowledged(master: Cluster) -> list[int]:
@@ -78,7 +76,9 @@ def test_our_slave_is_a_copy_of_a_rocketmq_master(jars: Jars, tmp_path: Path) ->
             send(producer, 1_100)
             with mqspark_broker(tmp_path / "slave", namesrv, SLAVE, stop_signal=signal.SIGKILL) as second:
                 until_copied(first, second)
-                eventually(lambda: acknowledged(first) == [log_end(first)], lambda: acknowledged(first))
+                eventually(
+                    lambda: acknowledged(first) == [log_end(first.broker)], lambda: acknowledged(first)
+                )
                 assert content(second.store, "commitlog") == content(first.store, "commitlog")
                 assert len(content(first.store, "commitlog")) > 3, "the whole log, not the last segment"
                 send(producer, 150)
@@ -129,7 +129,7 @@ def test_a_rocketmq_sync_master_waits_for_our_slave(jars: Jars, tmp_path: Path) 
                 )
                 for number in range(50):
                     assert producer.send(Message(TOPIC, b"%d" % number)).status is SendStatus.SEND_OK
-                assert log_end(second) == log_end(first)
+                assert log_end(second.broker) == log_end(first.broker)
 
 
 @pytest.mark.slow("a third start of a Java broker")

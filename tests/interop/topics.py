@@ -8,7 +8,9 @@ from tests.support.remoting import (
     UPDATE_AND_CREATE_SUBSCRIPTION_GROUP,
     UPDATE_AND_CREATE_TOPIC,
     ask,
+    runtime_info,
 )
+from tests.support.waiting import eventually
 
 QUEUES = 4
 
@@ -36,7 +38,18 @@ def create_group(cluster: Cluster, group: str, **settings: object) -> str:
     return group
 
 
+def dispatched(cluster: Cluster) -> None:
+    """Wait until the queues have all that was acknowledged: RocketMQ's follow its log a moment later."""
+    if cluster.kind == "rocketmq":
+        eventually(
+            lambda: runtime_info(cluster.broker)["dispatchBehindBytes"] == "0",
+            "the queues have the whole log",
+        )
+
+
 def max_offset(cluster: Cluster, topic: str, queue_id: int) -> int:
+    """The end of the queue, all that was acknowledged included."""
+    dispatched(cluster)
     reply = ask(cluster.broker, GET_MAX_OFFSET, topic=topic, queueId=queue_id)
     assert reply.code == 0, reply
     return int(reply.ext["offset"])

@@ -6,7 +6,6 @@ due messages arrive through a broker of another name. Then the master comes back
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -17,13 +16,13 @@ from contextlib import AbstractContextManager, ExitStack
 from mqspark import LitePullConsumer, Message, TransactionProducer, TransactionState
 from mqspark.message import encode_properties
 from tests.support.clusters import Cluster, brokers_known_to
-from tests.support.remoting import ask
+from tests.support.remoting import ask, log_end
 from tests.support.waiting import eventually
 
 __all__ = ["ACTING", "MASTER", "NAME", "OTHER", "QUICK_CHECKS", "SLAVE", "deliver_once"]
 
 NAME, TOPIC, GROUP = "pair", "Acted", "PG"
-SEND_V2, GET_ALL_TOPIC_CONFIG, GET_ROUTE, GET_BROKER_RUNTIME_INFO = 310, 21, 105, 28
+SEND_V2, GET_ALL_TOPIC_CONFIG, GET_ROUTE = 310, 21, 105
 DELAY_LEVEL = 3
 """10 s."""
 ACTING = {
@@ -50,10 +49,6 @@ def put(broker: Cluster, body: bytes, queue_id: int = 0, **properties: str) -> N
     }  # fmt: skip
     answer = ask(broker.broker, SEND_V2, body, **header)
     assert answer.code == 0, answer
-
-
-def log_end(broker: Cluster) -> int:
-    return int(json.loads(ask(broker.broker, GET_BROKER_RUNTIME_INFO).body)["table"]["commitLogMaxOffset"])
 
 
 def is_master(namesrv: str, broker: Cluster) -> bool:
@@ -101,7 +96,9 @@ def deliver_once(
             put(master, b"delayed", DELAY=str(DELAY_LEVEL), UNIQ_KEY="U-delayed")
             put(master, b"timed", TIMER_DELIVER_MS=str(int(time.time() * 1000) + 10_000), UNIQ_KEY="U-timed")
             put(master, b"open", TRAN_MSG="true", PGROUP=GROUP, UNIQ_KEY="U-open")
-            eventually(lambda: log_end(slave) == log_end(master), "the slave to have everything")
+            eventually(
+                lambda: log_end(slave.broker) == log_end(master.broker), "the slave to have everything"
+            )
             os.kill(master.broker_pid, signal.SIGKILL)
         eventually(lambda: is_master(namesrv, slave), "the slave in the master's place")
 
@@ -119,7 +116,7 @@ def deliver_once(
             "the master is back",
         )
         put(master, b"after")
-        eventually(lambda: log_end(slave) == log_end(master), "the slave follows again")
+        eventually(lambda: log_end(slave.broker) == log_end(master.broker), "the slave follows again")
         end_s = time.monotonic() + rest_s
         while time.monotonic() < end_s or not read[b"after"]:
             poll()

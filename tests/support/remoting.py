@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from tests.support.waiting import eventually
+
 UPDATE_AND_CREATE_TOPIC = 17
 GET_BROKER_CLUSTER_INFO = 106
 SEND_MESSAGE_V2 = 310
@@ -21,6 +23,7 @@ SEARCH_OFFSET_BY_TIMESTAMP = 29
 QUERY_CONSUMER_OFFSET = 14
 GET_MAX_OFFSET = 30
 GET_MIN_OFFSET = 31
+GET_BROKER_RUNTIME_INFO = 28
 UPDATE_CONSUMER_OFFSET = 15
 UPDATE_AND_CREATE_SUBSCRIPTION_GROUP = 200
 
@@ -188,3 +191,15 @@ def ask(address: str, code: int, body: bytes = b"", /, **ext: object) -> Reply:
     """Send one request on a new connection."""
     with RawConnection(address) as connection:
         return connection.request(code, body, **ext)
+
+
+def runtime_info(broker: str) -> dict[str, str]:
+    """What a broker reports of itself, by RocketMQ's names. RocketMQ's has nothing before its first sample."""
+    reply = eventually(lambda: answer if (answer := ask(broker, GET_BROKER_RUNTIME_INFO)).code == 0 else None)
+    table: dict[str, str] = json.loads(reply.body)["table"]
+    return table
+
+
+def log_end(broker: str) -> int:
+    """The end of a broker's commit log, in bytes."""
+    return int(runtime_info(broker)["commitLogMaxOffset"])

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, mqspark_namesrv
-from tests.support.remoting import ask
+from tests.support.remoting import ask, log_end
 from tests.support.waiting import eventually
 
 __all__ = ["LEASE_MS", "NAME", "SETTINGS", "ReplicaSet", "log_of", "state_of"]
 
-ELECT_MASTER, GET_SYNC_STATE_DATA, CLEAN_BROKER_DATA, GET_BROKER_RUNTIME_INFO = 1002, 1006, 1011, 28
+ELECT_MASTER, GET_SYNC_STATE_DATA, CLEAN_BROKER_DATA = 1002, 1006, 1011
 NAME, CLUSTER = "set", "Set"
 LEASE_MS = 2_000
 SETTINGS: Mapping[str, object] = {
@@ -169,7 +169,7 @@ def _answer_contains(broker: Cluster, code: int, name: bytes) -> bool:
 
 def log_of(address: str, store: Path) -> bytes:
     """The log of a broker, up to the end that the broker reports."""
-    table = json.loads(ask(address, GET_BROKER_RUNTIME_INFO).body)["table"]
+    end = log_end(address)
     paths = sorted((store / "commitlog").iterdir())
     start = int(paths[0].name)
-    return b"".join(path.read_bytes() for path in paths)[: int(table["commitLogMaxOffset"]) - start]
+    return b"".join(path.read_bytes() for path in paths)[: end - start]

@@ -87,6 +87,9 @@ def read_all(broker: Broker, queue_id: int, start: int = 0) -> list[MessageExt]:
         offset = start
         while True:
             answer = pull(client, broker.address, queue_id, offset)
+            if "still being fetched" in (answer.remark or ""):
+                time.sleep(0.05)
+                continue
             if answer.code == ResponseCode.PULL_NOT_FOUND:
                 return found
             assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY), answer.remark

@@ -28,7 +28,7 @@ from mqspark_server.process.phases import Phase
 from mqspark_server.settings.settings import Layer, broker_settings
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
-from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, request_frame
+from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, log_end, request_frame
 from tests.support.scripted import SILENCE, Answer, Scripted
 from tests.support.waiting import eventually, eventually_async
 
@@ -427,7 +427,7 @@ def test_what_is_acknowledged_outlives_two_masters(tmp_path: Path, flush: str) -
 # --- processes -----------------------------------------------------------------------------------------------
 
 SUCCESS = 0
-GET_SYNC_STATE_DATA, GET_BROKER_RUNTIME_INFO = 1006, 28
+GET_SYNC_STATE_DATA = 1006
 NAME = "three"
 SEND = {"a": "P", "b": "Frozen", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
 LEASE_MS = 2_000
@@ -452,9 +452,9 @@ def answer_to_send(broker: Process, body: bytes) -> int | None:
 
 
 def process_log(broker: Process) -> bytes:
-    table = json.loads(ask(broker.broker, GET_BROKER_RUNTIME_INFO).body)["table"]
+    end = log_end(broker.broker)
     paths = sorted((broker.store / "commitlog").iterdir())
-    return b"".join(path.read_bytes() for path in paths)[: int(table["commitLogMaxOffset"])]
+    return b"".join(path.read_bytes() for path in paths)[:end]
 
 
 def codes_of_the_rest(connection: RawConnection, count: int) -> list[int]:

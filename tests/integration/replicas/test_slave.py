@@ -17,11 +17,10 @@ from mqspark.errors import MQError
 from mqspark.testing import Cluster
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import brokers_known_to, mqspark_broker, mqspark_namesrv
-from tests.support.remoting import ask
+from tests.support.remoting import log_end
 from tests.support.waiting import eventually
 
 TOPIC = "Copied"
-GET_BROKER_RUNTIME_INFO = 28
 MASTER, SLAVE = 0, 1
 
 
@@ -144,11 +143,6 @@ PAIR = {
     "autoCreateTopicEnable": True,
 }
 AS_SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": True}
-
-
-def log_end(broker: str) -> int:
-    table = json.loads(ask(broker, GET_BROKER_RUNTIME_INFO).body)["table"]
-    return int(table["commitLogMaxOffset"])
 
 
 def test_an_old_master_gives_back_what_its_successor_never_had(tmp_path: Path) -> None:
