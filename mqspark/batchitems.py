@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from mqspark.errors import InvalidMessage
 from mqspark.message import MAX_PROPERTIES_BYTES, Message, encode_properties
 
-__all__ = ["encode_batch", "encode_items", "split_batch"]
+__all__ = ["encode_batch", "encode_items", "item_bytes", "split_batch", "take_items"]
 
 _HEAD = struct.Struct(">iiiii")
 _I16 = struct.Struct(">h")
@@ -54,6 +54,15 @@ def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 def split_batch(body: bytes | memoryview, most: int = sys.maxsize) -> list[tuple[int, bytes, bytes]]:
     """The items of a batch body: (flag, body, properties). Raises InvalidMessage when a length is wrong, or
     for more than ``most`` items."""
+    items, end = take_items(body, most)
+    if end < len(body):
+        raise InvalidMessage(f"a batch of more than {most} messages", field="body")
+    return items
+
+
+def take_items(body: bytes | memoryview, most: int) -> tuple[list[tuple[int, bytes, bytes]], int]:
+    """The first items, at most ``most``, and the bytes that they take. Raises InvalidMessage when one of their lengths
+    is wrong."""
     items: list[tuple[int, bytes, bytes]] = []
     raw = bytes(body)
     position, end = 0, len(raw)
@@ -83,6 +92,9 @@ def split_batch(body: bytes | memoryview, most: int = sys.maxsize) -> list[tuple
             )
         )
         position += size
-    if position < end:
-        raise InvalidMessage(f"a batch of more than {most} messages", field="body")
-    return items
+    return items, position
+
+
+def item_bytes(body: bytes | memoryview, properties: bytes) -> int:
+    """Bytes of an item."""
+    return _MIN_BYTES + len(body) + len(properties)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from mqspark import compression
-from mqspark.batchitems import split_batch
+from mqspark.batchitems import split_batch, take_items
 from mqspark.bounded import Memo
 from mqspark.compression import LIMITS, Budget, InflateLimits
 from mqspark.crc import crc32 as full_crc32
@@ -44,6 +44,7 @@ from mqspark.message import (
     MAX_TOPIC_LENGTH,
     NEED_UNWRAP,
     STORE_HOST_V6,
+    UNIQ_KEY,
     MessageExt,
     QueueOffset,
     crc32,
@@ -75,7 +76,10 @@ __all__ = [
     "decode_records",
     "check_record",
     "Parts",
+    "check_members",
+    "find_member",
     "find_property",
+    "is_inner_batch",
     "parts_at",
     "peek_properties",
     "queue_offsets",
@@ -118,6 +122,7 @@ _pack_i16 = _I16.pack
 CRC_PROPERTY_BYTES = len(CRC32) + 12
 """Size of ``__CRC32#`` 0x01, ten digits, 0x02."""
 _CRC_PREFIX = CRC32.encode() + b"\x01"
+_UNIQ_KEY = UNIQ_KEY.encode()
 
 MAX_RECONSUME_TIMES = (1 << 31) - 1
 """Limit of reconsume times. A producer may send this value; a retried copy is not counted beyond it."""
@@ -647,24 +652,45 @@ class Parts(NamedTuple):
     properties: bytes
 
 
-def take_members(record: Parts) -> list[Parts]:
-    """The messages of an inner batch, each for storing it alone; the record itself if it is no inner batch. Raises
-    InvalidMessage for one that is compressed or damaged."""
-    if not record.sys_flag & (INNER_BATCH | NEED_UNWRAP):
-        return [record]
+def is_inner_batch(record: Parts) -> bool:
+    return bool(record.sys_flag & (INNER_BATCH | NEED_UNWRAP))
+
+
+def take_members(record: Parts, index: int, position: int, most: int) -> list[Parts]:
+    """Messages of an inner batch, at most ``most``, each for storing it alone: from number ``index`` on, which begins
+    at ``position`` of the body. Raises InvalidMessage for a batch that is damaged there."""
+    items, _ = take_items(record.body[position:], most)
+    return [_member(record, number, *item) for number, item in enumerate(items, index)]
+
+
+def find_member(record: Parts, unique_id: bytes) -> Parts | None:
+    """The message of an inner batch that has this id, for storing it alone. Raises InvalidMessage for a batch that is
+    compressed or damaged."""
+    for index, (flag, body, properties) in enumerate(_members(record)):
+        if unique_id in properties and find_property(properties, _UNIQ_KEY) == unique_id:
+            return _member(record, index, flag, body, properties)
+    return None
+
+
+def check_members(record: Parts) -> None:
+    """Raises InvalidMessage for an inner batch that is compressed or damaged."""
+    _members(record)
+
+
+def _members(record: Parts) -> list[tuple[int, bytes, bytes]]:
     if record.sys_flag & COMPRESSED:
         raise InvalidMessage("an inner batch that is compressed as a whole", field="body")
-    sys_flag = record.sys_flag & ~(INNER_BATCH | NEED_UNWRAP)
-    return [
-        record._replace(
-            queue_offset=record.queue_offset + index,
-            flag=flag,
-            sys_flag=sys_flag,
-            body=memoryview(body),
-            properties=properties,
-        )
-        for index, (flag, body, properties) in enumerate(split_batch(record.body, MAX_BATCH_MESSAGES))
-    ]
+    return split_batch(record.body, MAX_BATCH_MESSAGES)
+
+
+def _member(record: Parts, index: int, flag: int, body: bytes, properties: bytes) -> Parts:
+    return record._replace(
+        queue_offset=record.queue_offset + index,
+        flag=flag,
+        sys_flag=record.sys_flag & ~(INNER_BATCH | NEED_UNWRAP),
+        body=memoryview(body),
+        properties=properties,
+    )
 
 
 def parts_at(buffer: memoryview, position: int, limit: int) -> Parts | None:

@@ -34,9 +34,9 @@ from mqspark.protocol.headers.client_headers import PullMessageRequestHeader
 from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.receipts import normal_topic
 from mqspark.protocol.session import Session
-from mqspark.record import Parts, Verdict, check_record, take_apart
+from mqspark.record import Parts, Verdict, check_record, is_inner_batch, take_apart
 
-__all__ = ["ForeignChecks", "found_record", "pull_question"]
+__all__ = ["ForeignChecks", "found_record", "is_at", "pull_question"]
 
 
 class ForeignChecks:
@@ -114,6 +114,11 @@ def pull_question(key: CheckKey, offset: int) -> Question:
     return Question(key.broker_name, RequestCode.PULL_MESSAGE, to_ext(header), any_replica=True)
 
 
+def is_at(record: Parts, offset: int) -> bool:
+    """Whether the record is what a read of this offset of its queue returns: an inner batch has several offsets."""
+    return record.queue_offset == offset or (record.queue_offset < offset and is_inner_batch(record))
+
+
 def found_record(answer: Command, key: CheckKey, offset: int) -> Parts | None:
     """The message; None when it no longer exists. Raises NotNow."""
     if answer.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -124,6 +129,6 @@ def found_record(answer: Command, key: CheckKey, offset: int) -> Parts | None:
     body = memoryview(answer.body)
     if check_record(body, 0, len(body), verify_crc=True).verdict is Verdict.VALID:
         record = take_apart(body[: int.from_bytes(body[:4])])
-        if (record.topic, record.queue_id, record.queue_offset) == (key.topic, key.queue_id, offset):
+        if (record.topic, record.queue_id) == (key.topic, key.queue_id) and is_at(record, offset):
             return record
     raise NotNow(f"broker {key.broker_name} returned something else than message {offset}")

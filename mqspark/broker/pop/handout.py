@@ -461,6 +461,7 @@ class PopProcessor:
     ) -> None:
         state = self._state
         offsets = queue_offsets(result.buffers)
+        committed, start = start, min(start, *offsets)  # a read within an inner batch returns all of it
         if pop.order:
             taking.order_counts += self._order.hand_out(
                 topic,
@@ -471,7 +472,7 @@ class PopProcessor:
                 pop_time_ms=taking.pop_time_ms,
                 invisible_time_ms=pop.invisible_time_ms,
             )
-            state.offsets.commit(pop.group, topic, queue_id, start)
+            state.offsets.commit(pop.group, topic, queue_id, committed)
         elif not self._put_check_point(pop, taking, topic, queue_id, start, offsets, result):
             return
         taking.start_offsets.append(f"{flag} {queue_id} {start}")

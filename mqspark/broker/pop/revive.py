@@ -15,8 +15,9 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from mqspark.batchitems import item_bytes
 from mqspark.bounded import ENTRY_BYTES, Ledger, require, text_bytes
-from mqspark.broker.pop.foreignchecks import found_record, pull_question
+from mqspark.broker.pop.foreignchecks import found_record, is_at, pull_question
 from mqspark.broker.pop.revivelog import (
     ACK_INTERVAL_MS,
     ACK_TAG,
@@ -52,8 +53,10 @@ from mqspark.record import (
     MAX_RECONSUME_TIMES,
     Parts,
     Verdict,
+    check_members,
     check_record,
     find_property,
+    is_inner_batch,
     take_apart,
     take_members,
 )
@@ -79,7 +82,7 @@ READ_BYTES = 1 << 20
 READS_A_TICK = 8
 """Reads of all queues in one tick, about 500 records: a bounded part of a turn."""
 REVIVES_A_TICK = 256
-"""Messages revived in one tick; the last check point may exceed it."""
+"""Messages revived in one tick."""
 MAX_OPEN = 50_000
 """Check points of one queue in memory. They arrive when they are due, so these cover three seconds."""
 MAX_AWAY = 64
@@ -428,13 +431,17 @@ class PopRevival:
                     revived += 1
                     continue
                 try:
-                    copies = self._revive(queue, check_point, offsets)
+                    copies = self._revive(queue, check_point, offsets, most - revived)
                 except (Refusal, StoreReadOnly, NotNow) as error:
                     _log.error("messages of %s cannot be revived now: %s", key.topic, error)
                     return None
                 except InvalidMessage as error:
                     self._pass_over(queue, revive_offset, error)
                     copies = len(offsets)
+                else:
+                    if copies >= most - revived and check_point.unacked():
+                        revived += copies  # the rest of it comes in the next tick
+                        break
                 self._close(queue, key)
                 revived += 1 + copies
             heapq.heappop(queue.by_time)
@@ -456,14 +463,18 @@ class PopRevival:
         if is_durable and offsets.query(REVIVE_GROUP, topic, queue_id) != done:
             offsets.commit(REVIVE_GROUP, topic, queue_id, done, is_brokers=True)
 
-    def _revive(self, queue: ReviveQueue, check_point: CheckPoint, offsets: Sequence[int]) -> int:
-        """Returns the number of copies, at least that of the offsets."""
+    def _revive(self, queue: ReviveQueue, check_point: CheckPoint, offsets: Sequence[int], most: int) -> int:
+        """Returns the number of copies; an offset without one counts, too. After ``most`` the others stay open."""
         if not offsets or not self._is_wanted(check_point.key):
+            check_point.acked = -1
             return len(offsets)
-        return sum(
-            self._revive_one(queue, check_point, offset, self._original(check_point.key, offset))
-            for offset in offsets
-        )
+        copies = 0
+        for offset in offsets:
+            record = self._original(check_point.key, offset)
+            copies += self._revive_one(queue, check_point, offset, record, most - copies)
+            if copies >= most:
+                break
+        return copies
 
     def _is_wanted(self, key: CheckKey) -> bool:
         """Whether neither the topic nor the group was deleted."""
@@ -474,13 +485,19 @@ class PopRevival:
         )
 
     def _revive_one(
-        self, queue: ReviveQueue, check_point: CheckPoint, offset: int, record: Parts | None
+        self, queue: ReviveQueue, check_point: CheckPoint, offset: int, record: Parts | None, most: int
     ) -> int:
-        """``record``: None if it has expired in the meantime. Returns the number of copies, at least 1."""
+        """``record``: None if it has expired in the meantime. Returns the number of copies, at least 1. The offset
+        stays open when it is that of an inner batch with more than ``most`` members left."""
         copies = 1
         if record is not None:
             try:
-                copies = self._copy(check_point, record)
+                if is_inner_batch(record):
+                    copies = max(1, self._copy_members(queue, check_point, offset, record, most))
+                    if check_point.part[0] == offset:
+                        return copies
+                else:
+                    self._copy(check_point.key, record)
             except InvalidMessage as error:
                 _log.warning("message %d of %s is revived later: %s", offset, check_point.key.topic, error)
                 self._put_back(queue, check_point, offset)
@@ -493,9 +510,10 @@ class PopRevival:
             return None
         (buffer,) = result.buffers
         record = check_record(buffer, 0, len(buffer), verify_crc=False)
-        if record.verdict is not Verdict.VALID or record.queue_offset != offset:
+        if record.verdict is not Verdict.VALID:
             return None
-        return take_apart(buffer)
+        parts = take_apart(buffer)
+        return parts if is_at(parts, offset) else None
 
     # --- messages of brokers of other names, whose acting slaves handed them out ---
 
@@ -515,18 +533,21 @@ class PopRevival:
         return True
 
     def _fetch(self, queue: ReviveQueue, check_point: CheckPoint) -> Talk:
-        """Revive message by message. What their broker does not give now is asked for later."""
+        """Revive message by message. What their broker does not give now is asked for later. A large inner batch is
+        asked for again after each part of it, so that others get their turn."""
         key, place = check_point.key, (queue.queue_id, check_point.revive_offset)
+        record: Parts | None = None
         try:
             while offsets := check_point.unacked():
                 try:
                     answer = yield pull_question(key, offsets[0])
                     record = found_record(answer, key, offsets[0])
                 except (Refusal, NotNow) as error:
-                    _log.warning("messages of %s are revived later: %s", key.topic, error)
-                    self._put_back(queue, check_point, *offsets)
-                    break
-                self._revive_one(queue, check_point, offsets[0], record)
+                    if record is None or check_point.part[0] != offsets[0]:
+                        _log.warning("messages of %s are revived later: %s", key.topic, error)
+                        self._put_back(queue, check_point, *offsets)
+                        break
+                self._revive_one(queue, check_point, offsets[0], record, REVIVES_A_TICK)
         except (Refusal, StoreReadOnly, NotNow, InvalidMessage) as error:
             _log.error("messages of %s cannot be revived now: %s", key.topic, error)
             if queue.open.get(key) is check_point:
@@ -539,17 +560,42 @@ class PopRevival:
         self._commit(queue)
         return None
 
-    def _copy(self, check_point: CheckPoint, record: Parts) -> int:
-        """Copy the message to the retry topic. An inner batch, which the queues of that cannot hold, is copied message
-        by message. Returns the number of copies."""
-        members = take_members(record)
-        queue = self._retry_queue(check_point.key, record.queue_id)
+    def _copy_members(
+        self, queue: ReviveQueue, check_point: CheckPoint, offset: int, record: Parts, most: int
+    ) -> int:
+        """Copy an inner batch, which the retry topic's queues cannot hold, message by message: the next ``most`` of
+        them, or the only one that the offset means when it is not the batch's. Returns the number of copies.
+
+        A message that cannot be copied is put back alone, so that its failures do not repeat the others. That needs
+        an offset that is not the batch's, so the first one raises InvalidMessage, like a damaged batch."""
+        key = check_point.key
+        if (number := offset - record.queue_offset) > 0:
+            for member in take_members(record, 0, 0, number + 1)[number:]:
+                self._copy(key, member)
+            return 1
+        begun, index, position = check_point.part
+        if begun != offset:
+            index = position = 0
+            check_members(record)
+        members = take_members(record, index, position, most)
         for member in members:
-            self._copy_one(check_point.key, member, *queue)
+            try:
+                self._copy(key, member)
+            except InvalidMessage as error:
+                if not index:
+                    raise
+                _log.warning("message %d of %s is revived later: %s", offset + index, key.topic, error)
+                self._put_back(queue, check_point, offset + index)
+            index += 1
+            position += item_bytes(member.body, member.properties)
+            check_point.part = offset, index, position
+        if position >= len(record.body):
+            check_point.part = -1, 0, 0
         return len(members)
 
-    def _copy_one(self, key: CheckKey, record: Parts, topic: str, queue_id: int) -> None:
-        """The first pop time stays the original one."""
+    def _copy(self, key: CheckKey, record: Parts) -> None:
+        """Copy the message to the retry topic. The first pop time stays the original one."""
+        topic, queue_id = self._retry_queue(key, record.queue_id)
         table = decode_properties(record.properties)
         if record.reconsume_times == 0 or FIRST_POP_TIME not in table:
             table[FIRST_POP_TIME] = str(key.pop_time_ms)

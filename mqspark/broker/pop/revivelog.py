@@ -63,7 +63,7 @@ class CheckPoint:
     """Messages of one queue that were handed out together. Bit i of ``acked`` is set when message i is
     acknowledged."""
 
-    __slots__ = ("acked", "diffs", "invisible_time_ms", "key", "re_puts", "revive_offset")
+    __slots__ = ("acked", "diffs", "invisible_time_ms", "key", "part", "re_puts", "revive_offset")
 
     def __init__(
         self, key: CheckKey, invisible_time_ms: int, diffs: Sequence[int], *, acked: int = 0, re_puts: int = 0
@@ -76,6 +76,9 @@ class CheckPoint:
         self.re_puts = re_puts
         """How often it was stored again because its messages could not be revived."""
         self.revive_offset = -1
+        self.part = (-1, 0, 0)
+        """The offset of an inner batch of which only the first members have been copied, their number, and their bytes
+        in its body."""
 
     @property
     def revive_time_ms(self) -> int:
@@ -169,13 +172,18 @@ def parse_check_point(body: bytes | memoryview, broker_name: str) -> CheckPoint:
     _check("n", parsed.n, MAX_MESSAGES + 1)
     _check("it", parsed.it, _MAX_NUMBER)
     diffs: Sequence[int] = range(parsed.n) if not parsed.d else parsed.d[: parsed.n]
-    for diff in diffs:
+    acked = parsed.bm & ((1 << MAX_MESSAGES) - 1)
+    seen: set[int] = set()
+    for index, diff in enumerate(diffs):
         _check("d", diff, _MAX_NUMBER)
+        if diff in seen:  # ``CheckPoint.ack`` would never find it
+            acked |= 1 << index
+        seen.add(diff)
     return CheckPoint(
         _checked(parsed.key(broker_name)),
         parsed.it,
         diffs,
-        acked=parsed.bm & ((1 << MAX_MESSAGES) - 1),
+        acked=acked,
         re_puts=parse_number(parsed.rp) or 0,
     )
 

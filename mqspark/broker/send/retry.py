@@ -24,7 +24,6 @@ from mqspark.message import (
     RETRY_TOPIC,
     SCHEDULE_TOPIC,
     STORE_HOST_V6,
-    UNIQ_KEY,
     WAIT,
     PhysicalOffset,
     decode_properties,
@@ -39,7 +38,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.client_headers import ConsumerSendMsgBackRequestHeader
 from mqspark.protocol.session import Session
-from mqspark.record import MAX_RECONSUME_TIMES, Parts, find_property, take_apart, take_members
+from mqspark.record import MAX_RECONSUME_TIMES, Parts, find_member, is_inner_batch, take_apart
 
 __all__ = ["DEAD_LETTER_QUEUES", "SendBackProcessor", "dead_letter_topic", "retry_limit"]
 
@@ -47,7 +46,6 @@ DEAD_LETTER_QUEUES = 1
 """DLQ_NUMS_PER_GROUP."""
 FIRST_RETRY_LEVEL = 3
 """The delay level of the first retry when the consumer names none; each further retry adds one."""
-_UNIQ_KEY = UNIQ_KEY.encode()
 LIMIT_SINCE_VERSION = 121
 """Clients before V3_4_9 may send any value in maxReconsumeTimes."""
 
@@ -136,19 +134,18 @@ class SendBackProcessor:
     def _member(record: Parts, header: ConsumerSendMsgBackRequestHeader) -> Parts:
         """The message of an inner batch that the consumer means; all of them have the batch's position. Raises
         Refusal if its id names none (RocketMQ: always), and its consumer may send a copy of it instead."""
-        try:
-            members = take_members(record)
-        except InvalidMessage as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}") from None
-        if len(members) == 1 and members[0] is record:
+        if not is_inner_batch(record):
             return record
         wanted = (header.origin_msg_id or "").encode()
-        found = [each for each in members if wanted and find_property(each.properties, _UNIQ_KEY) == wanted]
-        if not found:
+        try:
+            found = find_member(record, wanted) if wanted else None
+        except InvalidMessage as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}") from None
+        if found is None:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL: originMsgId names no message of this inner batch"
             )
-        return found[0]
+        return found
 
     def _draft(
         self,

@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
+from mqspark.batchitems import encode_items
 from mqspark.broker.pop.revive import READ_MESSAGES, READS_A_TICK, REVIVES_A_TICK, PopRevival
 from mqspark.broker.state.writer import StoredPosition
 from mqspark.broker.tables.topics import copy_config
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
+from mqspark.protocol.command import Command
 from mqspark.record import Parts, PendingRecord
+from tests.unit.broker.test_queues import batch_topic
 from tests.unit.broker_kit import SEND, Bench, send_ext
-from tests.unit.pop_kit import ACK, INVISIBLE_MS, ack_ext, pass_time, pop, put
+from tests.unit.pop_kit import ACK, INVISIBLE_MS, POP, ack_ext, pass_time, pop, pop_ext, put
 
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_C"
 REVIVAL_MS = 8_000
@@ -294,6 +297,165 @@ def test_much_at_once_is_done_in_steps(tmp_path: Path) -> None:
         peer.heard()
     assert sorted(map(int, back)) == list(range(count))
     bench.close()
+
+
+class BatchRevival:
+    """An inner batch that the group popped and does not acknowledge."""
+
+    def __init__(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, *items: tuple[int, bytes, bytes], start: int = 0
+    ) -> None:
+        self.bench = bench
+        self.ticks: list[int] = []
+        """The copies of each tick that made any."""
+        self.relays = 0
+        tick = PopRevival.tick
+
+        def counted(revival: PopRevival) -> int:
+            before = self.relays
+            wait_ms = tick(revival)
+            if self.relays > before:
+                self.ticks.append(self.relays - before)
+            return wait_ms
+
+        monkeypatch.setattr(PopRevival, "tick", counted)
+        peer = bench.peer()
+        batch_topic(peer)
+        assert peer.ask(SEND, send_ext("B", m="true"), encode_items(items)).code == 0
+        bench.broker.state.offsets.commit("CG", "B", 0, start)
+        bench.flush()
+        assert self.pop().code == 0
+        self.watch()
+
+    def watch(self) -> None:
+        """After each start."""
+        writer = self.bench.broker.state.writer
+        relay = writer.relay
+
+        def counted(record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
+            stored = relay(record, topic, queue_id, properties)
+            self.relays += topic.startswith("%RETRY%")
+            return stored
+
+        writer.relay = counted  # type: ignore[method-assign]
+
+    def pop(self) -> Command:
+        return self.bench.peer().ask(POP, pop_ext(self.bench, "B"))
+
+    def until_copied(self, most: int) -> None:
+        begun = self.relays
+        for _ in range(1_000):
+            if self.relays >= most:
+                return
+            self.bench.clock.advance(0 if self.relays > begun else 500)
+            self.bench.broker.tick()
+            self.bench.flush()
+        raise AssertionError(f"{self.relays} of {most} messages came back")
+
+    def copied(self) -> list[str]:
+        self.bench.flush()
+        return [record.body.decode() for record in self.bench.records("%RETRY%CG_B")]
+
+
+def numbered(count: int) -> list[tuple[int, bytes, bytes]]:
+    return [(0, b"%d" % number, b"UNIQ_KEY\x01%d\x02" % number) for number in range(count)]
+
+
+def test_a_large_inner_batch_is_revived_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 2 * REVIVES_A_TICK + 100
+    revival = BatchRevival(bench, monkeypatch, *numbered(count))
+    revival.until_copied(count)
+    bench.run_for(5_000, 1_000)
+    assert revival.ticks == [REVIVES_A_TICK, REVIVES_A_TICK, 100]
+    assert revival.copied() == [str(number) for number in range(count)]
+    bench.broker.validate()
+    bench.broker.state.offsets.commit("CG", "B", 0, count)
+    bench.run_jobs()
+    bench.crash()
+    pass_time(bench, REVIVAL_MS)
+    assert len(bench.records("%RETRY%CG_B")) == count
+
+
+def test_a_crash_in_an_inner_batch_loses_nothing_and_doubles_what_was_copied(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2 * REVIVES_A_TICK
+    revival = BatchRevival(bench, monkeypatch, *numbered(count))
+    bench.run_jobs()
+    revival.until_copied(REVIVES_A_TICK)
+    assert len(revival.copied()) == REVIVES_A_TICK
+    bench.crash()
+    revival.watch()
+    revival.until_copied(REVIVES_A_TICK + count)
+    bench.run_for(5_000, 1_000)
+    first = [str(number) for number in range(REVIVES_A_TICK)]
+    assert revival.copied() == first + [str(number) for number in range(count)]
+
+
+def test_a_full_disk_in_an_inner_batch_doubles_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    revival = BatchRevival(bench, monkeypatch, *numbered(300))
+    relay, is_full = bench.broker.state.writer.relay, True
+
+    def stubborn(record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
+        if is_full and revival.relays >= 50:
+            raise DiskFull("no room")
+        return relay(record, topic, queue_id, properties)
+
+    monkeypatch.setattr(bench.broker.state.writer, "relay", stubborn)
+    revival.until_copied(50)
+    bench.run_for(2_000)
+    is_full = False
+    revival.until_copied(300)
+    bench.run_for(5_000, 1_000)
+    assert revival.copied() == [str(number) for number in range(300)]
+
+
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_a_message_of_an_inner_batch_that_cannot_be_copied_repeats_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: int
+) -> None:
+    """Its properties take all the room that there is, so that no copy can have one more. It is tried again."""
+    items = numbered(4)
+    items[wrong] = (0, b"full", b"K\x01" + b"v" * (32_767 - 2))
+    revival = BatchRevival(bench, monkeypatch, *items)
+    pass_time(bench, INVISIBLE_MS + REVIVAL_MS, 1_000)
+    for wait_ms in (10_000, 20_000, 30_000):
+        pass_time(bench, wait_ms + REVIVAL_MS, 1_000)
+    assert revival.copied() == ([] if wrong == 0 else ["0", "1", "3"])
+
+
+def test_a_message_of_an_inner_batch_that_is_tried_again_comes_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revival = BatchRevival(bench, monkeypatch, *numbered(4))
+    relay, fails = bench.broker.state.writer.relay, 1
+
+    def failing(record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
+        nonlocal fails
+        if fails and bytes(record.body) == b"2":
+            fails -= 1
+            raise InvalidMessage("not today", field="body")
+        return relay(record, topic, queue_id, properties)
+
+    monkeypatch.setattr(bench.broker.state.writer, "relay", failing)
+    pass_time(bench, INVISIBLE_MS + REVIVAL_MS, 1_000)
+    assert revival.copied() == ["0", "1", "3"]
+    pass_time(bench, 10_000 + REVIVAL_MS, 1_000)
+    assert revival.copied() == ["0", "1", "3", "2"]
+
+
+def test_an_inner_batch_that_was_popped_from_within_comes_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may commit any offset; a read there returns the whole batch."""
+    revival = BatchRevival(bench, monkeypatch, *numbered(3), start=2)
+    pass_time(bench, INVISIBLE_MS + REVIVAL_MS, 1_000)
+    assert revival.copied() == ["0", "1", "2"]
+
+
+def test_a_check_point_that_names_a_message_twice_brings_it_back_once(bench: Bench) -> None:
+    put_record(bench, "ck", check_point(bench, d=[0, 0, 1], n=3))
+    assert revived(bench) == "ab"
 
 
 def test_one_tick_reads_and_revives_no_more_when_more_queues_have_something_and_none_starves(
