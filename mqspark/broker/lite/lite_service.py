@@ -19,7 +19,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import ESSENTIAL, Slices
+from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 from mqspark.store.disk.saved import SavedTable
 
 __all__ = ["LiteService"]
@@ -30,7 +30,9 @@ FORGET_INTERVAL_MS = 300_000
 MAX_BODY_BYTES = 4 << 20
 """Of a request that changes subscriptions: some 60,000 names. It is decoded in one slice."""
 CHANGED_AT_ONCE = 256
-"""Subscriptions that are changed in one slice."""
+"""Entries of a request that are handled in one slice, if they have few names."""
+NAMES_AT_ONCE = 1_024
+"""Names that are checked in one slice."""
 _FORBIDDEN = "java.lang.IllegalStateException: Consumer group is not allowed to consume."
 
 
@@ -105,25 +107,30 @@ class LiteService:
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, "LiteSubscriptionCtlRequestBody is empty.")
         for number, entry in enumerate(entries, 1):
             if entry.client_id and entry.group and entry.topic:
-                self._change(session, entry, entry.client_id, entry.group, entry.topic)
+                yield from self._change(session, entry, entry.client_id, entry.group, entry.topic)
             if number % CHANGED_AT_ONCE == 0:
                 yield ESSENTIAL
         return ok(command)
 
     def _change(
         self, session: Session, entry: LiteSubscription, client_id: str, group: str, topic: str
-    ) -> None:
+    ) -> Work[None]:
         self.clients.check(client_id, session)
-        queues = [self._queue(topic, name) for name in dict.fromkeys(entry.lite_topic_set or ())]
+        queues = []
+        for number, name in enumerate(dict.fromkeys(entry.lite_topic_set or ()), 1):
+            queues.append(self._queue(topic, name))
+            if number % NAMES_AT_ONCE == 0:
+                yield
         if entry.action == "PARTIAL_ADD":
             config = self._may_consume(session, group)
-            self.clients.add(client_id, config, topic, queues, session, entry.offset_option)
+            yield from self.clients.add(client_id, config, topic, queues, session, entry.offset_option)
         elif entry.action == "PARTIAL_REMOVE":
-            self.clients.remove(client_id, group, topic, queues, session)
+            yield from self.clients.remove(client_id, group, topic, queues, session)
         elif entry.action == "COMPLETE_ADD":
-            self.clients.replace(client_id, self._may_consume(session, group), topic, queues, session)
+            config = self._may_consume(session, group)
+            yield from self.clients.replace(client_id, config, topic, queues, session)
         elif entry.action == "COMPLETE_REMOVE":
-            self.clients.remove_client(client_id, group, topic)
+            yield from self.clients.remove_client(client_id, group, topic)
 
     def _may_consume(self, session: Session, group: str) -> SubscriptionGroupConfig:
         config = self._state.subscriptions.find(group, session)

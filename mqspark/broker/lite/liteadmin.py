@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from mqspark.broker.lite.liteclients import LiteClients
+from mqspark.broker.lite.liteclients import CLIENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.litelife import LiteLife
 from mqspark.broker.lite.litenames import (
     bound_topic,
@@ -202,8 +202,10 @@ class LiteAdminProcessor:
             chosen = [] if client is None else [client]
         else:
             chosen = self._clients.clients_of(header.group)
-        for client in chosen:
+        for number, client in enumerate(chosen, 1):
             yield from self._clients.dispatch_all_of(client)
+            if number % CLIENTS_AT_ONCE == 0:
+                yield
         return ok(command)
 
     def _parent(self, name: str) -> TopicConfig:

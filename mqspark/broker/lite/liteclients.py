@@ -2,9 +2,11 @@
 LiteEventDispatcher).
 
 A client has a set of lite queues. When one of them gets a message, its name becomes an *event* of one client of each
-group that subscribes to it; the client's next pop reads the queues that its events name. Events are hints. When one is
-lost, because the client's list was full or the client went away, a full dispatch follows, which looks at all queues
-that a client subscribes to.
+group that subscribes to it; the client's next pop reads the queues that its events name. A group has at most one event
+of a queue, however many clients it has, and finding a client for it looks at a bounded number of them.
+
+Events are hints. When one is lost, because the client's list was full or the client went away, a full dispatch
+follows, which looks at all queues that a client subscribes to.
 
 Subscriptions are in memory only. Clients repeat all of them from time to time; clients that do not are forgotten.
 """
@@ -12,8 +14,9 @@ Subscriptions are in memory only. Clients repeat all of them from time to time; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, NUMBER_BYTES, Ledger, require, text_bytes
 from mqspark.broker.lite.litenames import flag, is_exclusive, is_wildcard, most_events, parent_and_lite
 from mqspark.broker.state.state import BrokerState
 from mqspark.logs import printable, sparing
@@ -24,11 +27,11 @@ from mqspark.protocol.command import encode_request
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.client_headers import NotifyUnsubscribeLiteRequestHeader
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import Work
+from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
-__all__ = ["LiteClient", "LiteClients"]
+__all__ = ["CLIENTS_AT_ONCE", "EVENTS_AT_ONCE", "LiteClient", "LiteClients"]
 
 INACTIVE_MS = 10_000
 """A client that has events, and has not asked for any for this time, is skipped."""
@@ -41,10 +44,18 @@ LOW_WATER = 0.2
 """A client with a smaller share of its events left gets a full dispatch."""
 LEAST_DELAY_MS = 50
 QUEUES_AT_ONCE = 256
-"""Queues that are looked at in one slice."""
+"""Queues that are looked at, or subscriptions that are changed, in one slice."""
+CLIENTS_AT_ONCE = 32
+"""Clients that are forgotten, or get a full dispatch, in one slice, if they have few queues."""
+EVENTS_AT_ONCE = 256
+"""Events that one pop takes."""
+CANDIDATES = 64
+"""Clients of a group that are looked at to find one for an event."""
 
 _CLIENT_BYTES = 4 * ENTRY_BYTES + 3 * CONTAINER_BYTES + 600
-_PAIR_BYTES = 3 * ENTRY_BYTES + CONTAINER_BYTES
+_EVENT_BYTES = 2 * ENTRY_BYTES + 64
+"""Of a client, and of its group."""
+_PAIR_BYTES = 3 * ENTRY_BYTES + CONTAINER_BYTES + NUMBER_BYTES + 88 + _EVENT_BYTES
 """A client's subscription to one queue: in both tables, and perhaps among its events."""
 
 _log = sparing(__name__)
@@ -59,6 +70,7 @@ class LiteClient:
         "events",
         "group",
         "owner",
+        "place",
         "queues",
         "session",
         "topic",
@@ -72,8 +84,10 @@ class LiteClient:
         self.owner = NOBODY
         """The user over whose connection it came."""
         self.session: Session | None = None
-        self.queues: dict[str, None] = {}
-        """The lite queues that it subscribes to."""
+        self.queues: dict[str, int] = {}
+        """The lite queues that it subscribes to, and its place among the clients of its group that do."""
+        self.place = -1
+        """Its place among the clients of its group, if that reads all lite topics of the parent."""
         self.events: dict[str, None] = {}
         """Queues with new messages, oldest first."""
         self.updated_ms = now_ms
@@ -99,6 +113,7 @@ class LiteClients:
             lambda: state.config.max_lite_table_bytes,
             "LiteClients._clients",
             "LiteClients._by_queue",
+            "LiteClients._holders",
             "LiteClients._wildcards",
             "LiteClients._full_due_ms",
             "LiteClient.queues",
@@ -107,12 +122,16 @@ class LiteClients:
         )
         self.ledger.shares.limit_entries(lambda: state.config.max_lite_subscription_count)
         self._clients: dict[str, LiteClient] = {}
-        self._by_queue: dict[str, dict[str, LiteClient]] = {}
-        """Lite queue → client id → client."""
-        self._wildcards: dict[tuple[str, str], dict[str, LiteClient]] = {}
-        """(parent topic, group) → the clients of a group that reads all lite topics of the parent."""
+        self._by_queue: dict[str, dict[str, list[LiteClient]]] = {}
+        """Lite queue → group → its clients that subscribe to the queue."""
+        self._wildcards: dict[str, dict[str, list[LiteClient]]] = {}
+        """Parent topic → group → the clients of a group that reads all lite topics of the parent."""
+        self._holders: dict[tuple[str, str], LiteClient] = {}
+        """(queue, group) → the client of the group that has an event of the queue."""
         self._full_due_ms: dict[str, int] = {}
         """Client id → when it gets a full dispatch, monotonic."""
+        self._is_expiring = self._is_scanning = self._is_dispatching = False
+        """Such work is not finished yet."""
         self.active = 0
         """Subscriptions of all clients to all queues."""
 
@@ -124,12 +143,10 @@ class LiteClients:
 
     def subscribers(self, queue: str) -> list[tuple[str, str]]:
         """(client id, group); of a group that reads all lite topics one pair with the client id ``*``."""
-        pairs = [(client.client_id, client.group) for client in self._by_queue.get(queue, {}).values()]
+        groups = self._by_queue.get(queue, {})
+        pairs = [(client.client_id, group) for group, readers in groups.items() for client in readers]
         parts = parent_and_lite(queue)
-        for topic, group in self._wildcards:
-            if parts is not None and topic == parts[0]:
-                pairs.append(("*", group))
-        return pairs
+        return pairs + [("*", group) for group in self._wildcards.get(parts[0] if parts else "", ())]
 
     # --- subscriptions ---
 
@@ -144,7 +161,7 @@ class LiteClients:
     def add(
         self, client_id: str, group: SubscriptionGroupConfig, topic: str, queues: Iterable[str],
         session: Session, option: OffsetOption | None,
-    ) -> None:  # fmt: skip
+    ) -> Work[None]:  # fmt: skip
         """PARTIAL_ADD. Raises Refusal, TableFull."""
         most = self._state.config.max_lite_subscription_count
         if self.active >= most:
@@ -158,7 +175,9 @@ class LiteClients:
                 "java.lang.IllegalStateException: subscribe lite operation is not supported for this group",
             )
         client = self._client(client_id, group.group_name, topic, session)
-        for queue in queues:
+        for number, queue in enumerate(queues, 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield ESSENTIAL
             if is_exclusive(group):
                 self._exclude_others(client, group, queue, session)
             self._reset(session, queue, group.group_name, option)
@@ -166,7 +185,7 @@ class LiteClients:
 
     def remove(
         self, client_id: str, group_name: str, topic: str, queues: Iterable[str], session: Session
-    ) -> None:
+    ) -> Work[None]:
         """PARTIAL_REMOVE."""
         client = self._clients.get(client_id)
         if client is None or (client.group, client.topic) != (group_name, topic):
@@ -174,63 +193,106 @@ class LiteClients:
         client.updated_ms = self._state.clock.now_ms()
         group = self._state.subscriptions.configured(group_name)
         resets = group is not None and flag(group, "lite.sub.reset.offset.unsubscribe")
-        for queue in queues:
+        for number, queue in enumerate(queues, 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield ESSENTIAL
             if self._leave(client, queue) and resets:
                 self._move(session, queue, client.group, 0)
 
     def replace(
         self, client_id: str, group: SubscriptionGroupConfig, topic: str, queues: list[str], session: Session
-    ) -> None:
+    ) -> Work[None]:
         """COMPLETE_ADD: these are all. Raises Refusal, TableFull."""
         client = self._client(client_id, group.group_name, topic, session)
         if is_wildcard(group):
-            key = topic, client.group
-            if client_id not in self._wildcards.setdefault(key, {}):
-                self._wildcards[key][client_id] = client
+            if client.place < 0:
+                readers = self._wildcards.setdefault(topic, {}).setdefault(client.group, [])
+                client.place = len(readers)
+                readers.append(client)
                 self.active += 1
                 self.schedule_full(client, 5_000)
             return
         wanted = set(queues)
-        for queue in [queue for queue in client.queues if queue not in wanted]:
+        for number, queue in enumerate([queue for queue in client.queues if queue not in wanted], 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield ESSENTIAL
             self._leave(client, queue)
-        for queue in queues:
+        for number, queue in enumerate(queues, 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield ESSENTIAL
             if queue not in client.queues and self.active >= self._state.config.max_lite_subscription_count:
                 break  # RocketMQ does not limit these; a request for more by name gets an error
             self._join(client, queue, session)
 
-    def remove_client(self, client_id: str, group: str, topic: str) -> None:
+    def remove_client(self, client_id: str, group: str, topic: str) -> Work[None]:
         """COMPLETE_REMOVE."""
         client = self._clients.get(client_id)
         if client is not None and (client.group, client.topic) == (group, topic):
-            self._drop(client)
+            yield from self._drop(client)
 
-    def _drop(self, client: LiteClient) -> None:
-        """Its events go to other clients of its group."""
-        client_id = client.client_id
-        del self._clients[client_id]
-        for queue in list(client.queues):
+    def _drop(self, client: LiteClient) -> Work[None]:
+        """Its events go to other clients of its group. A client that subscribes again meanwhile stays."""
+        updated_ms = client.updated_ms
+        for number, queue in enumerate(list(client.queues), 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield ESSENTIAL
+            if client.updated_ms != updated_ms:
+                return
             self._leave(client, queue)
-        wildcard = self._wildcards.get((client.topic, client.group))
-        if wildcard is not None and wildcard.pop(client_id, None) is not None:
-            self.active -= 1
-            if not wildcard:
-                del self._wildcards[(client.topic, client.group)]
-        self._full_due_ms.pop(client_id, None)
-        self.ledger.free(_client_bytes(client))
-        self.ledger.shares.release(client.owner, _client_bytes(client))
-        events, client.events = list(client.events), {}
-        for queue in events:
-            self.dispatch(queue, client.group)
+        self._leave_all(client)
+        for number, queue in enumerate(list(client.events), 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield ESSENTIAL
+            if client.updated_ms != updated_ms:
+                return
+            if self._take_event(client, queue):
+                self.dispatch(queue, client.group)
+        if self._clients.get(client.client_id) is client and not client.queues and not client.events:
+            del self._clients[client.client_id]
+            self._full_due_ms.pop(client.client_id, None)
+            self.ledger.free(_client_bytes(client))
+            self.ledger.shares.release(client.owner, _client_bytes(client))
+
+    def _leave_all(self, client: LiteClient) -> None:
+        """It no longer reads all lite topics of its parent."""
+        if client.place < 0:
+            return
+        groups = self._wildcards[client.topic]
+        readers, place, client.place = groups[client.group], client.place, -1
+        last = readers.pop()
+        if last is not client:
+            readers[place], last.place = last, place
+        if not readers:
+            del groups[client.group]
+        if not groups:
+            del self._wildcards[client.topic]
+        self.active -= 1
 
     def expire(self) -> None:
         """Forget clients that have not repeated their subscriptions (liteSubscriptionCheckTimeoutMills)."""
-        oldest_ms = self._state.clock.now_ms() - self._state.config.lite_subscription_check_timeout_mills
-        for client in [client for client in self._clients.values() if client.updated_ms < oldest_ms]:
-            self._drop(client)
+        if not self._is_expiring:
+            self._is_expiring = True
+            self._state.long_work.begin(None, self._expire())
 
-    def forget_queue(self, queue: str) -> None:
+    def _expire(self) -> Work[None]:
+        oldest_ms = self._state.clock.now_ms() - self._state.config.lite_subscription_check_timeout_mills
+        over = [client for client in self._clients.values() if client.updated_ms < oldest_ms]
+        try:
+            for number, client in enumerate(over, 1):
+                if client.updated_ms < oldest_ms:
+                    yield from self._drop(client)
+                if number % CLIENTS_AT_ONCE == 0:
+                    yield ESSENTIAL
+        finally:
+            self._is_expiring = False
+
+    def forget_queue(self, queue: str) -> Work[None]:
         """The lite topic was removed."""
-        for client in list(self._by_queue.get(queue, {}).values()):
+        groups = self._by_queue.get(queue, {})
+        gone = [client for readers in groups.values() for client in readers]
+        for number, client in enumerate(gone, 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield ESSENTIAL
             self._leave(client, queue)
 
     def _client(self, client_id: str, group: str, topic: str, session: Session) -> LiteClient:
@@ -254,38 +316,48 @@ class LiteClients:
         return client
 
     def _join(self, client: LiteClient, queue: str, session: Session) -> None:
-        if queue in client.queues:
+        if queue in client.queues or self._clients.get(client.client_id) is not client:
             return
         self.ledger.shares.admit(session, _pair_bytes(queue))
         self.ledger.charge(_pair_bytes(queue))
         self.ledger.shares.hold(client.owner, _pair_bytes(queue))
-        client.queues[queue] = None
-        self._by_queue.setdefault(queue, {})[client.client_id] = client
+        has_event = self._take_event(client, queue)
+        readers = self._by_queue.setdefault(queue, {}).setdefault(client.group, [])
+        client.queues[queue] = len(readers)
+        readers.append(client)
         self.active += 1
+        if has_event:
+            self._put_event(client, queue)
         if self._state.store.offsets.max_offset(queue, LMQ_QUEUE_ID) > 0:
             self.dispatch(queue, client.group)
 
     def _leave(self, client: LiteClient, queue: str) -> bool:
         if queue not in client.queues:
             return False
-        del client.queues[queue]
-        clients = self._by_queue[queue]
-        del clients[client.client_id]
-        if not clients:
+        had_event = self._take_event(client, queue)
+        place = client.queues.pop(queue)
+        groups = self._by_queue[queue]
+        readers = groups[client.group]
+        last = readers.pop()
+        if last is not client:
+            readers[place] = last
+            last.queues[queue] = place
+        if not readers:
+            del groups[client.group]
+        if not groups:
             del self._by_queue[queue]
         self.active -= 1
         self.ledger.free(_pair_bytes(queue))
         self.ledger.shares.release(client.owner, _pair_bytes(queue))
-        if queue in client.events:  # another client of the group may need the event
-            del client.events[queue]
+        if had_event:  # another client of the group may need it
             self.dispatch(queue, client.group)
         return True
 
     def _exclude_others(
         self, newcomer: LiteClient, group: SubscriptionGroupConfig, queue: str, session: Session
     ) -> None:
-        for client in list(self._by_queue.get(queue, {}).values()):
-            if client is newcomer or client.group != newcomer.group:
+        for client in list(self._by_queue.get(queue, {}).get(newcomer.group, ())):
+            if client is newcomer:
                 continue
             self._leave(client, queue)
             self._tell_unsubscribed(client, queue)
@@ -329,64 +401,95 @@ class LiteClients:
 
     def dispatch(self, queue: str, group: str | None = None, exclude: str | None = None) -> None:
         """The queue has a message: an event for one client of each group, or of this one."""
-        groups: dict[str, list[LiteClient]] = {}
-        for client in self._by_queue.get(queue, {}).values():
-            if group is None or client.group == group:
-                groups.setdefault(client.group, []).append(client)
-        if self._wildcards and (parts := parent_and_lite(queue)) is not None:
-            for (topic, name), readers in self._wildcards.items():
-                if topic == parts[0] and group in (None, name):
-                    groups.setdefault(name, list(readers.values()))
-        for clients in groups.values():
-            self._give(queue, clients, exclude)
+        named = self._by_queue.get(queue, {})
+        parts = parent_and_lite(queue) if self._wildcards else None
+        every = {} if parts is None else self._wildcards.get(parts[0], {})
+        for name in (*named, *every) if group is None else (group,):
+            readers = named.get(name) or every.get(name)
+            if readers:
+                self._give(queue, name, readers, exclude)
 
-    def _give(self, queue: str, clients: list[LiteClient], exclude: str | None) -> bool:
-        """False if no client of the group can take the event now; a full dispatch comes then."""
-        now_ms = self._state.clock.monotonic_ms()
-        start = self._state.random.randrange(len(clients)) if len(clients) > 1 else 0
-        ordered = clients[start:] + clients[:start]
-        ordered.sort(key=lambda client: client.client_id == exclude or client.avoided_until_ms > now_ms)
-        for client in ordered:
-            if queue in client.events:
-                self._wake(client.client_id)
-                return True
-        settings = self._state.config
-        group = self._state.subscriptions.configured(clients[0].group)
+    def _give(self, queue: str, name: str, readers: list[LiteClient], exclude: str | None) -> None:
+        """An event for a client of the group ``name``; if none can take it now, full dispatches follow. One that is
+        avoided gets it only when no other can. Of many clients those that follow on a random one are looked at."""
+        holder = self._holders.get((queue, name))
+        if holder is not None:
+            self._wake(holder.client_id)
+            return
+        settings, now_ms = self._state.config, self._state.clock.monotonic_ms()
+        group = self._state.subscriptions.configured(name)
         most = most_events(self._state, group)
         delay_ms = settings.lite_event_full_dispatch_delay_time
         if group is not None and is_wildcard(group):
             delay_ms = settings.lite_event_full_dispatch_delay_time_for_wildcard_group
-        for client in ordered:
-            if len(client.events) < most:
-                client.events[queue] = None
-                self._wake(client.client_id)
-                return True
-            self.schedule_full(client, delay_ms)
-        return False
+        start = self._state.random.randrange(len(readers)) if len(readers) > 1 else 0
+        last_choice: LiteClient | None = None
+        for number in range(start, start + min(len(readers), CANDIDATES)):
+            client = readers[number % len(readers)]
+            if not self._may_hold(client, queue, most):
+                self.schedule_full(client, delay_ms)
+            elif client.client_id == exclude or client.avoided_until_ms > now_ms:
+                last_choice = last_choice or client
+            else:
+                last_choice = client
+                break
+        if last_choice is not None:
+            self._put_event(last_choice, queue)
+            self._wake(last_choice.client_id)
+
+    def _may_hold(self, client: LiteClient, queue: str, most: int) -> bool:
+        """Whether there is room for one event more. That of a queue to which the client subscribes by name, or its
+        only one, always fits into the tables."""
+        if len(client.events) >= most:
+            return False
+        if queue in client.queues or not client.events:
+            return True
+        size_bytes = _event_bytes(queue)
+        return self.ledger.has_room(size_bytes) and self.ledger.shares.has_room_for(
+            client.owner, size_bytes, entries=0
+        )
+
+    def _put_event(self, client: LiteClient, queue: str) -> None:
+        client.events[queue] = None
+        self._holders[queue, client.group] = client
+        if queue not in client.queues:
+            self.ledger.note(_event_bytes(queue))
+            self.ledger.shares.hold(client.owner, _event_bytes(queue), entries=0)
+
+    def _take_event(self, client: LiteClient, queue: str) -> bool:
+        """Whether the client had it."""
+        if queue not in client.events:
+            return False
+        del client.events[queue]
+        del self._holders[queue, client.group]
+        if queue not in client.queues:
+            self.ledger.free(_event_bytes(queue))
+            self.ledger.shares.release(client.owner, _event_bytes(queue), entries=0)
+        return True
 
     def subscribes(self, client_id: str, group: str, topic: str) -> bool:
         client = self._clients.get(client_id)
         return client is not None and (client.group, client.topic) == (group, topic)
 
     def events_of(self, client_id: str, group: str, topic: str) -> Iterator[str]:
-        """Take the events of a client that asks for this group and topic, oldest first, as long as it takes them."""
+        """Take the events of a client that asks for this group and topic, oldest first, as long as it takes them and at
+        most EVENTS_AT_ONCE."""
         client = self._clients.get(client_id)
         if client is None or (client.group, client.topic) != (group, topic):
             return
         client.accessed_ms = self._state.clock.now_ms()
-        for _ in range(len(client.events)):
-            queue = next(iter(client.events), None)
-            if queue is None:
-                return
-            del client.events[queue]
-            client.consumed_ms = client.accessed_ms
-            yield queue
+        for queue in list(islice(client.events, EVENTS_AT_ONCE)):
+            if self._take_event(client, queue):
+                client.consumed_ms = client.accessed_ms
+                yield queue
 
     def put_back(self, client_id: str, queue: str) -> None:
         """The event could not be served now."""
         client = self._clients.get(client_id)
-        if client is not None and (queue in client.queues or not client.queues):
-            client.events[queue] = None
+        if client is None or (queue, client.group) in self._holders:
+            return
+        if queue in client.queues or client.place >= 0:
+            self._put_event(client, queue)
 
     def schedule_full(self, client: LiteClient, delay_ms: int) -> None:
         due_ms = self._state.clock.monotonic_ms() + max(delay_ms, LEAST_DELAY_MS)
@@ -395,22 +498,50 @@ class LiteClients:
     def tick(self) -> None:
         """Full dispatches that are due."""
         now_ms = self._state.clock.monotonic_ms()
-        for client_id in [client_id for client_id, due_ms in self._full_due_ms.items() if due_ms <= now_ms]:
-            del self._full_due_ms[client_id]
-            client = self._clients.get(client_id)
-            if client is not None:
-                self._state.long_work.begin(None, self.dispatch_all_of(client))
+        if self._is_dispatching:
+            return
+        due = [client_id for client_id, due_ms in self._full_due_ms.items() if due_ms <= now_ms]
+        if due:
+            self._is_dispatching = True
+            self._state.long_work.begin(None, self._dispatch_due(due))
+
+    def _dispatch_due(self, due: list[str]) -> Work[None]:
+        """One client after another: thousands may be due at once."""
+        try:
+            for number, client_id in enumerate(due, 1):
+                client = self._clients.get(client_id)
+                if self._full_due_ms.pop(client_id, None) is not None and client is not None:
+                    yield from self.dispatch_all_of(client)
+                if number % CLIENTS_AT_ONCE == 0:
+                    yield
+        finally:
+            self._is_dispatching = False
 
     def scan(self) -> None:
         """Give the events of clients that do not ask for them to others (liteEventCheckInterval)."""
+        if not self._is_scanning:
+            self._is_scanning = True
+            self._state.long_work.begin(None, self._scan())
+
+    def _scan(self) -> Work[None]:
         now_ms = self._state.clock.now_ms()
-        for client in list(self._clients.values()):
-            silent_ms = now_ms - client.accessed_ms
-            if client.events and silent_ms > INACTIVE_MS:
+        silent = [
+            client
+            for client in self._clients.values()
+            if client.events and now_ms - client.accessed_ms > INACTIVE_MS
+        ]
+        number = 0
+        try:
+            for client in silent:
                 client.avoided_until_ms = self._state.clock.monotonic_ms() + AVOIDED_MS
-                events, client.events = list(client.events), {}
-                for queue in events:
-                    self.dispatch(queue, client.group, client.client_id)
+                for queue in list(client.events):
+                    if self._take_event(client, queue):
+                        self.dispatch(queue, client.group, client.client_id)
+                    number += 1
+                    if number % QUEUES_AT_ONCE == 0:
+                        yield
+        finally:
+            self._is_scanning = False
 
     def dispatch_all_of(self, client: LiteClient) -> Work[None]:
         """A full dispatch: events for all queues of the client with messages that its group has not consumed."""
@@ -427,15 +558,19 @@ class LiteClients:
         for number, queue in enumerate(queues, 1):
             if number % QUEUES_AT_ONCE == 0:
                 yield
+            if not wildcard and queue not in client.queues:  # since the list was made
+                continue
             if wildcard and ((parts := parent_and_lite(queue)) is None or parts[0] != client.topic):
                 continue
             end = state.store.offsets.max_offset(queue, LMQ_QUEUE_ID)
             if end <= 0 or state.offsets.query(group, queue, LMQ_QUEUE_ID) >= end:
                 continue
-            if len(client.events) >= most:
+            if (queue, group) in self._holders or self._clients.get(client.client_id) is not client:
+                continue
+            if not self._may_hold(client, queue, most):
                 self.schedule_full(client, state.config.lite_event_full_dispatch_delay_time)
                 break
-            client.events[queue] = None
+            self._put_event(client, queue)
             if number % 10 == 1:
                 self._wake(client.client_id)
         if client.events:
@@ -446,17 +581,40 @@ class LiteClients:
 
     def validate(self) -> None:
         """Check that both tables agree, and the ledger with them. For tests."""
-        pairs = {(queue, client_id) for queue, clients in self._by_queue.items() for client_id in clients}
-        if pairs != {
-            (queue, client.client_id) for client in self._clients.values() for queue in client.queues
-        }:
-            raise AssertionError("the tables of lite subscriptions differ")
-        sizes = [_client_bytes(client) for client in self._clients.values()]
-        self.ledger.validate([*sizes, *(_pair_bytes(queue) for queue, _ in pairs)])
+        clients = self._clients.values()
+        pairs = {
+            (queue, client.client_id): place
+            for queue, groups in self._by_queue.items()
+            for readers in groups.values()
+            for place, client in enumerate(readers)
+        }
+        wanted = {
+            (queue, client.client_id): place for client in clients for queue, place in client.queues.items()
+        }
+        require(pairs == wanted, "the tables of lite subscriptions differ")
+        readers = [each for groups in self._wildcards.values() for each in groups.values()]
+        places = {client.client_id: place for each in readers for place, client in enumerate(each)}
+        wanted_places = {client.client_id: client.place for client in clients if client.place >= 0}
+        require(places == wanted_places, "the clients that read all lite topics differ")
+        events = {(queue, client.group): client for client in clients for queue in client.events}
+        require(events == self._holders, "the events and their holders differ")
+        require(sum(len(client.events) for client in clients) == len(events), "a group has an event twice")
+        extra = [queue for client in clients for queue in client.events if queue not in client.queues]
+        sizes = [
+            *map(_client_bytes, clients),
+            *(_pair_bytes(queue) for queue, _ in pairs),
+            *map(_event_bytes, extra),
+        ]
+        self.ledger.validate(sizes)
 
 
 def _client_bytes(client: LiteClient) -> int:
     return _CLIENT_BYTES + text_bytes(client.client_id, client.group, client.topic)
+
+
+def _event_bytes(queue: str) -> int:
+    """Of an event whose queue the client does not name."""
+    return _EVENT_BYTES + text_bytes(queue)
 
 
 def _pair_bytes(queue: str) -> int:

@@ -106,5 +106,5 @@ class LiteLife:
             for group in groups:
                 state.offsets.remove_pair(group, queue)
                 self._order.clear(queue, group, LMQ_QUEUE_ID)
-            self._clients.forget_queue(queue)
+            yield from self._clients.forget_queue(queue)
         yield ESSENTIAL

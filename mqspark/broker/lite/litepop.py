@@ -12,7 +12,7 @@ import heapq
 from collections import deque
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
-from mqspark.broker.lite.liteclients import LiteClients
+from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.litenames import bound_topic, is_lite_type, lite_queue
 from mqspark.broker.pop.checks import check_readable, check_time
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
@@ -68,6 +68,7 @@ class LitePop:
         "group",
         "invisible_ms",
         "is_over",
+        "looked_at",
         "max_messages",
         "opaque",
         "owner",
@@ -92,6 +93,8 @@ class LitePop:
         self.was_parked = False
         self.is_over = False
         """It is no longer parked."""
+        self.looked_at = 0
+        """Events that were looked at when it was served last. After EVENTS_AT_ONCE there may be more."""
         self.owner = NOBODY
         """The user whose share of the parked pops it takes."""
 
@@ -172,6 +175,8 @@ class LitePops:
                     remark = str(error)
                 else:
                     self._park(pop)
+                    if pop.looked_at >= EVENTS_AT_ONCE:
+                        self.wake(pop.client_id)
                     return None
             code = ResponseCode.POLLING_FULL
         return self._nothing(pop, code, remark)
@@ -259,6 +264,8 @@ class LitePops:
                 if self._serve(pop):
                     self._parked[client_id].remove(pop)
                     self._left(pop)
+                elif pop.looked_at >= EVENTS_AT_ONCE:
+                    self._woken[client_id] = None
             except Exception:
                 _log.exception("a parked pop of lite topics could not be served")
             served += 1
@@ -352,7 +359,9 @@ class LitePops:
         """Answer the pop, if there is a message for it."""
         state = self._state
         taking = _LiteTaking(state.clock.now_ms())
+        pop.looked_at = 0
         for queue in self._clients.events_of(pop.client_id, pop.group, pop.topic):
+            pop.looked_at += 1
             try:
                 self._take(pop, taking, queue)
             except (OSError, NotNow) as error:
