@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -98,10 +98,16 @@ async def list_messages(
         raise Problem(422, "last excludes filters and times")
     chosen = choose(asker, tags, sql)
     if key is not None:
-        messages = _by_key(
-            asker, topic, key, since or 0, EVER_MS if until is None else max(0, until - 1), limit
+        messages = await _by_key(
+            asker,
+            topic,
+            key,
+            since or 0,
+            EVER_MS if until is None else max(0, until - 1),
+            limit,
+            chosen.takes,
         )
-        return await page_of(MessagesFound([each for each in messages if chosen.takes(each)], None))
+        return await page_of(MessagesFound(messages, None))
     queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
     if last is not None:
         return await page_of(MessagesFound(await _newest(asker, topic, queue_ids, last), None))
@@ -115,12 +121,16 @@ async def one_message(topic: TopicName, messageId: str, asker: AskerNow) -> Mess
     """The message with this id: the broker's, or a producer's unique id."""
     asker.authorize(topic_named(topic), Action.GET, Action.SUB)
     found_topic(asker, topic)
-    for message in (
-        *_by_offset_id(asker, messageId),
-        *_by_key(asker, topic, messageId, 0, EVER_MS, MAX_BY_KEY),
+
+    def is_meant(message: MessageExt) -> bool:
+        return message.topic == topic and messageId in (message.message_id, message.offset_message_id)
+
+    for messages in (
+        await _by_offset_id(asker, messageId, is_meant),
+        await _by_key(asker, topic, messageId, 0, EVER_MS, MAX_BY_KEY, is_meant),
     ):
-        if message.topic == topic and messageId in (message.message_id, message.offset_message_id):
-            return (await views([message]))[0]
+        if messages:
+            return (await views(messages[:1]))[0]
     raise Problem(404, f"topic {topic} has no message {messageId[:100]!r}")
 
 
@@ -220,19 +230,28 @@ async def _newest(asker: Asker, topic: str, queue_ids: range, count: int) -> lis
     )
 
 
-def _by_key(asker: Asker, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[MessageExt]:
+async def _by_key(
+    asker: Asker,
+    topic: str,
+    key: str,
+    begin_ms: int,
+    end_ms: int,
+    limit: int,
+    accepts: Callable[[MessageExt], bool],
+) -> list[MessageExt]:
+    def has_key(message: MessageExt) -> bool:  # the index compares hashes
+        return (key in (message.keys or "").split() or key == message.unique_id) and accepts(message)
+
     try:
         records = asker.state.store.reads.query_message(topic, key, min(limit, MAX_BY_KEY), begin_ms, end_ms)
     except StoreUnreadable as error:
         raise Problem(503, str(error)) from None
-    return [
-        message
-        for message in read_records(asker, records)
-        if key in (message.keys or "").split() or key == message.unique_id  # the index compares hashes
-    ]
+    return await read_records(asker, records, has_key)
 
 
-def _by_offset_id(asker: Asker, message_id: str) -> list[MessageExt]:
+async def _by_offset_id(
+    asker: Asker, message_id: str, accepts: Callable[[MessageExt], bool]
+) -> list[MessageExt]:
     try:
         _, _, position = decode_offset_id(message_id)
     except InvalidMessage:
@@ -241,4 +260,4 @@ def _by_offset_id(asker: Asker, message_id: str) -> list[MessageExt]:
         record = asker.state.store.reads.record_at(position)
     except StoreUnreadable as error:
         raise Problem(503, str(error)) from None
-    return [] if record is None else read_records(asker, [record])
+    return [] if record is None else await read_records(asker, [record], accepts)

@@ -40,8 +40,12 @@ PAGE_BYTES = 4 << 20
 """Of the bodies of one page, but at least one message."""
 STEP_MESSAGES = 256
 STEP_BYTES = 1 << 20
+SMALL_BYTES = 64 << 10
+"""Of records that are decoded on the loop. An inner batch of some hundred KB becomes 32,767 messages."""
 SPANS_AT_ONCE = 64
 """Spans that are found without a turn of others: each may take a search by time."""
+MAX_FOUND = 1_000
+"""Messages that the records of one key give, and those of the last record."""
 MAX_STEPS = 64
 """Reads of the store for one page; a page with a filter may end before it is full."""
 
@@ -135,7 +139,9 @@ async def read_some(
                 return MessagesFound(found, Place(queue_id, offset))
             steps += 1
             wanted = min(STEP_MESSAGES, limit - len(found), end - offset)
-            messages, following = _read_step(asker, store, topic, Place(queue_id, offset), wanted, chosen)
+            messages, following = await _read_step(
+                asker, store, topic, Place(queue_id, offset), wanted, chosen
+            )
             for message in messages:
                 if message.queue_offset >= end:
                     following = end
@@ -151,7 +157,7 @@ async def read_some(
     return MessagesFound(found, None)
 
 
-def _read_step(
+async def _read_step(
     asker: Asker, store: MessageStore, topic: str, place: Place, count: int, chosen: Chosen
 ) -> tuple[list[MessageExt], int]:
     """Messages, and the offset after the last one that was read."""
@@ -160,7 +166,11 @@ def _read_step(
         result = get_wanted(store, topic, queue_id, offset, count, STEP_BYTES, chosen.wanted)
         if result.status is not GetStatus.FOUND:
             return [], result.next_offset if result.next_offset > offset else result.max_offset
-        messages, rest = decode_pull(b"".join(result.buffers), broker_name=asker.app.config.broker_name)
+        data, name = b"".join(result.buffers), asker.app.config.broker_name
+        if len(data) <= SMALL_BYTES:
+            messages, rest = decode_pull(data, broker_name=name)
+        else:
+            messages, rest = await asyncio.to_thread(decode_pull, data, broker_name=name)
     except StoreUnreadable as error:
         raise Problem(503, str(error)) from None
     except InvalidMessage as error:
@@ -169,12 +179,27 @@ def _read_step(
     return [message for message in messages if message.queue_offset >= offset], max(following, offset + 1)
 
 
-def read_records(asker: Asker, records: Sequence[memoryview]) -> list[MessageExt]:
-    """The messages of single records of the log. Raises Problem."""
+async def read_records(
+    asker: Asker, records: Sequence[memoryview], accepts: Callable[[MessageExt], bool]
+) -> list[MessageExt]:
+    """The accepted messages of single records of the log, until they are more than a page. One record is decoded at a
+    time: each may have megabytes, or thousands of messages. Raises Problem."""
+    name, found, size_bytes = asker.app.config.broker_name, list[MessageExt](), 0
+
+    def accepted(record: bytes) -> list[MessageExt]:
+        return [message for message in decode_records(record, broker_name=name) if accepts(message)]
+
     try:
-        return decode_records(b"".join(records), broker_name=asker.app.config.broker_name)
+        for record in records:
+            data = bytes(record)
+            some = accepted(data) if len(data) <= SMALL_BYTES else await asyncio.to_thread(accepted, data)
+            found += some
+            size_bytes += sum(message.stored_body_bytes for message in some)
+            if size_bytes > PAGE_BYTES or len(found) > MAX_FOUND:
+                break
     except InvalidMessage as error:
         raise Problem(500, f"the message cannot be read: {error}") from None
+    return found
 
 
 async def views(messages: Sequence[MessageExt]) -> list[MessageView]:
