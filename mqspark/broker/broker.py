@@ -420,8 +420,8 @@ class BrokerCore:
                 lambda: config.max_table_share_per_user,
                 lambda: budget.bound,
             )
-        for timed in (state.delayed, state.check_points, state.acknowledgements):
-            timed.holders = holders
+        for shares in (state.delayed, state.check_points, state.acknowledgements, state.calls.shares):
+            shares.holders = holders
         self.tables = Tables(
             state.clients.ledger,
             state.filters.ledger,
@@ -694,8 +694,8 @@ class BrokerCore:
             return []
         ledgers = [table for table in self.tables if isinstance(table, Ledger)]
         state = self.state
-        timed = state.delayed, state.check_points, state.acknowledgements
-        return [*(each.shares for each in ledgers), *timed]
+        others = state.delayed, state.check_points, state.acknowledgements, state.calls.shares
+        return [*(each.shares for each in ledgers), *others]
 
     @property
     def delay_problem(self) -> str | None:

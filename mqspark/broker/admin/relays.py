@@ -138,7 +138,7 @@ class RelayProcessor:
             session.send(frame)
 
         ext = {name: value for name, value in ext.items() if name not in _PERSONAL}
-        self._calls.ask(member.session, command.code, ext, body, _CALL_TIMEOUT_MS, done)
+        self._calls.ask(member.session, command.code, ext, body, _CALL_TIMEOUT_MS, done, session)
 
     # --- to all clients of a group ---
 
@@ -182,6 +182,7 @@ class RelayProcessor:
                 b"",
                 _STATUS_TIMEOUT_MS,
                 lambda answer, client_id=member.client_id: done(client_id, answer),  # type: ignore[misc]
+                session,
             )
 
     def reset_offset(self, session: Session, command: Command) -> Slices:

@@ -135,7 +135,7 @@ class ReplyProcessor:
             store_timestamp=now_ms,
         )
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        state.calls.ask(requester, code, push, command.body, PUSH_TIMEOUT_MS, done)
+        state.calls.ask(requester, code, push, command.body, PUSH_TIMEOUT_MS, done, session)
 
     def _store(
         self,

@@ -1,6 +1,6 @@
 """Requests of the broker to its clients (Broker2Client): who was asked, until when, and who waits for the answer.
 
-Their number is bounded. Late and unrequested answers are dropped.
+Their number is bounded, and one user has no more than a share of them. Late and unrequested answers are dropped.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY, Shares
 
 __all__ = ["MAX_CALLS", "CallFailed", "Calls", "Done"]
 
@@ -36,8 +37,9 @@ Done = Callable[[Command | CallFailed], None]
 class Calls:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[tuple[int, int], tuple[Done, int]] = {}
-        """(session id, opaque) → who waits, and until when (monotonic ms)."""
+        self._waiting: dict[tuple[int, int], tuple[Done, int, str]] = {}
+        """(session id, opaque) → who waits, until when (monotonic ms), and the user whose call it is."""
+        self.shares = Shares("clientCalls", most=lambda: MAX_CALLS)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -50,8 +52,10 @@ class Calls:
         body: bytes | memoryview,
         timeout_ms: int,
         done: Done,
+        asker: Session | None = None,
     ) -> None:
-        """Raises Refusal (SYSTEM_BUSY) when too many calls are unanswered."""
+        """``asker``: who wants the call; None: the broker. Raises Refusal (SYSTEM_BUSY) when too many calls are
+        unanswered, TableFull when too many of the asker's user are."""
         if len(self._waiting) >= MAX_CALLS:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
@@ -63,25 +67,30 @@ class Calls:
         if session.room <= 0:
             done(CallFailed.UNREAD)
             return
+        owner = NOBODY if asker is None else self.shares.admit(asker)
         opaque = session.next_opaque()
-        self._waiting[session.id, opaque] = (done, self._clock.monotonic_ms() + timeout_ms)
+        self._waiting[session.id, opaque] = (done, self._clock.monotonic_ms() + timeout_ms, owner)
+        self.shares.hold(owner)
         session.send(encode_request(code, opaque, header, bytes(body)))
 
     def answered(self, session: Session, answer: Command) -> None:
-        waiting = self._waiting.pop((session.id, answer.opaque), None)
-        if waiting is not None:
-            waiting[0](answer)
+        self._end((session.id, answer.opaque), answer)
 
     def disconnected(self, session: Session) -> None:
         self._fail([key for key in self._waiting if key[0] == session.id], CallFailed.LOST)
 
     def expire(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        late = [key for key, (_, deadline_ms) in self._waiting.items() if deadline_ms <= now_ms]
+        late = [key for key, (_, deadline_ms, _) in self._waiting.items() if deadline_ms <= now_ms]
         self._fail(late, CallFailed.TIMEOUT)
 
     def _fail(self, keys: list[tuple[int, int]], reason: CallFailed) -> None:
         for key in keys:
-            waiting = self._waiting.pop(key, None)
-            if waiting is not None:
-                waiting[0](reason)
+            self._end(key, reason)
+
+    def _end(self, key: tuple[int, int], outcome: Command | CallFailed) -> None:
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            done, _, owner = waiting
+            self.shares.release(owner)
+            done(outcome)

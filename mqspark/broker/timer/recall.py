@@ -84,7 +84,8 @@ class RecallProcessor:
         if header.producer_group:
             properties[PRODUCER_GROUP] = header.producer_group
         try:
-            stored = state.writer.put(Draft(topic, 0, _BODY, properties, now_ms, session.peer_host))
+            draft = Draft(topic, 0, _BODY, properties, now_ms, session.peer_host, session=session)
+            stored = state.writer.put(draft)
         except (Refusal, MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._refusal(ResponseCode.SYSTEM_ERROR, f"execute error: {error}") from None
         if not command.is_oneway:
