@@ -114,6 +114,10 @@ class ParkedPops(Generic[W]):
         self._next_sweep_ms: int | None = None
         self.count = 0
 
+    def __contains__(self, pair: tuple[str, str]) -> bool:
+        """Whether anybody waits for this topic and group."""
+        return pair in self._waiting
+
     def waiting(self, topic: str, group: str, queue_id: int) -> int:
         return len(self._waiting.get((topic, group), {}).get(queue_id, ()))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
@@ -12,6 +13,7 @@ from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import TableFull
+from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal, ok
@@ -25,9 +27,14 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
 from mqspark.store.store import GetStatus
 
 __all__ = ["PopWatchProcessor"]
+
+SEEN_AT_ONCE = 64
+"""Queues that are looked at for parked notifications in one slice, or those of one notification."""
+_log = sparing(__name__)
 
 
 class _Notification(Waiter):
@@ -62,6 +69,11 @@ class PopWatchProcessor:
             lambda: state.config.max_parked_bytes,
             lambda: state.config.max_pop_polling_size,
         )
+        self._grown: dict[tuple[str, str, int], None] = {}
+        """(topic, group, queue id) of which notifications are to be woken."""
+        self._expired: deque[_Notification] = deque()
+        """They left the parked ones because their time was up."""
+        self._is_serving = False
         self.handlers: dict[int, Handler] = {
             RequestCode.PEEK_MESSAGE: self.peek,
             RequestCode.NOTIFICATION: self.notify,
@@ -120,12 +132,12 @@ class PopWatchProcessor:
         check_topic(state, session, header.topic, header.queue_id)
         check_group(state, session, header.consumer_group)
         waiter = _Notification(session, command, header, state.clock.monotonic_ms() + wait_ms)
-        has_message = self._has_message(waiter)
+        has_message, _ = self._look(waiter)
         if has_message or wait_ms <= 0 or command.is_oneway:
             return ok(command, NotificationResponseHeader(has_msg=has_message))
         config = state.config
         if (
-            self.parked.count >= config.max_pop_polling_size
+            self.parked.count + len(self._expired) >= config.max_pop_polling_size
             or self.parked.waiting(waiter.topic, waiter.group, waiter.queue_id) >= config.pop_polling_size
             or not self.parked.has_room(waiter)
         ):
@@ -142,33 +154,78 @@ class PopWatchProcessor:
         if self.parked.count:
             for topic, queue_id, _ in arrivals:
                 for waiting_topic, group, is_retry in self.parked.interested(topic):
-                    self.wake(waiting_topic, group, ANY_QUEUE if is_retry else queue_id)
+                    self._grown[waiting_topic, group, ANY_QUEUE if is_retry else queue_id] = None
+            self._serve()
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
         """Notify one waiter for any queue and one for this queue (ANY_QUEUE: one for each), if messages are still
         there."""
+        if (topic, group) in self.parked:
+            self._grown[topic, group, queue_id] = None
+            self._serve()
+
+    def expire(self) -> None:
+        self._expired.extend(self.parked.expired())
+        self._serve()
+
+    # --- many at once, of which each may look at all queues of its topic ---
+
+    def _serve(self) -> None:
+        if (self._grown or self._expired) and not self._is_serving:
+            self._is_serving = True
+            self._state.long_work.begin(None, self._serve_in_slices())
+
+    def _serve_in_slices(self) -> Work[None]:
+        seen = 0
+        while self._grown or self._expired:
+            try:
+                for queues in self._serve_next():
+                    seen += queues
+                    if seen >= SEEN_AT_ONCE:
+                        seen = 0
+                        yield
+            except Exception:
+                _log.exception("a parked notification could not be answered")
+        self._is_serving = False
+
+    def _serve_next(self) -> Iterator[int]:
+        """Yields the number of queues that were looked at."""
+        if self._expired:
+            waiter = self._expired.popleft()
+            if waiter.session.open:
+                has_message, seen = self._look(waiter)
+                _answer(waiter, has_message=has_message)
+                yield seen
+        else:
+            key = next(iter(self._grown))
+            del self._grown[key]
+            yield from self._waking(*key)
+
+    def _waking(self, topic: str, group: str, queue_id: int) -> Iterator[int]:
         for waiting_for in self.parked.queue_ids(topic, group):
             if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
                 continue
             waiter = self.parked.take(topic, group, waiting_for)
             if waiter is None:
                 continue
-            if self._has_message(waiter):
+            has_message, seen = self._look(waiter)
+            if has_message:
                 _answer(waiter, has_message=True)
             else:
                 self.parked.park(waiter, first=True)
+            yield seen
 
-    def expire(self) -> None:
-        for waiter in self.parked.expired():
-            _answer(waiter, has_message=self._has_message(waiter))
-
-    def _has_message(self, waiter: _Notification) -> bool:
+    def _look(self, waiter: _Notification) -> tuple[bool, int]:
+        """Whether there is a message for it, and the number of queues that were looked at."""
         store, order, group = self._state.store, self._order, waiter.group
-        return any(
-            store.offsets.max_offset(topic, queue_id) > self._offsets.peek(group, topic, queue_id)
-            and not (waiter.order and order.is_blocked(topic, group, queue_id, waiter.attempt_id))
-            for topic, queue_id in self._queues(waiter.topic, group, waiter.queue_id, 0)
-        )
+        seen = 0
+        for topic, queue_id in self._queues(waiter.topic, group, waiter.queue_id, 0):
+            seen += 1
+            if store.offsets.max_offset(topic, queue_id) > self._offsets.peek(
+                group, topic, queue_id
+            ) and not (waiter.order and order.is_blocked(topic, group, queue_id, waiter.attempt_id)):
+                return True, seen
+        return False, seen
 
     # --- polling info ---
 

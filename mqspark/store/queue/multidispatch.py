@@ -20,6 +20,7 @@ __all__ = [
     "DISPATCH_MARK",
     "LMQ_PREFIX",
     "LMQ_QUEUE_ID",
+    "MAX_DISPATCHED",
     "allows_dispatch",
     "dispatched_queues",
     "is_lmq",
@@ -30,6 +31,8 @@ __all__ = [
 LMQ_PREFIX = "%LMQ%"
 LMQ_QUEUE_ID = 0
 DISPATCH_MARK = b"INNER_MULTI_QUEUE_OFFSET\x01"
+MAX_DISPATCHED = 256
+"""Queues that one message may enter besides its own: each may have to be created."""
 _SYSTEM_PREFIX = "rmq_sys_"
 _WAITING = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC})
 
@@ -45,12 +48,17 @@ def allows_dispatch(topic: str) -> bool:
 
 
 def wanted_queues(names: str) -> list[str]:
-    """The queues that INNER_MULTI_DISPATCH names. Raises InvalidMessage for a name that is not an LMQ and for
-    a repeated one.
+    """The queues that INNER_MULTI_DISPATCH names. Raises InvalidMessage for a name that is not an LMQ, for a
+    repeated one, and for too many.
 
-    (RocketMQ stores such a message and then cannot dispatch it.)
+    (RocketMQ stores such a message and then cannot dispatch it; it has no limit of their number.)
     """
     queues = [name.strip() for name in names.split(",")]
+    if len(queues) > MAX_DISPATCHED:
+        raise InvalidMessage(
+            f"INNER_MULTI_DISPATCH names {len(queues)} queues, the limit is {MAX_DISPATCHED}",
+            field="properties",
+        )
     for name in queues:
         if not is_lmq(name) or not is_storable_topic(name):
             raise InvalidMessage(

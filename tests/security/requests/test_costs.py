@@ -8,6 +8,7 @@ them. The bound is generous: it is broken by work that is not sliced, not by a s
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import time
@@ -154,7 +155,19 @@ WORST: dict[int, Callable[[], list[tuple[dict[str, str], Any]]]] = {
     ],
     RequestCode.BATCH_ACK_MESSAGE: lambda: [
         ({}, {"brokerName": "b-a", "acks": [
-            {"c": "CG", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 60000, "b": "/////w=="}] * 20_000})
+            {"c": "CG", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 60000, "b": "/////w=="}
+        ] * 20_000}),
+        ({}, {"brokerName": "b-a", "acks": [
+            {"c": "CG", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": number, "it": 60000,
+             "b": base64.b64encode(b"\xff" * 8_192).decode()} for number in range(1_000)]}),
+        ({}, {"brokerName": "b-a", "acks": [
+            {"c": "CG", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": number, "it": 60000,
+             "b": base64.b64encode(b"\xff\xff" + b"\0" * 8_189 + b"\1").decode()} for number in range(900)]}),
+    ],
+    RequestCode.LITE_SUBSCRIPTION_CTL: lambda: [
+        ({}, {"subscriptionSet": [{"action": action, "clientId": "c", "group": "CG", "topic": "Wide",
+            "liteTopicSet": [f"l{number}" for number in range(count)]}]})
+        for action, count in (("COMPLETE_ADD", 60_000), ("COMPLETE_REMOVE", 0))
     ],
 }  # fmt: skip
 """By code: header and body of requests that are worse than ANYTHING; made when they are sent, since they are large."""

@@ -5,12 +5,13 @@ harm itself, but neither the topics of others nor the next start.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_batch
+from mqspark.batchitems import encode_batch, encode_items
 from mqspark.message import (
     SCHEDULE_TOPIC,
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -24,6 +25,7 @@ from mqspark.protocol.codes import RequestCode as R
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record import PendingRecord
+from mqspark.store.queue.multidispatch import MAX_DISPATCHED
 from tests.unit import timer_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker.send.test_retry import give_back
@@ -204,6 +206,27 @@ def test_one_message_of_an_inner_batch_is_sent_back(bench: Bench) -> None:
     assert len(bench.records(SCHEDULE_TOPIC)) == 1
 
 
+def test_a_message_is_found_in_the_largest_inner_batch_in_a_moment(bench: Bench) -> None:
+    """Sending back one of 32,767 messages must not hold the loop."""
+    peer, most = bench.peer(), 0x7FFF
+    batch_topic(peer)
+    items = [(0, b"", f"UNIQ_KEY\x01{number}\x02OF\x01last\x02".encode()) for number in range(most - 1)]
+    assert (
+        peer.ask(
+            SEND, send_ext("B", m="true"), encode_items([*items, (0, b"it", b"UNIQ_KEY\x01last\x02")])
+        ).code
+        == 0
+    )
+    ext = {"offset": "0", "group": "CG", "delayLevel": "-1", "originMsgId": "last"}
+    begin = time.thread_time()
+    answer = peer.ask(R.CONSUMER_SEND_MSG_BACK, ext)
+    took_s = time.thread_time() - begin
+    assert answer.code == 0, answer.remark
+    (dead,) = bench.records("%DLQ%CG")
+    assert dead.body == b"it"
+    assert took_s < 0.25
+
+
 def test_messages_of_a_popped_inner_batch_come_again_one_by_one(bench: Bench) -> None:
     bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     inner_batch(bench.peer(), "a", "b")
@@ -254,6 +277,16 @@ def test_a_message_of_a_batch_names_no_places_in_light_queues(bench: Bench, coun
     assert bench.store.offsets.max_offset("%LMQ%mine", 0) == 1
 
 
+@pytest.mark.parametrize(("count", "is_stored"), [(MAX_DISPATCHED, True), (MAX_DISPATCHED + 1, False)])
+def test_a_message_creates_a_bounded_number_of_light_queues(
+    bench: Bench, count: int, is_stored: bool
+) -> None:
+    names = ",".join(f"%LMQ%{number}" for number in range(count))
+    answer = bench.peer().ask(SEND, send_ext(properties=f"INNER_MULTI_DISPATCH\x01{names}\x02"), b"x")
+    assert (answer.code == 0) is is_stored
+    assert len(bench.store.table.light) == (count if is_stored else 0)
+
+
 # --- delays ---
 
 
@@ -274,6 +307,17 @@ def test_a_negative_number_of_deliveries_is_none(bench: Bench, times: str) -> No
     assert give_back(bench.peer(), bench.records("T")[-1]).code == 0
     (waiting,) = bench.records(SCHEDULE_TOPIC, 2)
     assert (waiting.properties["DELAY"], waiting.reconsume_times) == ("3", 1)
+
+
+@pytest.mark.parametrize("times", ["-1", "-100", "-2147483648"])
+def test_a_popped_message_that_comes_again_was_delivered_once(bench: Bench, times: str) -> None:
+    """Whatever number its sender gave; the group's limit of deliveries would never be reached."""
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
+    assert bench.peer().ask(SEND, send_ext(j=times), b"x").code == 0
+    for expected in (int(times), 1, 2):
+        (one,) = pop(bench, bench.peer())
+        assert (one.body, one.message.reconsume_times) == (b"x", expected)
+        pass_time(bench, INVISIBLE_MS + 8_000)
 
 
 # --- what is asked besides the topic that is checked ---

@@ -106,6 +106,8 @@ SERVERS = {
     "PopProcessor._expired": "maxPopPollingSize with those that are parked; answered in the next turns",
     "PopProcessor._grown": "topics, groups and queues of the parked pops, served in the next turns",
     "PopProcessor._given": "sessions, emptied every turn",
+    "PopWatchProcessor._expired": "maxPopPollingSize with those that are parked; answered in the next turns",
+    "PopWatchProcessor._grown": "topics, groups and queues of the parked notifications, served in the next turns",
     "PullProcessor._woken": "pullThreadPoolQueueCapacity with those that are parked; served in the next turns",
     "PullProcessor._given": "sessions, emptied every turn",
     "TimerService._floors": "one entry a slot that is being delivered",

@@ -29,6 +29,7 @@ ATTACKS, DOORS, FUZZ = (
 SIGNED, COPIES = "interop/test_signed_clients", "unit/auth/test_user_copies"
 SHARES = "security/tables/test_shares"
 SMUGGLED = "security/requests/test_smuggled_fields"
+LITE = "security/requests/test_lite_costs"
 NAMES = f"{AUTH}::a_name_server_believes_only_its_users"
 
 SHOWN: dict[str, list[Shown]] = {
@@ -334,6 +335,8 @@ SHOWN: dict[str, list[Shown]] = {
                     "delayed_messages",
                     "a_delay_that_begins_with_a_commit",
                     "delayed_replies",
+                    "recalls",
+                    "calls_of_clients",
                     "check_points",
                     "acknowledgements",
                     "acknowledgements_of_one_turn",
@@ -359,6 +362,8 @@ SHOWN: dict[str, list[Shown]] = {
                     "messages_of_a_popped_inner_batch_come_again_one_by_one",
                     "a_message_of_a_batch_names_no_places_in_light_queues",
                     "a_negative_number_of_deliveries_is_none",
+                    "a_popped_message_that_comes_again_was_delivered_once",
+                    "a_message_creates_a_bounded_number_of_light_queues",
                 )
             ),
         ),
@@ -370,6 +375,22 @@ SHOWN: dict[str, list[Shown]] = {
                 "security/sockets/test_loop::many_connections_with_costly_requests_share_the_time_of_one_iteration",
                 "security/requests/test_text_costs::a_property_that_is_almost_a_number_is_looked_at_once",
                 "security/requests/test_text_costs::acknowledgements_that_wait_are_not_counted_for_each_new_one",
+                f"{SMUGGLED}::a_message_is_found_in_the_largest_inner_batch_in_a_moment",
+            ),
+        ),
+        Shown(
+            "nor does what a request leaves for later: revivals, notifications, clients of lite topics",
+            (
+                "unit/broker/pop/test_poprevive::a_large_inner_batch_is_revived_in_steps",
+                "unit/broker/pop/test_popwatch::"
+                "many_parked_notifications_look_at_a_bounded_number_of_queues_in_a_turn",
+                f"{LITE}::a_message_looks_at_few_of_the_clients_that_have_no_room_for_it",
+                f"{LITE}::the_names_of_one_subscription_are_taken_and_left_in_slices",
+                f"{LITE}::subscriptions_are_forgotten_in_slices",
+                f"{LITE}::full_dispatches_that_are_due_together_come_one_after_another",
+                f"{LITE}::news_of_clients_that_do_not_ask_move_in_slices",
+                f"{LITE}::a_pop_looks_at_a_bounded_number_of_queues_without_messages_and_then_goes_on",
+                "unit/server/test_http_stored_messages::large_records_are_decoded_one_at_a_time_beside_the_loop",
             ),
         ),
         Shown(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mqspark.broker.pop.watch import PopWatchProcessor
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.record import decode_records
 from tests.unit.broker_kit import Bench
@@ -37,6 +40,47 @@ def watch_ext(bench: Bench, **more: str) -> dict[str, str]:
         "maxMsgNums": "32",
         **more,
     }
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_many_parked_notifications_look_at_a_bounded_number_of_queues_in_a_turn(
+    tmp_path: Path, is_over: bool
+) -> None:
+    """Each of a topic with many queues; their messages are behind the groups' offsets already."""
+    bench, count, queues = Bench(tmp_path), 30, 48
+    state, peer = bench.broker.state, bench.peer()
+    state.topics.put(TopicConfig(topic_name="T", read_queue_nums=queues, write_queue_nums=queues, perm=6))
+    for number in range(count):
+        for queue_id in range(queues):
+            state.offsets.commit(f"G{number}", "T", queue_id, 1_000)
+        more = {"consumerGroup": f"G{number}", "pollTime": "1000"}
+        peer.give(NOTIFICATION, watch_ext(bench, **more))
+    answered: list[int] = []
+    looks, look = 0, PopWatchProcessor._look
+
+    def counted(watch: PopWatchProcessor, waiter: Any) -> tuple[bool, int]:
+        nonlocal looks
+        looks += 1
+        return look(watch, waiter)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PopWatchProcessor, "_look", counted)
+        if is_over:
+            bench.clock.advance(2_000)
+            bench.broker.tick()
+        else:
+            put(bench, "new")
+        while True:
+            answered.append(looks)
+            looks = 0
+            if not bench.broker.work():
+                break
+        answered.append(looks)
+    assert max(answered) <= 2
+    assert sum(answered) == count
+    assert len(peer.heard()) == (count if is_over else 0)
+    bench.broker.validate()
+    bench.close()
 
 
 def test_peek_takes_nothing(bench: Bench) -> None:
