@@ -104,6 +104,10 @@ class Shares:
             raise problem
         return user
 
+    def user_of(self, session: object) -> str:
+        """Whose entries a session makes, for what must not be refused."""
+        return NOBODY if self.holders is None else self.holders.user_of(session)
+
     def has_room(self, session: object, size_bytes: int = 0, entries: int = 1) -> str | None:
         """Like ``admit``; None instead of an error."""
         try:

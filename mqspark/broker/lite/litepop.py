@@ -14,7 +14,7 @@ from collections import deque
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.litenames import bound_topic, is_lite_type, lite_queue
-from mqspark.broker.pop.checks import check_readable, check_time
+from mqspark.broker.pop.checks import check_invisible_time, check_readable, check_time
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pull.pull import FAQ
@@ -214,6 +214,7 @@ class LitePops:
             raise Refusal(ResponseCode.NO_MESSAGE, "")
         if header.offset < state.offsets.query(group, queue, LMQ_QUEUE_ID):
             return ok(command, ChangeInvisibleTimeResponseHeader())
+        check_invisible_time(state, header.invisible_time, 0)
         receipt = parse_receipt(header.extra_info)
         visible_ms = state.clock.now_ms() + header.invisible_time
         if header.suspend:
@@ -389,7 +390,7 @@ class LitePops:
             self._clients.put_back(pop.client_id, queue)
             return
         state.offsets.admit(pop.session, group, queue, LMQ_QUEUE_ID)
-        self._order.admit(group, queue, pop.attempt_id)
+        self._order.admit(pop.session, group, queue, pop.attempt_id)
         offset, is_reset = self._offsets.begin(group, queue, LMQ_QUEUE_ID, INIT_MAX)
         if is_reset:
             self._order.clear(queue, group, LMQ_QUEUE_ID)
@@ -409,6 +410,7 @@ class LitePops:
             pop.group,
             LMQ_QUEUE_ID,
             offsets,
+            session=pop.session,
             attempt_id=pop.attempt_id,
             pop_time_ms=taking.pop_time_ms,
             invisible_time_ms=pop.invisible_ms,

@@ -327,7 +327,7 @@ class PopProcessor:
         check_group(state, session, header.consumer_group)
         state.offsets.admit(session, header.consumer_group, header.topic)
         if header.order:
-            self._order.admit(header.consumer_group, header.topic, header.attempt_id)
+            self._order.admit(session, header.consumer_group, header.topic, header.attempt_id)
         wanted = parse_wanted(header.exp_type, header.exp)
         if self._given.get(session.id, 0) > config.pull_bytes_per_turn:
             raise Refusal(
@@ -468,6 +468,7 @@ class PopProcessor:
                 pop.group,
                 queue_id,
                 offsets,
+                session=pop.session,
                 attempt_id=pop.attempt_id,
                 pop_time_ms=taking.pop_time_ms,
                 invisible_time_ms=pop.invisible_time_ms,

@@ -10,6 +10,7 @@ Facts: docs/rocketmq/pop.md#ordered-pops.
 
 from __future__ import annotations
 
+import copy
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
@@ -21,6 +22,8 @@ from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import Body, decode_table, to_document
 from mqspark.protocol.receipts import NORMAL
+from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY
 
 __all__ = ["ILLEGAL", "PopOrder"]
 
@@ -33,7 +36,7 @@ FORGET_MS = 24 * 3600 * 1000
 _Key = tuple[str, str, int]
 """topic, group, queue id"""
 
-_QUEUE_BYTES = 3 * ENTRY_BYTES + 2 * CONTAINER_BYTES + 400
+_QUEUE_BYTES = 4 * ENTRY_BYTES + 2 * CONTAINER_BYTES + 400
 _MESSAGE_BYTES = 2 * ENTRY_BYTES + 100
 _MAX_MESSAGES = 32
 """The most that one pop hands out."""
@@ -79,14 +82,19 @@ class _File(Body):
 class PopOrder:
     """A Table of ``SavedTable``."""
 
-    def __init__(self, state: BrokerState, name: str = "popOrder") -> None:
+    def __init__(
+        self, state: BrokerState, name: str = "popOrder", queues_of: Callable[[str], int] | None = None
+    ) -> None:
+        """``queues_of(topic)``: how many queues it has, 0 if it does not exist; None: as the topic table says."""
         self._state = state
+        self._queues_of = queues_of or self._configured_queues
         self.ledger = Ledger(
             name,
             lambda: state.config.max_pop_table_bytes,
             "PopOrder._infos",
             "PopOrder._free",
             "PopOrder._free_at",
+            "PopOrder._owners",
             "_Info.steps",
             "_Info.counts",
             "_Info.next_visible_ms",
@@ -97,15 +105,17 @@ class PopOrder:
         """A heap of times at which a queue may be free again. Each entry is verified when its time comes."""
         self._free_at: dict[_Key, int] = {}
         """The latest such time of each queue, so that an acknowledgement need not add an entry."""
+        self._owners: dict[_Key, str] = {}
+        """The user who was the first to pop the queue for the group."""
         self.generation = 0
 
     # --- events ---
 
-    def admit(self, group: str, topic: str, attempt_id: str | None) -> None:
-        """Reserve an entry for a pop of the queue. Raises TableFull."""
-        self.ledger.admit(
-            _QUEUE_BYTES + _MAX_MESSAGES * _MESSAGE_BYTES + text_bytes(topic, group, attempt_id)
-        )
+    def admit(self, session: Session, group: str, topic: str, attempt_id: str | None) -> None:
+        """Check that a peer may make an entry for a pop of the queue. Raises TableFull."""
+        size_bytes = _QUEUE_BYTES + _MAX_MESSAGES * _MESSAGE_BYTES + text_bytes(topic, group, attempt_id)
+        self.ledger.admit(size_bytes)
+        self.ledger.shares.admit(session, size_bytes)
 
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt_id: str | None = None) -> bool:
         info = self._infos.get((topic, group, queue_id))
@@ -121,12 +131,13 @@ class PopOrder:
         queue_id: int,
         offsets: Sequence[int],
         *,
+        session: Session,
         attempt_id: str | None,
         pop_time_ms: int,
         invisible_time_ms: int,
     ) -> list[str]:
-        """Block the queue. Returns the entries of ``orderCountInfo``: how often each message was handed out
-        before, and the minimum."""
+        """Block the queue. ``session``: who pops. Returns the entries of ``orderCountInfo``: how often each message was
+        handed out before, and the minimum."""
         key = topic, group, queue_id
         old = self._infos.get(key)
         counts: dict[int, int] = {}
@@ -139,7 +150,9 @@ class PopOrder:
                 counts = {offset: before.get(offset, 0) + 1 for offset in offsets if offset in again}
         first = offsets[0]
         if old is not None:
-            self.ledger.free(_info_bytes(key, old))
+            self._forget(key, old)
+        elif owner := self.ledger.shares.user_of(session):
+            self._owners[key] = owner
         info = self._infos[key] = _Info(
             attempt_id=attempt_id,
             invisible_time_ms=invisible_time_ms,
@@ -149,6 +162,7 @@ class PopOrder:
             pop_time=pop_time_ms,
         )
         self.ledger.note(_info_bytes(key, info))
+        self.ledger.shares.hold(self._owners.get(key, NOBODY), _info_bytes(key, info))
         self._changed(key, info)
         entries = [f"{NORMAL} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
         least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
@@ -217,8 +231,13 @@ class PopOrder:
     def _remove(self, key: _Key) -> bool:
         info = self._infos.pop(key, None)
         if info is not None:
-            self.ledger.free(_info_bytes(key, info))
+            self._forget(key, info)
+            self._owners.pop(key, None)
         return info is not None
+
+    def _forget(self, key: _Key, info: _Info) -> None:
+        self.ledger.free(_info_bytes(key, info))
+        self.ledger.shares.release(self._owners.get(key, NOBODY), _info_bytes(key, info))
 
     def freed(self) -> list[_Key]:
         """Queues that became unblocked by time since the last call."""
@@ -264,23 +283,24 @@ class PopOrder:
         self.forget_old()
         table: dict[str, dict[int, _Info]] = {}
         for (topic, group, queue_id), info in self._infos.items():
-            table.setdefault(f"{topic}@{group}", {})[queue_id] = info
-        document = to_document(_File(table=table))
-        return lambda: [fastjson.dumps_pretty(document).encode()]
+            table.setdefault(f"{topic}@{group}", {})[queue_id] = copy.copy(info)
+        return lambda: [fastjson.dumps_pretty(to_document(_File(table=table))).encode()]
 
     def forget_old(self) -> None:
         """Drop entries of topics or groups that do not exist, and those unused for FORGET_MS."""
         state = self._state
         oldest_ms = state.clock.now_ms() - FORGET_MS
         for key, info in list(self._infos.items()):
-            topic = state.topics.get(key[0])
             if (
                 info.last_ms < oldest_ms
-                or topic is None
-                or key[2] >= topic.read_queue_nums
+                or key[2] >= self._queues_of(key[0])
                 or state.subscriptions.configured(key[1]) is None
             ):
                 self._remove(key)
+
+    def _configured_queues(self, name: str) -> int:
+        topic = self._state.topics.get(name)
+        return 0 if topic is None else topic.read_queue_nums
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError."""

@@ -476,6 +476,24 @@ def test_delayed_replies(greed: Greed) -> None:
     assert sent(greed.bob, DELAY="3").code == 0
 
 
+def test_ordered_pops(tmp_path: Path) -> None:
+    """The queues that a group blocks until it acknowledges."""
+    with greedy(tmp_path, {}, max_pop_table_bytes=2_000_000) as greed:
+        for queue_id in range(8):
+            assert greed.root.ask(R.SEND_MESSAGE_V2, send_ext("T", queue_id), b"x").code == 0
+
+        def popped(who: SignedPeer, number: int) -> Command:
+            group, queue_id = f"G{number // 8}", str(number % 8)
+            return who.ask(R.POP_MESSAGE, pop_ext(greed.bench, "T", group, queueId=queue_id, order="true"))
+
+        count, refusal = until_refused(lambda number: popped(greed.mallory, number))
+        assert 0 < count < 16
+        assert is_named(refusal, BUSY, "maxTableSharePerUser", "popOrder"), refusal.remark
+        assert popped(greed.bob, 80).code == 0
+        held, _ = greed.shares("popOrder").held("mallory")
+        assert held == count
+
+
 def test_recalls(tmp_path: Path) -> None:
     """A recall waits like the message that it names, which need not be there."""
     with greedy(tmp_path, {}, recall_message_enable=True) as greed:

@@ -335,6 +335,7 @@ SHOWN: dict[str, list[Shown]] = {
                     "delayed_messages",
                     "a_delay_that_begins_with_a_commit",
                     "delayed_replies",
+                    "ordered_pops",
                     "recalls",
                     "calls_of_clients",
                     "check_points",

@@ -111,6 +111,39 @@ def test_what_is_not_acknowledged_comes_again_with_its_count(bench: Bench) -> No
     assert (bodies(again), again.ext["orderCountInfo"]) == ([b"a0"], "1")
 
 
+def test_what_is_handed_out_comes_to_nobody_else_before_its_time_is_up(bench: Bench) -> None:
+    """Also when the state of ordered pops is cleaned meanwhile, every five minutes."""
+    peer = bench.peer()
+    subscribe(peer, "PARTIAL_ADD", "a")
+    send(peer, "a", b"a0")
+    bench.run_for(290_000, 10_000)
+    subscribe(peer, "COMPLETE_ADD", "a")
+    assert bodies(pop(bench, peer)) == [b"a0"]
+    bench.run_for(20_000, 5_000)
+    bench.broker.lite.clients.dispatch(f"%LMQ%${PARENT}$a")
+    assert pop(bench, peer).code == ResponseCode.POLLING_TIMEOUT
+    bench.run_for(15_000, 1_000)
+    assert bodies(pop(bench, peer)) == [b"a0"]
+
+
+@pytest.mark.parametrize("invisible_ms", [-1, 1 << 60])
+def test_an_invisible_time_is_not_changed_to_an_impossible_one(bench: Bench, invisible_ms: int) -> None:
+    peer = bench.peer()
+    subscribe(peer, "PARTIAL_ADD", "a")
+    send(peer, "a", b"a0")
+    popped = pop(bench, peer)
+    extra = " ".join(
+        ["0", *(popped.ext[key] for key in ("popTime", "invisibleTime", "reviveQid")), "0", "b-a", "0", "0"]
+    )
+    ext = {
+        "consumerGroup": GROUP, "topic": PARENT, "queueId": "0", "extraInfo": extra, "offset": "0", "liteTopic": "a",
+        "invisibleTime": str(invisible_ms),
+    }  # fmt: skip
+    assert peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext).code == ResponseCode.INVALID_PARAMETER
+    bench.run_for(31_000, 1_000)
+    assert bodies(pop(bench, peer)) == [b"a0"]
+
+
 def test_a_parked_pop_is_woken_by_its_message_alone(bench: Bench) -> None:
     peer, sender = bench.peer(), bench.peer()
     subscribe(peer, "COMPLETE_ADD", "a")
