@@ -335,9 +335,6 @@ SHOWN: dict[str, list[Shown]] = {
                     "delayed_messages",
                     "a_delay_that_begins_with_a_commit",
                     "delayed_replies",
-                    "ordered_pops",
-                    "recalls",
-                    "calls_of_clients",
                     "check_points",
                     "acknowledgements",
                     "acknowledgements_of_one_turn",
@@ -348,6 +345,9 @@ SHOWN: dict[str, list[Shown]] = {
                     "refusals_are_audited_and_counted_by_kind",
                     "what_a_start_finds_is_nobodys",
                 )
+            )
+            + tuple(
+                f"{SHARES}_of_waiting::{name}" for name in ("ordered_pops", "recalls", "calls_of_clients")
             ),
         ),
         Shown(
