@@ -19,6 +19,7 @@ from mqspark import AdminClient, Message, Producer
 from mqspark.message import dlq_topic
 from mqspark.testing import Broker
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, RunPage, RunRecord
+from tests.support.waiting import eventually
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 QUERY = "7c1c9a9e-3f0e-4a53-8a51-0123456789ab"
@@ -313,7 +314,8 @@ def test_a_group_is_moved_after_a_look(page_of: Callable[..., Any], broker: Brok
 def test_the_live_tail_shows_what_arrives_as_text(page_of: Callable[..., Any], broker: Broker) -> None:
     page = page_of()
     page.goto(f"{broker.http_url}/console/topics/Payments/live")
-    page.wait_for_function("document.getElementById('tail-state').textContent.startsWith('Live')")
+    # Not wait_for_function, which the page's content security policy refuses when it has to ask twice.
+    eventually(lambda: (page.locator("#tail-state").text_content() or "").startswith("Live"))
     with Producer(broker.namesrv, group="browser_tests") as producer:
         deadline = 40
         while not page.query_selector_all("#tail .message") and deadline:

@@ -168,10 +168,9 @@ def mutations(play: Play) -> None:
             ):
                 # Only how it ends: what is in it is for the other chapters.
                 reply = play.quietly(code, b"b" if code == 10 else b"", **(ext | {name: wrong}))
-                outcome = (
-                    0 if reply.code in (209, 210) else reply.code
-                )  # whether there is a message depends on the time
-                play.fact(f"{code} {name}={wrong!r:.20}", outcome)
+                # Whether there is a message depends on the time: of a pop, and of a look at what may be popped.
+                nothing = (19, 209, 210) if code == 200052 else (209, 210)
+                play.fact(f"{code} {name}={wrong!r:.20}", 0 if reply.code in nothing else reply.code)
 
 
 CHAPTERS: dict[str, Callable[[Play], None]] = {"frames": frames, "mutations": mutations, "codes": codes}

@@ -241,23 +241,30 @@ def topic_status(scene: Scene) -> None:
     assert all(row[4].startswith("20") for row in rows), rows
 
 
+def until_routed(scene: Scene, topic: str, **wanted: int) -> None:
+    """Wait until the name server knows the change: RocketMQ's broker tells it after it has answered."""
+
+    def routed() -> dict[str, Any]:
+        (queue_data,) = scene.route(topic)["queueDatas"]
+        return {name: queue_data[name] for name in wanted}
+
+    eventually(lambda: routed() == wanted, lambda: f"{routed()} to become {wanted}")
+
+
 @story
 def a_topic_is_created_changed_and_deleted(scene: Scene) -> None:
     cluster, topic = scene.cluster, "AdminCreated"
     printed = scene.admin("updateTopic", "-c", cluster.cluster_name, "-t", topic, "-r", "6", "-w", "5")
     assert f"create topic to {cluster.broker} success." in printed
-    (queue_data,) = scene.route(topic)["queueDatas"]
-    assert (queue_data["readQueueNums"], queue_data["writeQueueNums"], queue_data["perm"]) == (6, 5, 6)
+    until_routed(scene, topic, readQueueNums=6, writeQueueNums=5, perm=6)
 
     printed = scene.admin("updateTopicPerm", "-b", cluster.broker, "-t", topic, "-p", "4")
     assert f"update topic perm from 6 to 4 in {cluster.broker} success." in printed
-    (queue_data,) = scene.route(topic)["queueDatas"]
-    assert queue_data["perm"] == 4
+    until_routed(scene, topic, readQueueNums=6, perm=4)
 
     printed = scene.admin("updateTopic", "-b", cluster.broker, "-t", topic, "-r", "2", "-w", "2")
     assert f"create topic to {cluster.broker} success." in printed
-    (queue_data,) = scene.route(topic)["queueDatas"]
-    assert (queue_data["readQueueNums"], queue_data["perm"]) == (2, 6)
+    until_routed(scene, topic, readQueueNums=2, perm=6)
 
     printed = scene.admin("deleteTopic", "-c", cluster.cluster_name, "-t", topic)
     assert f"delete topic [{topic}] from cluster [{cluster.cluster_name}] success." in printed
