@@ -5,17 +5,19 @@ with the properties ``MQSPARK_DELIVER_AT_MS`` and ``MQSPARK_TARGET_TOPIC``. A ru
 table (a stream, so exactly once) and then claims due rows: one Delta commit gives them a batch number, which is
 the version of that commit and so only increases. The batch is written through the exactly-once sink and its rows
 are deleted. After a kill at any point, the next run finds the claimed rows and writes that batch again, which
-sends nothing twice.
+sends nothing twice. Batches are those of the table's id, which Delta draws: a table that is created again at the same
+place numbers them anew, and its first ones are not taken for those that were sent.
 
 **Dead letters** (``%DLQ%group``) go back to the topic that they came from. The offsets of a run are written to a
 state file before anything is sent, so a run that was killed is repeated with the same offsets and the same batch
-number.
+number. The file has an id of its own, so a new state directory begins anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -89,6 +91,7 @@ def run_parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLi
         progress.show("parking", 0, 1, "topics")
         parked = _park(spark, options)
     delivered = batches = 0
+    identity = f"redeliver:{_table(spark, options).detail().collect()[0]['id']}"
     due = f"batch IS NULL AND deliverAt <= timestamp_millis({now_ms})"
     waiting = _rows(spark, options).where(f"NOT ({due})").count()
     if options.dry_run:
@@ -107,7 +110,7 @@ def run_parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLi
             table.update(due, {"batch": str(version + 1)})
         numbers = _rows(spark, options).where("batch IS NOT NULL").select("batch").distinct().collect()
         for batch in sorted(row.batch for row in numbers):
-            delivered += _deliver(spark, options, batch)
+            delivered += _deliver(spark, options, identity, batch)
             batches += 1
             progress.show("delivered", delivered, delivered, "messages")
     return {
@@ -167,11 +170,11 @@ def _park(spark: SparkSession, options: ParkedOptions) -> int:
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
-def _deliver(spark: SparkSession, options: ParkedOptions, batch: int) -> int:
+def _deliver(spark: SparkSession, options: ParkedOptions, identity: str, batch: int) -> int:
     rows = _rows(spark, options).where(f"batch = {batch}")
     rows = rows.selectExpr("targetTopic topic", "key", "tags", "value", "properties")
     count = int(rows.count())
-    _send(rows, options.nameserver, f"redeliver:{options.table}", batch)
+    _send(rows, options.nameserver, identity, batch)
     _table(spark, options).delete(f"batch = {batch}")
     return count
 
@@ -198,8 +201,13 @@ def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) ->
     state = _load(url)
     pending = state["pending"]
     if pending is None:
-        pending = {"start": state["done"], "end": _ends(options.nameserver, topic)}
-        pending["start"] = {queue: state["done"].get(queue, -2) for queue in pending["end"]}
+        ends = _ends(options.nameserver, topic)
+        # A queue that ends before what was sent is a new one: the topic was deleted and created again.
+        starts = {
+            queue: done if (done := state["done"].get(queue, -2)) <= end else -2
+            for queue, end in ends.items()
+        }
+        pending = {"start": starts, "end": ends}
     rows = _dead_letters(spark, options, topic, pending)
     if options.dry_run:
         found = rows.groupBy("topic").count().collect()
@@ -216,8 +224,8 @@ def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) ->
     _save(url, state)
     count = rows.count()
     progress.show("sending", 0, count, "dead letters")
-    _send(rows, options.nameserver, f"redrive:{options.name}", state["batch"])
-    _save(url, {"batch": state["batch"] + 1, "done": pending["end"], "pending": None})
+    _send(rows, options.nameserver, f"redrive:{state.get('id', options.name)}", state["batch"])
+    _save(url, state | {"batch": state["batch"] + 1, "done": pending["end"], "pending": None})
     progress.show("sending", count, count, "dead letters")
     return {
         "job": "redeliver",
@@ -232,7 +240,7 @@ def _load(url: str) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads(read_bytes(url))
     except FileNotFoundError:
-        return {"batch": 0, "done": {}, "pending": None}
+        return {"id": secrets.token_hex(16), "batch": 0, "done": {}, "pending": None}
     return state
 
 

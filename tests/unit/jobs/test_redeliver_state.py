@@ -1,0 +1,147 @@
+"""redeliver without Spark: which dead letters a run takes, and under which name it sends messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mqspark_jobs import redeliver as job
+from mqspark_jobs.redeliver import DlqOptions, ParkedOptions, redrive, run_parked
+from tests.support.jobs_tools import Killed, quiet
+
+
+class Rows:
+    """A DataFrame of dead letters, all of which name their topic."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def where(self, condition: str) -> Rows:
+        return Rows(0)
+
+    def count(self) -> int:
+        return self._number
+
+
+class DeadLetters:
+    """A dead-letter topic of one queue, and what was sent of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.end = 0
+        self.sent: list[tuple[str, int]] = []
+        self.is_killed = False
+        monkeypatch.setattr(job, "_ends", lambda nameserver, topic: {"b:0": self.end})
+        monkeypatch.setattr(job, "_dead_letters", self._rows)
+        monkeypatch.setattr(job, "_send", self._send)
+
+    def _rows(self, spark: Any, options: DlqOptions, topic: str, pending: dict[str, Any]) -> Rows:
+        start = pending["start"]["b:0"]
+        return Rows(pending["end"]["b:0"] - max(start, 0))
+
+    def _send(self, rows: Rows, nameserver: str, identity: str, batch: int) -> None:
+        self.sent.append((identity, batch))
+        if self.is_killed:
+            raise Killed
+
+    def run(self, state: Path) -> int:
+        summary = redrive(DlqOptions("h:1", "g", str(state)), None, quiet("redeliver"))  # type: ignore[arg-type]
+        return int(summary["sent"])
+
+
+@pytest.fixture
+def letters(monkeypatch: pytest.MonkeyPatch) -> DeadLetters:
+    return DeadLetters(monkeypatch)
+
+
+def test_another_state_directory_sends_under_another_name(letters: DeadLetters, tmp_path: Path) -> None:
+    """The brokers know the first run's batches and would store nothing of the second's."""
+    letters.end = 5
+    assert letters.run(tmp_path / "one") == 5
+    assert letters.run(tmp_path / "two") == 5
+    (first, _), (second, _) = letters.sent
+    assert first != second
+
+
+def test_a_killed_run_is_repeated_under_its_name(letters: DeadLetters, tmp_path: Path) -> None:
+    letters.end = 5
+    letters.is_killed = True
+    with pytest.raises(Killed):
+        letters.run(tmp_path)
+    letters.is_killed, letters.end = False, 9
+    assert [letters.run(tmp_path), letters.run(tmp_path)] == [5, 4]
+    identity = letters.sent[0][0]
+    assert letters.sent == [(identity, 0), (identity, 0), (identity, 1)]
+
+
+def test_a_state_of_an_earlier_version_keeps_its_name(letters: DeadLetters, tmp_path: Path) -> None:
+    name = DlqOptions("h:1", "g", "").name
+    (tmp_path / f"{name}.json").write_text(json.dumps({"batch": 3, "done": {"b:0": 4}, "pending": None}))
+    letters.end = 6
+    assert letters.run(tmp_path) == 2
+    assert letters.sent == [(f"redrive:{name}", 3)]
+
+
+def test_dead_letters_of_a_topic_that_was_created_again_are_sent(
+    letters: DeadLetters, tmp_path: Path
+) -> None:
+    letters.end = 5
+    assert letters.run(tmp_path) == 5
+    letters.end = 2
+    assert [letters.run(tmp_path), letters.run(tmp_path)] == [2, 0]
+
+
+class ParkedTable:
+    """A Delta table in which an earlier run has claimed batch 3."""
+
+    def __init__(self, number: str) -> None:
+        self._id = number
+        self.batches = [SimpleNamespace(batch=3)]
+
+    def detail(self) -> ParkedTable:
+        return self
+
+    def collect(self) -> list[Any]:
+        return [{"id": self._id}]
+
+    def delete(self, condition: str) -> None:
+        self.batches.clear()
+
+
+class ParkedRows:
+    def __init__(self, table: ParkedTable) -> None:
+        self._table = table
+
+    def where(self, *conditions: str) -> ParkedRows:
+        return self
+
+    select = selectExpr = where
+
+    def distinct(self) -> ParkedRows:
+        return self
+
+    def collect(self) -> list[Any]:
+        return list(self._table.batches)
+
+    def take(self, count: int) -> list[Any]:
+        return []
+
+    def count(self) -> int:
+        return 1
+
+
+def test_a_table_that_was_created_again_sends_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first batches have the numbers of those that were sent, and their rows would be deleted unsent."""
+    sent: list[tuple[str, int]] = []
+    monkeypatch.setattr(job, "_make_table", lambda spark, url: None)
+    monkeypatch.setattr(job, "_send", lambda rows, nameserver, name, batch: sent.append((name, batch)))
+    for number in ("one", "two"):
+        table = ParkedTable(number)
+        monkeypatch.setattr(job, "_table", lambda spark, options, table=table: table)
+        monkeypatch.setattr(job, "_rows", lambda spark, options, table=table: ParkedRows(table))
+        summary = run_parked(ParkedOptions("h:1", "/parked"), None, quiet("redeliver"))  # type: ignore[arg-type]
+        assert summary["delivered"] == 1
+    assert sent == [("redeliver:one", 3), ("redeliver:two", 3)]
