@@ -127,7 +127,7 @@ class ReadOptions:
             limits=texts.inflate_limits(),
             tags=texts.tags(),
             sql_filter=texts.sql_filter(),
-            keys=tuple((texts.text("key") or "").split()),
+            keys=texts.keys(),
             archive=texts.text("archive") or None,
             min_partitions=minimum,
             max_partitions=maximum,
@@ -301,7 +301,7 @@ def columns_of(options: Mapping[str, str], texts: OptionTexts | None = None) -> 
 class WriteOptions:
     nameserver: str
     topic: str | None
-    """Where rows without a ``topic`` column (or with a null in it) go."""
+    """Where all rows go; None: each to the topic that its column ``topic`` names."""
     group: str
     batch_bytes: int
     compression: Compression | None

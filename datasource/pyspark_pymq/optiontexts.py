@@ -297,11 +297,22 @@ class OptionTexts:
                 raise ConfigError(f"{name}: absolute paths separated by commas, not {path!r}", key=name)
         return paths
 
+    def keys(self) -> tuple[str, ...]:
+        """Empty when the option is not given; without a key it would read the whole topic."""
+        value = self.text("key")
+        if value is None:
+            return ()
+        if not value:
+            raise ConfigError("key: a key, or several separated by spaces, not ''", key="key")
+        return tuple(value.split())
+
     def sql_filter(self) -> str | None:
         """Checked here, because brokers see the filter only with the first pull."""
         value = self.text("sqlFilter")
-        if not value:
+        if value is None:
             return None
+        if not value:
+            raise ConfigError("sqlFilter: an expression, not ''", key="sqlFilter")
         from mqspark.filter.sql import compile_sql
 
         try:

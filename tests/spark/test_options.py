@@ -75,6 +75,8 @@ def test_options_of_streams(options: dict[str, str], key: str) -> None:
         ({"key": "k", "startingTimestamp": "5"}, "startingTimestamp"),
         ({"key": "k", "endingOffsetsByTimestamp": '{"T":{"0":5}}'}, "endingOffsetsByTimestamp"),
         ({"sqlFilter": "a >"}, "sqlFilter"),
+        ({"sqlFilter": " "}, "sqlFilter"),
+        ({"key": ""}, "key"),
         ({"endingTimestamp": str(1 << 63)}, "endingTimestamp"),
         ({"startingOffsets": '{"T":{"0":9223372036854775808}}'}, "startingOffsets"),
         ({"archive": "/a", "tags": "A"}, "archive"),
