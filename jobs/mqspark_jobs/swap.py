@@ -41,12 +41,11 @@ class Swap:
                     if queue.isdigit() and names and (topic, int(queue)) not in built:
                         target = path_below(self._new / root.name, topic, queue)
                         OsFiles.like(directory).make_directory(target)
-                        shutil.copyfile(directory / max(names), target / max(names))
+                        _copy(directory / max(names), target / max(names))
                         units = path_below(self._paths.consume_queue_ext, topic, queue)
                         if has_ext and root == self._paths.consume_queue and units.is_dir():
-                            shutil.copytree(
-                                units, path_below(self._new / units.parent.parent.name, topic, queue)
-                            )
+                            copied = path_below(self._new / units.parent.parent.name, topic, queue)
+                            shutil.copytree(units, copied, copy_function=_copy)
 
     def is_ready(self) -> bool:
         """Whether an earlier run was killed after everything was built: only the swap is left."""
@@ -143,6 +142,17 @@ def _is_full(path: Path, sealed_end: int) -> bool:
             return bool(0 < position == header.end_position and position < sealed_end)
         position, size, _ = ENTRY.unpack(os.pread(file.fileno(), ENTRY_BYTES, length - ENTRY_BYTES))
         return bool(size > 0 and position + size <= sealed_end)
+
+
+def _copy(source: Path | str, target: Path | str) -> None:
+    """Copy and sync: after a power cut the file would be empty, and a queue would assign its offsets again."""
+    shutil.copyfile(source, target)
+    files = OsFiles()
+    fd = files.open(target)
+    try:
+        files.sync(fd)
+    finally:
+        files.close(fd)
 
 
 def names_in(directory: Path) -> list[str]:

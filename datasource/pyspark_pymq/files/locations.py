@@ -101,13 +101,15 @@ def read_bytes(url: str, most: int | None = None) -> bytes:
 
 
 def write_bytes(url: str, data: bytes) -> None:
-    """Writes all or nothing: by rename on this host; object stores write whole objects."""
+    """Writes all or nothing: by rename on this host; object stores write whole objects. On return it outlives a power
+    cut: the log is deleted and messages are passed over because of such files."""
     if is_remote(url):
         filesystem, path = filesystem_of(url)
         make_parent(filesystem, path)
         filesystem.pipe_file(path, data)
         return
     target = local_path(url)
+    made = [each for each in target.parents if not each.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(target.name + ".tmp")
     with temporary.open("wb") as file:
@@ -115,6 +117,12 @@ def write_bytes(url: str, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, target)
+    for directory in (target.parent, *(each.parent for each in made)):
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def remove_tree(url: str) -> None:

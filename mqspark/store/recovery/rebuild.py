@@ -63,6 +63,8 @@ _RECORDS_AT_ONCE = 1 << 16
 _PHYSICAL_OFFSET_AT, _SYS_FLAG_AT, _STORE_TIME_AT = 28, 36, 56
 _V6_EXTRA_BYTES = 12
 _MAX_MAPPED = 64
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Linux draws it at each start."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -98,15 +100,15 @@ class ScanManifest:
 
     @classmethod
     def load(cls, directory: Path) -> ScanManifest | None:
-        """None when the segment was not scanned completely."""
+        """None when the segment was not scanned completely, or a power cut has left something else."""
         try:
             document = json.loads((directory / "manifest.json").read_bytes())
-        except FileNotFoundError:
+            for name in ("parts", "batch_parts"):
+                document[name] = [QueuePart(**part) for part in document[name]]
+            document["damaged"] = [(low, high) for low, high in document["damaged"]]
+            return cls(**document)
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
-        for name in ("parts", "batch_parts"):
-            document[name] = [QueuePart(**part) for part in document[name]]
-        document["damaged"] = [(low, high) for low, high in document["damaged"]]
-        return cls(**document)
 
     def save(self, directory: Path) -> None:
         target = directory / "manifest.json"
@@ -361,8 +363,10 @@ def scan_segment(
     ``multi_dispatch``: records also enter the LMQ queues that they name. ``with_times``: also write store
     times, for ConsumeQueueExt. ``deleted``: topics and positions as in ``Deletions.positions``.
 
-    A directory with a manifest of the same ``identity`` is already complete. Raises OSError.
+    A directory with a manifest of the same ``identity`` is already complete. It is not synced, so one from before the
+    host was started does not count. Raises OSError.
     """
+    identity = f"{identity}:{BOOT_ID.read_text().strip()}"
     done = ScanManifest.load(directory) if directory.is_dir() else None
     if done is not None and done.identity == identity:
         return done

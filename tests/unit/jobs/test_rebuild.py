@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ from mqspark.batchitems import encode_batch
 from mqspark.message import Message
 from mqspark.record import PendingRecord
 from mqspark.store import MessageStore
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.layout import StorePaths
 from mqspark.store.index.indexfile import Shape
 from mqspark.store.queue.batchqueue import BATCH_ENTRY
+from mqspark.store.recovery import rebuild
 from mqspark.store.recovery.rebuild import QueuePart, QueueShape, ScanManifest
 from mqspark_jobs.job import write_metrics
 from mqspark_jobs.rebuild_index import RebuildOptions, run
 from mqspark_jobs.rebuild_plan import index_names, plan_queues, plan_scans
+from mqspark_jobs.swap import Swap
 from pyspark_pymq.files.logfiles import LogFile, list_log
 from tests.support.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree
 from tests.support.store_tools import BORN_HOST, crash, drain, flush, opened, put
@@ -356,3 +361,37 @@ def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
     lines = (tmp_path / "job.prom").read_text().splitlines()
     assert lines[0] == 'mqspark_job_records{job="rebuild-index"} 5'
     assert lines[1].startswith('mqspark_job_finished_timestamp_seconds{job="rebuild-index"} ')
+
+
+def test_a_scan_from_before_a_power_cut_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a scan is synced."""
+    filled_store(tmp_path).close()
+    own = tree(tmp_path / "consumequeue")
+    with pytest.raises(Killed):
+        rebuilt(tmp_path, InProcessSpark(dies_after=3))
+    first, second, _ = sorted((tmp_path / "mqspark.rebuild/scan").iterdir())
+    (first / "manifest.json").write_bytes(b"")
+    (second / "entries").write_bytes(b"")
+    other = tmp_path / "boot_id"
+    other.write_text("another start\n")
+    monkeypatch.setattr(rebuild, "BOOT_ID", other)
+    rebuilt(tmp_path)
+    assert tree(tmp_path / "consumequeue") == own
+
+
+def test_queues_that_are_kept_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their files hold the next offset of a queue whose messages have all expired."""
+    filled_store(tmp_path, 30).close()
+    synced = set()
+    sync = OsFiles.sync
+
+    def noted(self: OsFiles, fd: int) -> None:
+        synced.add(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        sync(self, fd)
+
+    monkeypatch.setattr(OsFiles, "sync", noted)
+    work = tmp_path / "work"
+    Swap(StorePaths(tmp_path), work).keep_silent_queues(set(), has_ext=False)
+    copied = {path for path in work.rglob("*") if path.is_file()}
+    assert len(copied) == 7
+    assert copied <= synced
