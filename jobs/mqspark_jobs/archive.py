@@ -6,7 +6,8 @@ Delta commit. The end of its last unit is the version of the transaction ``mqspa
 version is not committed again, so a run after a kill repeats nothing. After a commit Spark reads the rows of each
 unit back from Delta and compares them with the log (count, body CRCs, offsets). Then the unit's manifest is
 written; readers rely on the manifests alone (``pyspark_pymq.cluster.history``). In a local store the file
-``mqspark.archived`` records the progress.
+``mqspark.archived`` records the progress, unless only some topics are archived: a broker with deleteArchivedOnly
+deletes the log up to there.
 
 From a store in use, records up to the checkpoint are archived; from any other, all valid records.
 """
@@ -33,7 +34,7 @@ from mqspark_jobs.deltacommit import commit_files, make_table
 from mqspark_jobs.job import ProgressLine, Summary, run_tasks
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import ANY_RATIO, DATE, RowFile, RowFiles
-from pyspark_pymq.cluster.history import Manifest, load_manifests
+from pyspark_pymq.cluster.history import Manifest, load_manifests, note_gap
 from pyspark_pymq.files.deltafiles import delta_table
 from pyspark_pymq.files.locations import is_remote, join, local_path, write_bytes
 from pyspark_pymq.files.logfiles import LogFile, find_log, local_copy, segment_bytes_of
@@ -326,7 +327,8 @@ def _run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -
                 " begin after the gap",
                 key="store",
             )
-        low = log[0].start
+        note_gap(options.archive, options.broker, log[0].start)
+        low = max(log[0].start, load_manifests(options.archive, options.broker)[-1].high)
     high = safe_end(options, log)
     cut_at = [committed]
     if not is_remote(options.store):
@@ -338,7 +340,8 @@ def _run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -
     end = low
     for group in groups:
         end = work.archive(group, is_written=group[-1].high <= committed)
-    if not is_remote(options.store):
+    marks = not is_remote(options.store) and options.topics is None
+    if marks:
         write_bytes(join(options.store, ARCHIVED), encode_archived(end))
     seconds = time.monotonic() - started
     return {
@@ -346,6 +349,7 @@ def _run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -
         "archive": options.archive,
         "from_position": low,
         "to_position": end,
+        "marked": marks,
         "rows": work.rows,
         "commits": work.commits,
         "manifests": work.manifests,

@@ -275,7 +275,9 @@ def _archive(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", required=True, metavar="URL", help="the Delta table")
     parser.add_argument("--broker", required=True, metavar="NAME", help="brokerName of the store's broker")
     parser.add_argument(
-        "--topics", metavar="REGEX", help="matches whole names; default: all but system topics"
+        "--topics",
+        metavar="REGEX",
+        help="matches whole names; default: all but system topics. With it the store's log does not count as archived",
     )
     parser.add_argument(
         "--commit-bytes", type=int, default=4 << 30, help="bytes of the log in one commit; default: 4 GiB"

@@ -306,7 +306,9 @@ class ClusterQueues:
             lambda logic: self._logic.by_timestamp({queue: times_ms[queue] for queue in logic}),
         )
         if self.archive is not None:
-            archived = first_offsets(self.archive.url, times_ms)
+            ranges = self.archive.ranges()
+            wanted = {queue: time_ms for queue, time_ms in times_ms.items() if queue in ranges}
+            archived = first_offsets(self.archive.url, wanted, self.archive.floors())
             found = {queue: min(offset, archived.get(queue, offset)) for queue, offset in found.items()}
         if is_start and not self._options.unmatched_timestamp_is_latest:
             for queue, offset in found.items():

@@ -6,6 +6,9 @@ manifest for each range of the log whose rows are verified to be in the table. T
 archive reaches: rows after them (from a job killed between writing and verifying) are not read. A queue's offsets
 below the end that the manifests give come from Delta, all others from the broker: there is no gap and no overlap
 at the boundary.
+
+A manifest may say that its range was deleted before it could be archived; readers begin after it. When the offsets
+of a queue start again, its topic was deleted and created again; readers see the new topic alone, as at the broker.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ __all__ = [
     "Manifest",
     "first_offsets",
     "load_manifests",
+    "note_gap",
     "plan_archive",
     "read_archive",
 ]
@@ -62,24 +66,43 @@ class Manifest:
     queues: dict[str, dict[str, list[int]]] = field(hash=False)
     """Topic to queue id to [first offset, end offset)."""
     v: int = VERSION
+    is_gap: bool = False
+    """Nothing of the range is in the table: it was deleted from the log before it could be archived."""
 
     def url(self, archive: str) -> str:
         return join(archive, MANIFESTS, self.broker, f"{self.low:020d}.json")
 
     def save(self, archive: str) -> None:
-        write_bytes(self.url(archive), json.dumps(asdict(self), sort_keys=True).encode())
+        document = asdict(self)
+        if not self.is_gap:
+            del document["is_gap"]  # readers of an earlier version refuse names that they do not know
+        write_bytes(self.url(archive), json.dumps(document, sort_keys=True).encode())
 
 
 def load_manifests(archive: str, broker: str) -> list[Manifest]:
     """The consecutive manifests from the first one on. Raises MQError for a file that is none."""
-    root = join(archive, MANIFESTS, broker)
-    found = [_manifest(join(root, name)) for name in names(root) if name.endswith(".json")]
     chain: list[Manifest] = []
-    for manifest in sorted(found, key=lambda each: each.low):
+    for manifest in _all_manifests(archive, broker):
         if chain and manifest.low != chain[-1].high:
             break
         chain.append(manifest)
     return chain
+
+
+def note_gap(archive: str, broker: str, high: int) -> None:
+    """Record that the log between the consecutive manifests and ``high`` was deleted. What lies beyond a hole that an
+    earlier run has left stays."""
+    low = load_manifests(archive, broker)[-1].high
+    while low < high:
+        later = [each.low for each in _all_manifests(archive, broker) if each.low > low]
+        Manifest(broker, low, min([high, *later]), 0, 0, 0, 0, {}, is_gap=True).save(archive)
+        low = load_manifests(archive, broker)[-1].high
+
+
+def _all_manifests(archive: str, broker: str) -> list[Manifest]:
+    root = join(archive, MANIFESTS, broker)
+    found = [_manifest(join(root, name)) for name in names(root) if name.endswith(".json")]
+    return sorted(found, key=lambda each: each.low)
 
 
 def _manifest(url: str) -> Manifest:
@@ -96,12 +119,14 @@ class Archive:
     def __init__(self, url: str) -> None:
         self.url = url
         self._ranges: dict[MessageQueue, tuple[int, int]] = {}
+        self._floors: dict[MessageQueue, int] = {}
         self._read_at = -_LIFE_S
 
     def ranges(self) -> Mapping[MessageQueue, tuple[int, int]]:
         """Raises ConfigError if nothing is archived, because reading without history would hide a mistyped URL."""
         if time.monotonic() - self._read_at >= _LIFE_S:
             ranges: dict[MessageQueue, tuple[int, int]] = {}
+            floors: dict[MessageQueue, int] = {}
             brokers = names(join(self.url, MANIFESTS))
             if not brokers:
                 raise ConfigError(
@@ -109,14 +134,26 @@ class Archive:
                 )
             for broker in brokers:
                 for manifest in load_manifests(self.url, broker):
+                    if manifest.is_gap:
+                        ranges = {
+                            queue: ends for queue, ends in ranges.items() if queue.broker_name != broker
+                        }
                     for topic, queues in manifest.queues.items():
                         for queue_id, (first, end) in queues.items():
                             queue = MessageQueue(topic, broker, int(queue_id))
-                            known = ranges.get(queue, (first, end))
-                            ranges[queue] = (min(known[0], first), max(known[1], end))
-            self._ranges = ranges
+                            known = ranges.get(queue)
+                            if known is None or first < known[1]:
+                                known, floors[queue] = (first, end), manifest.low
+                            ranges[queue] = (known[0], end)
+            self._ranges, self._floors = ranges, floors
             self._read_at = time.monotonic()
         return self._ranges
+
+    def floors(self) -> Mapping[MessageQueue, int]:
+        """For each queue of ``ranges``, the position in its broker's log before which its rows are those of a deleted
+        topic of the same name, or lie before a gap."""
+        self.ranges()
+        return self._floors
 
     def split(self, wanted: Sequence[QueueRange]) -> tuple[list[QueueRange], list[QueueRange]]:
         """Split the ranges into those read from the archive and those read from the brokers."""
@@ -139,6 +176,8 @@ class ArchiveTask:
     files: tuple[DeltaFile, ...]
     ranges: tuple[QueueRange, ...]
     columns: tuple[str, ...]
+    floors: tuple[int, ...] = ()
+    """For each range, the position in the broker's log before which its rows do not count; empty: none."""
 
 
 def plan_archive(
@@ -148,9 +187,11 @@ def plan_archive(
     if not wanted:
         return []
     files = delta_table(archive.url).files
+    floors_of = archive.floors()
     tasks = []
     for topic in sorted({each.queue.topic for each in wanted}):
         ranges = tuple(each for each in wanted if each.queue.topic == topic)
+        floors = tuple(floors_of.get(each.queue, 0) for each in ranges)
         low, high = min(each.start for each in ranges), max(each.end for each in ranges)
         here = [
             file
@@ -164,18 +205,20 @@ def plan_archive(
         size = 0
         for file in here:
             if chosen and size + file.size_bytes > _TASK_BYTES:
-                tasks.append(ArchiveTask(topic, tuple(chosen), ranges, columns))
+                tasks.append(ArchiveTask(topic, tuple(chosen), ranges, columns, floors))
                 chosen, size = [], 0
             chosen.append(file)
             size += file.size_bytes
         if chosen:
-            tasks.append(ArchiveTask(topic, tuple(chosen), ranges, columns))
+            tasks.append(ArchiveTask(topic, tuple(chosen), ranges, columns, floors))
     return tasks
 
 
-def first_offsets(url: str, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+def first_offsets(
+    url: str, times_ms: Mapping[MessageQueue, int], floors: Mapping[MessageQueue, int] | None = None
+) -> dict[MessageQueue, int]:
     """For each queue, the first archived offset whose store time is not before the given time; queues without one
-    are omitted. Reads the time column of the candidate files, oldest first."""
+    are omitted. Reads the time column of the candidate files, oldest first. ``floors``: as of ``Archive``."""
     found: dict[MessageQueue, int] = {}
     for topic in sorted({queue.topic for queue in times_ms}):
         wanted = {queue: time_ms for queue, time_ms in times_ms.items() if queue.topic == topic}
@@ -185,7 +228,7 @@ def first_offsets(url: str, times_ms: Mapping[MessageQueue, int]) -> dict[Messag
             if not wanted:
                 break
             if _time_ms(file.highest.get("timestamp")) >= min(wanted.values()):
-                here = _first_in_file(file, wanted)
+                here = _first_in_file(file, wanted, floors or {})
                 for queue in here:
                     del wanted[queue]
                 found |= here
@@ -199,21 +242,25 @@ def _time_ms(text: str | None) -> float:
     return math.ceil(datetime.fromisoformat(text).timestamp() * 1000) + 1
 
 
-def _first_in_file(file: DeltaFile, wanted: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+def _first_in_file(
+    file: DeltaFile, wanted: Mapping[MessageQueue, int], floors: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     found: dict[MessageQueue, int] = {}
     with open_input(file.url) as source:
-        columns = ["broker", "partition", "offset", "timestamp"]
+        columns = ["broker", "partition", "offset", "timestamp", "physicalOffset"]
         for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS, columns=columns):
             times_ms = (
                 batch.column("timestamp").cast(arrow_type("timestamp")).cast(pa.int64()).to_numpy() // 1000
             )
             offsets, partitions = batch.column("offset").to_numpy(), batch.column("partition").to_numpy()
+            positions = batch.column("physicalOffset").to_numpy()
             for queue, time_ms in wanted.items():
                 inside = (times_ms >= time_ms) & (partitions == queue.queue_id)
+                inside &= positions >= floors.get(queue, 0)
                 if inside.any():
                     inside &= pc.equal(batch.column("broker"), queue.broker_name).to_numpy(
                         zero_copy_only=False
@@ -231,29 +278,31 @@ def read_archive(task: ArchiveTask) -> Iterator[pa.RecordBatch]:
 
     schema = arrow_schema(task.columns)
     stored = {PROPERTIES if name == HEADERS else name for name in task.columns if name != "topic"}
-    needed = sorted(stored | {"broker", "partition", "offset"})
+    needed = sorted(stored | {"broker", "partition", "offset", "physicalOffset"})
     for file in task.files:
         with open_input(file.url) as source:
             for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS, columns=needed):
-                kept = batch.filter(_wanted(batch, task.ranges))
+                kept = batch.filter(_wanted(batch, task))
                 if kept.num_rows:
                     arrays = [_column(kept, name, task.topic) for name in task.columns]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _wanted(batch: pa.RecordBatch, ranges: Sequence[QueueRange]) -> pa.Array:
+def _wanted(batch: pa.RecordBatch, task: ArchiveTask) -> pa.Array:
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     offsets = batch.column("offset").to_numpy()
     partitions = batch.column("partition").to_numpy()
+    positions = batch.column("physicalOffset").to_numpy()
+    floors = task.floors or (0,) * len(task.ranges)
     chosen = np.zeros(batch.num_rows, bool)
-    for broker in sorted({each.queue.broker_name for each in ranges}):
+    for broker in sorted({each.queue.broker_name for each in task.ranges}):
         here = pc.equal(batch.column("broker"), broker).to_numpy(zero_copy_only=False)
-        for each in ranges:
+        for each, floor in zip(task.ranges, floors, strict=True):
             if each.queue.broker_name == broker:
-                inside = (offsets >= each.start) & (offsets < each.end)
+                inside = (offsets >= each.start) & (offsets < each.end) & (positions >= floor)
                 chosen |= here & inside & (partitions == each.queue.queue_id)
     return pa.array(chosen)
 

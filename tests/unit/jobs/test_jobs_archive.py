@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mqspark.errors import MQError
+from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue
 from mqspark.store.upkeep.archived import ARCHIVED, decode_archived, encode_archived
-from mqspark_jobs.archive import UnitTask, archive_unit, archived_mark, group_units, plan_units
+from mqspark_jobs import archive as job
+from mqspark_jobs.archive import (
+    ArchiveOptions,
+    UnitTask,
+    archive_unit,
+    archived_mark,
+    group_units,
+    plan_units,
+)
 from mqspark_jobs.deltacommit import _add
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import RowFile
-from pyspark_pymq.cluster.history import Archive, Manifest, first_offsets, load_manifests
+from pyspark_pymq.cluster.history import (
+    Archive,
+    Manifest,
+    first_offsets,
+    load_manifests,
+    note_gap,
+    plan_archive,
+    read_archive,
+)
 from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.files.deltafiles import delta_table
-from pyspark_pymq.files.locations import open_input, write_bytes
+from pyspark_pymq.files.locations import names, open_input, write_bytes
 from pyspark_pymq.files.logfiles import LogFile, list_log
-from tests.support.jobs_tools import filled_store
+from tests.support.jobs_tools import InProcessSpark, filled_store, quiet
 from tests.support.store_tools import RoomyFiles, TestClock, checkpoint, drain, flush, opened, put
 
 
@@ -233,3 +251,128 @@ def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
     assert cleaned() == 2 * 4096
     assert archived_mark(str(tmp_path)) == decode_archived(b"") == 0
     store.close()
+
+
+QUEUE = MessageQueue("T", "b", 0)
+
+
+def written(table: Path, name: str, low: int, values: list[bytes], first_ms: int) -> dict[str, Any]:
+    """A file of the queue from offset 0 on, one message a millisecond, each with ten bytes of log from ``low`` on."""
+    count = len(values)
+    columns = {
+        "broker": pa.array(["b"] * count),
+        "partition": pa.array([0] * count, pa.int32()),
+        "offset": pa.array(range(count), pa.int64()),
+        "timestamp": pa.array([1000 * (first_ms + n) for n in range(count)], pa.timestamp("us", "UTC")),
+        "physicalOffset": pa.array([low + 10 * n for n in range(count)], pa.int64()),
+        "value": pa.array(values, pa.binary()),
+    }
+    pq.write_table(pa.table(columns), table / name)
+    size = (table / name).stat().st_size
+    return {"add": {"path": name, "size": size, "partitionValues": {"topic": "T"}}}
+
+
+def test_a_topic_that_was_created_again_has_no_rows_of_the_old_one(tmp_path: Path) -> None:
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    old = written(tmp_path, "old", 0, [b"old"] * 10, 100)
+    new = written(tmp_path, "new", 1000, [b"new"] * 4, 200)
+    commit(tmp_path, 0, protocol, old, new)
+    url = str(tmp_path)
+    Manifest("b", 0, 1000, 10, 0, 0, 0, {"T": {"0": [0, 10]}}).save(url)
+    Manifest("b", 1000, 2000, 4, 0, 0, 0, {"T": {"0": [0, 4]}}).save(url)
+    archive = Archive(url)
+    assert archive.ranges() == {QUEUE: (0, 4)}
+    wanted, live = archive.split([QueueRange(QUEUE, 0, 6)])
+    assert (wanted, live) == ([QueueRange(QUEUE, 0, 4)], [QueueRange(QUEUE, 4, 6)])
+    tasks = plan_archive(archive, wanted, ("offset", "value"))
+    found = [row for task in tasks for batch in read_archive(task) for row in batch.to_pylist()]
+    assert found == [{"offset": offset, "value": b"new"} for offset in range(4)]
+    assert first_offsets(url, {QUEUE: 105}, archive.floors()) == {QUEUE: 0}
+    assert first_offsets(url, {QUEUE: 202}, archive.floors()) == {QUEUE: 2}
+
+
+def run_without_delta(
+    monkeypatch: pytest.MonkeyPatch, store: Path, table: Path, **more: Any
+) -> dict[str, Any]:
+    """The job, with the commits of Delta written by hand."""
+
+    def commit_files(spark: Any, options: ArchiveOptions, end: int, files: list[RowFile]) -> None:
+        version = len(names(f"{table}/_delta_log"))
+        protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+        done = {"txn": {"appId": "mqspark-archive:b", "version": end}}
+        commit(table, version, protocol, done, *({"add": _add(file, 0)} for file in files))
+
+    monkeypatch.setattr(job, "make_table", lambda *arguments, **named: None)
+    monkeypatch.setattr(job, "_commit", commit_files)
+    monkeypatch.setattr(job, "_prove", lambda *arguments: {})
+    options = ArchiveOptions(str(store), str(table), "b", **more)
+    return job.run(options, InProcessSpark(), quiet("archive"))  # type: ignore[arg-type]
+
+
+def test_some_topics_are_not_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, table = tmp_path / "store", tmp_path / "table"
+    filled_store(store, 60).close()
+    summary = run_without_delta(monkeypatch, store, table, topics="Topic1")
+    assert (summary["rows"], summary["marked"]) == (20, False)
+    assert archived_mark(str(store)) == 0, "deleteArchivedOnly would delete the other topics"
+    summary = run_without_delta(monkeypatch, store, tmp_path / "all")
+    assert (summary["rows"], summary["marked"]) == (60, True)
+    assert archived_mark(str(store)) == summary["to_position"]
+
+
+def test_readers_begin_behind_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, table = tmp_path / "store", tmp_path / "table"
+    filled_store(store, 60, mapped_file_size_commit_log=16384).close()
+    end = run_without_delta(monkeypatch, store, table)["to_position"]
+    shutil.rmtree(store)
+    filled_store(store, 400, mapped_file_size_commit_log=16384).close()
+    for segment in list_log(str(store / "commitlog")):
+        if segment.start <= end:
+            Path(segment.url).unlink()
+    begin = list_log(str(store / "commitlog"))[0].start
+    with pytest.raises(ConfigError, match="--allow-gap"):
+        run_without_delta(monkeypatch, store, table)
+    run_without_delta(monkeypatch, store, table, allow_gap=True)
+    # The gap is known from then on.
+    assert run_without_delta(monkeypatch, store, table)["rows"] == 0
+    chain = load_manifests(str(table), "b")
+    assert [(each.low, each.high) for each in chain if each.is_gap] == [(end, begin)]
+    behind = [each for each in chain if each.low >= begin]
+    archive = Archive(str(table))
+    assert len(archive.ranges()) == 6
+    for queue, (first, _) in archive.ranges().items():
+        firsts = [
+            each.queues[queue.topic][str(queue.queue_id)][0] for each in behind if queue.topic in each.queues
+        ]
+        assert 0 < first == min(firsts)
+        assert archive.floors()[queue] >= begin
+
+
+def test_a_gap_ends_where_an_earlier_run_went_on(tmp_path: Path) -> None:
+    url = str(tmp_path)
+    Manifest("b", 0, 50, 0, 0, 0, 0, {"T": {"0": [0, 5]}}).save(url)
+    Manifest("b", 80, 90, 0, 0, 0, 0, {"T": {"0": [7, 9]}}).save(url)
+    note_gap(url, "b", 95)
+    chain = [(each.low, each.high, each.is_gap) for each in load_manifests(url, "b")]
+    assert chain == [(0, 50, False), (50, 80, True), (80, 90, False), (90, 95, True)]
+    assert "is_gap" not in json.loads((tmp_path / "_mqspark/b" / f"{80:020d}.json").read_bytes())
+
+
+def test_a_small_file_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests and states: the log is deleted because of them, and dead letters are passed over."""
+    steps: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(fd: int) -> None:
+        steps.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path))
+        fsync(fd)
+
+    def noted_replace(source: Path, target: Path) -> None:
+        steps.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    for _ in range(2):
+        write_bytes(f"{tmp_path}/a/b/file", b"x")
+    assert steps == ["a/b/file.tmp", "rename", "a/b", "a", ".", "a/b/file.tmp", "rename", "a/b"]
