@@ -83,11 +83,23 @@ def pack(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.Rec
     for batch in batches:
         rows = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
         for first in range(0, batch.num_rows, rows):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch.slice(first, rows))
-            body = pa.array([sink.getvalue().to_pybytes()], pa.binary())
-            yield pa.RecordBatch.from_arrays([body, properties], ["value", "properties"])
+            for part in _halved(batch.slice(first, rows), batch_bytes):
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, batch.schema) as writer:
+                    writer.write_batch(part)
+                body = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+                yield pa.RecordBatch.from_arrays([body, properties], ["value", "properties"])
+
+
+def _halved(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The rows in parts of at most twice ``batch_bytes``, or of one row. Large rows may be neighbours, and a broker
+    refuses a message that is larger than maxMessageSize."""
+    if rows.num_rows < 2 or rows.nbytes <= 2 * batch_bytes:
+        yield rows
+        return
+    middle = rows.num_rows // 2
+    yield from _halved(rows.slice(0, middle), batch_bytes)
+    yield from _halved(rows.slice(middle), batch_bytes)
 
 
 def unpack(
