@@ -8,6 +8,7 @@ grows meanwhile is read as far as it is valid when the task runs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -68,12 +69,27 @@ class StoreBatchReader(DataSourceReader):  # type: ignore[misc]
                 f"store: {options.log} does not exist; give storePathRootDir, or the segments' directory as commitLog",
                 key="store",
             ) from None
-        return plan_segments(log, options.starting_position, options.ending_position)
+        ranges = plan_segments(log, options.starting_position, options.ending_position)
+        if options.fail_on_data_loss:
+            _check_whole(ranges)
+        return ranges
 
     def read(self, partition: SegmentRange | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SegmentRange):
             return iter(())
         return read_segment(partition, self._options, self._columns)
+
+
+def _check_whole(ranges: list[SegmentRange]) -> None:
+    """Raises StoreCorrupt if a segment between others is missing or too short, as in a copy that is not complete."""
+    for each, following in itertools.pairwise(ranges):
+        end = each.file.start + each.file.length
+        if end < following.file.start:
+            raise StoreCorrupt(
+                f"the log has nothing from {end} to {following.file.start}; failOnDataLoss=false steps over it",
+                path=each.file.url,
+                offset=end,
+            )
 
 
 def _pieces(positions: Ints) -> Iterator[Ints]:
