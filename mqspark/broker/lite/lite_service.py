@@ -41,7 +41,7 @@ class LiteService:
 
     def __init__(self, state: BrokerState, starts_in_memory: Callable[[str, int], bool]) -> None:
         self._state = state
-        self.order = PopOrder(state, "liteOrder", lambda queue: int(queue in state.store.table.light))
+        self.order = PopOrder(state, "liteOrder")
         self.clients = LiteClients(state, lambda client_id: self.pops.wake(client_id), self._moved)
         self.pops = LitePops(state, self.clients, self.order, PopOffsets(state, starts_in_memory))
         self.life = LiteLife(state, self.clients, self.order)

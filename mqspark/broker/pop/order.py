@@ -82,12 +82,8 @@ class _File(Body):
 class PopOrder:
     """A Table of ``SavedTable``."""
 
-    def __init__(
-        self, state: BrokerState, name: str = "popOrder", queues_of: Callable[[str], int] | None = None
-    ) -> None:
-        """``queues_of(topic)``: how many queues it has, 0 if it does not exist; None: as the topic table says."""
+    def __init__(self, state: BrokerState, name: str = "popOrder") -> None:
         self._state = state
-        self._queues_of = queues_of or self._configured_queues
         self.ledger = Ledger(
             name,
             lambda: state.config.max_pop_table_bytes,
@@ -291,16 +287,14 @@ class PopOrder:
         state = self._state
         oldest_ms = state.clock.now_ms() - FORGET_MS
         for key, info in list(self._infos.items()):
+            topic = state.topics.get(key[0])
             if (
                 info.last_ms < oldest_ms
-                or key[2] >= self._queues_of(key[0])
+                or topic is None
+                or key[2] >= topic.read_queue_nums
                 or state.subscriptions.configured(key[1]) is None
             ):
                 self._remove(key)
-
-    def _configured_queues(self, name: str) -> int:
-        topic = self._state.topics.get(name)
-        return 0 if topic is None else topic.read_queue_nums
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError."""
