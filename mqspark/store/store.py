@@ -159,7 +159,9 @@ class MessageStore:
             budget=budget,
             ledger=queues,
         )
-        self.compacted = CompactedQueues(root, files, clock.monotonic_ms, lambda: self.deletions.positions)
+        self.compacted = CompactedQueues(
+            root, files, clock.monotonic_ms, lambda: self.deletions.positions, self.damages.note
+        )
         self.deletions = Deletions(
             ConfigFile(self.paths.deletions, self.files, condition.distrust), self.files, self._remove_topic
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.record import decode_record
+from mqspark.record import decode_record, encode_record
 from mqspark.store.compaction.compacted import (
     CompactedQueues,
     Current,
@@ -29,7 +29,10 @@ IMAGES_PER_MOMENT = 100
 
 
 def records(generation: int) -> list[bytes]:
-    return [b"%d/%d " % (generation, number) * 200 for number in range(generation + 1)]
+    return [
+        encode_record(topic="T", body=b"%d/%d " % (generation, number) * 200, queue_offset=number)
+        for number in range(generation + 1)
+    ]
 
 
 def compact(files: FileLayer, directory: Path, number: int) -> None:

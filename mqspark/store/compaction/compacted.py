@@ -1,7 +1,7 @@
 """Compacted queues: the last value of each key at its original offset, in files of this project beside
 RocketMQ's.
 
-    mqspark.compacted/<topic>/<queue id>/current     the current generation, and its end offset (JSON)
+    mqspark.compacted/<topic>/<queue id>/current     the current generation, and its end offset (JSON, then its CRC-32)
     mqspark.compacted/<topic>/<queue id>/<n>.log     the kept records, as they were in the CommitLog, contiguous
     mqspark.compacted/<topic>/<queue id>/<n>.queue   28 bytes each: queue offset i64, position in <n>.log i64, size i32,
                                                      tags code i64 (little-endian), by offset
@@ -10,7 +10,8 @@ Offsets below ``end`` come from the generation, all others from the log, so reco
 compaction are read as usual. When the log of a RocketMQ broker has expired in between, the offsets in the gap
 come from RocketMQ's own compaction (``mqspark.store.compaction.rocketcompaction``). ``current`` is replaced
 by renaming once the files it names are on disk, so a read sees one generation, never a mix. The previous
-generation stays until the next one, for readers that are about to open it.
+generation stays until the next one, for readers that are about to open it. The files of a generation get their names
+while ``current.tmp`` describes it: without that, files newer than ``current`` tell that ``current`` is lost or old.
 
 When the log has lost its end (``CompactedQueues.cut``), ``current`` is replaced by one that describes the first part of
 the same files: what the log still has is read from there again. Values that what was lost had replaced are gone then if
@@ -30,6 +31,7 @@ Must not know the CommitLog.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import struct
 import weakref
@@ -41,15 +43,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.crc import crc32
 from mqspark.errors import ConfigError
 from mqspark.logs import sparing
 from mqspark.names import path_below
+from mqspark.record import CheckedRecord, Verdict, check_record
 from mqspark.store.compaction.rocketcompaction import (
     COMPACTION,
     RocketCompaction,
     compacted_by_rocketmq,
     topics_compacted_by_rocketmq,
 )
+from mqspark.store.disk.damage import Damage, LostOffsets, Note, Outcome
 from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.disk.mapping import MapBudget, try_map
 from mqspark.store.messages.fetch import GetResult, GetStatus
@@ -65,10 +70,11 @@ __all__ = [
     "LOOK_MS",
     "adopt",
     "compaction_topics",
-    "damaged_generations",
+    "generations",
     "is_compacted",
     "publish",
     "read_current",
+    "sound_record",
 ]
 
 _log = sparing(__name__, lines=20)
@@ -80,6 +86,9 @@ DELETE_RETENTION_MS = 24 * 3_600_000
 """How long a tombstone is kept, so that readers see the deletion: Kafka's delete.retention.ms. (RocketMQ removes it
 with its key.)"""
 KEPT_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
+_NEXT = "current.tmp"
+_MAX_DIGITS = 18
+"""Of the number of a generation."""
 _MAX_CHECKED = 4096
 LOOK_MS = 1000
 """How long the content of ``current`` is cached."""
@@ -108,23 +117,47 @@ class Current:
         fields = asdict(self)
         if not self.is_partial:
             del fields["is_partial"]
-        return json.dumps(fields).encode()
+        text = json.dumps(fields).encode()
+        return text + b"\n%08x\n" % crc32(text)
 
 
 def read_current(directory: Path, files: FileLayer | None = None) -> Current | None:
-    """None without a generation. Raises OSError, EBADMSG for content that is no description of one."""
+    """None without a generation. Raises OSError, EBADMSG for content that is no description of one, or of one that is
+    older than what is there."""
+    files = files or OsFiles()
     path = directory / "current"
-    data = (files or OsFiles()).read(path)
-    if data is None:
-        return None
+    names = files.names(directory)  # before the content: what is published meanwhile must not look newer
+    data = files.read(path)
+    current = _decoded(path, data) if data is not None else None
+    newest = max((number for name in names if (number := _generation_of(name)) is not None), default=0)
+    if newest > (current.generation if current is not None else 0) and _NEXT not in names:
+        why = "it is missing" if current is None else f"it describes generation {current.generation}"
+        raise _damaged(path, f"{why}, and there is generation {newest}")
+    return current
+
+
+def _decoded(path: Path, data: bytes) -> Current:
+    """Raises OSError. A file from before there was a CRC has none."""
+    text, _, crc = data.partition(b"\n")
     try:
-        current = Current(**json.loads(data))
+        current = Current(**json.loads(text))
         numbers = current.generation, current.end, current.messages, current.size_bytes
-        if min(numbers) >= 0 and isinstance(current.is_partial, bool):
-            return current
+        is_sound = all(type(number) is int and number >= 0 for number in numbers)
+        is_sound = is_sound and isinstance(current.is_partial, bool)
     except (ValueError, TypeError, RecursionError):
-        pass  # told below
-    raise _damaged(path, "it describes no generation")
+        is_sound = False
+    if not is_sound or crc not in (b"", b"%08x\n" % crc32(text)):
+        raise _damaged(path, "it describes no generation")
+    return current
+
+
+def _generation_of(name: str) -> int | None:
+    """The number in the name of a generation's file; None for another name."""
+    number, _, kind = name.partition(".")
+    is_ours = (
+        kind in ("log", "queue") and number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS
+    )
+    return int(number) if is_ours else None
 
 
 def _damaged(path: Path, why: str) -> OSError:
@@ -139,21 +172,34 @@ def publish(directory: Path, current: Current, files: FileLayer | None = None) -
     """Make a complete generation the current one, then remove those that no reader can be about to open.
     Raises OSError."""
     files = files or OsFiles.like(directory)
-    temporary = directory / "current.tmp"
-    fd = files.open(temporary, create=True)
+    _announce(directory, current, files)
+    _make_current(directory, current, files)
+
+
+def _announce(directory: Path, current: Current, files: FileLayer) -> None:
+    """Write ``current.tmp``."""
+    fd = files.open(directory / _NEXT, create=True)
     try:
         files.set_length(fd, 0)
         files.write(fd, current.encode(), 0)
         files.sync(fd)
     finally:
         files.close(fd)
+    files.sync_directory(directory)
+
+
+def _make_current(directory: Path, current: Current, files: FileLayer) -> None:
+    """Let ``current.tmp`` be ``current``."""
+    for name in files.names(directory):
+        if (_generation_of(name) or 0) > current.generation:
+            files.remove(directory / name)  # left by an attempt that did not end
     # The names of the files that ``current`` refers to must be on disk before its own.
     files.sync_directory(directory)
-    files.rename(temporary, directory / "current")
+    files.rename(directory / _NEXT, directory / "current")
     files.sync_directory(directory)
     for name in files.names(directory):
-        number = name.partition(".")[0]
-        if number.isascii() and number.isdigit() and int(number) < current.generation - 1:
+        number = _generation_of(name)
+        if number is not None and number < current.generation - 1:
             files.remove(directory / name)
 
 
@@ -163,9 +209,10 @@ def adopt(
     """Give the finished files of a generation their names and publish it; then remove what earlier attempts have
     left. The caller holds ``COMPACT_LOCK``. Raises OSError."""
     files = files or OsFiles.like(directory)
+    _announce(directory, current, files)
     files.rename(log_path, directory / f"{current.generation}.log")
     files.rename(queue_path, directory / f"{current.generation}.queue")
-    publish(directory, current, files)
+    _make_current(directory, current, files)
     for name in files.names(directory):
         if name.endswith(".tmp"):
             files.remove(directory / name)
@@ -198,14 +245,15 @@ def is_compacted(root: Path, topic: str) -> bool:
 class Generation:
     """One generation, mapped, or copied from its open file where it cannot be mapped."""
 
-    __slots__ = ("__weakref__", "_fd", "_files", "_view", "current", "entries")
+    __slots__ = ("__weakref__", "_fd", "_files", "_queue_path", "_view", "current", "entries")
 
     def __init__(self, directory: Path, current: Current, files: FileLayer | None = None) -> None:
         """Raises FileNotFoundError when the generation was replaced twice in the meantime, OSError with EBADMSG when
         its files are not those that ``current`` describes."""
         self.current = current
         self._files = files = files or OsFiles()
-        path, budget = directory / f"{current.generation}.queue", MapBudget()
+        self._queue_path = path = directory / f"{current.generation}.queue"
+        budget = MapBudget()
         mapping = try_map(files, path, None, budget, lambda: False)
         data = memoryview(mapping) if mapping is not None else memoryview(_whole(files, path))
         whole = current.messages * KEPT_DTYPE.itemsize
@@ -274,6 +322,10 @@ class Generation:
         return self._bytes(0, self.current.size_bytes)
 
     def _bytes(self, position: int, size: int) -> memoryview:
+        """Fewer, or none, when an entry says what cannot be."""
+        size = min(size, self.current.size_bytes - position)
+        if position < 0 or size <= 0:
+            return memoryview(b"")
         if self._view is None:
             return memoryview(self._files.read_at(self._fd, size, position))
         return self._view[position : position + size]
@@ -288,8 +340,9 @@ class Generation:
 
     def get(
         self, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
-    ) -> tuple[list[memoryview], int, int]:
-        """Kept records from ``offset`` on, their number, and the offset at which the reader continues."""
+    ) -> tuple[list[tuple[int, memoryview]], int]:
+        """Kept records from ``offset`` on with their offsets, unchecked, and the offset at which the reader
+        continues. Raises OSError, EBADMSG for entries that are out of order."""
         first = int(self.entries["offset"].searchsorted(offset))
         rest = self.entries[first:]
         if tag_codes:
@@ -298,14 +351,28 @@ class Generation:
         within = int(chosen["size"].astype(np.int64).cumsum().searchsorted(max_bytes, "right"))
         chosen = chosen[: max(1, within)]
         if not len(chosen):
-            return [], 0, self.current.end
-        bounds = zip(chosen["position"].tolist(), chosen["size"].tolist(), strict=True)
-        buffers = [self._bytes(position, size) for position, size in bounds]
-        return buffers, len(chosen), int(chosen["offset"][-1]) + 1
+            return [], self.current.end
+        near = rest["offset"][
+            : len(chosen) + 1
+        ].tolist()  # with the next one: the reader may not be led past it
+        if not all(low < high for low, high in itertools.pairwise([offset - 1, *near, self.current.end])):
+            raise _damaged(self._queue_path, f"entries from offset {offset} on are out of order")
+        found = [(at, self._bytes(position, size)) for at, position, size, _ in chosen.tolist()]
+        return found, found[-1][0] + 1
 
 
-def damaged_generations(root: Path, files: FileLayer) -> Iterator[tuple[str, int, str]]:
-    """Topic, queue id and what is wrong of each generation that cannot be served. ``root``: storePathRootDir."""
+def sound_record(record: memoryview, topic: str, queue_id: int, offset: int) -> CheckedRecord | None:
+    """A kept record as it is checked; None for what is damaged, or is not the one of its entry."""
+    checked = check_record(record, 0, len(record), verify_crc=True)
+    if checked.verdict is not Verdict.VALID or checked.size_bytes != len(record):
+        return None
+    is_own = (checked.topic, checked.queue_id, checked.queue_offset) == (topic, queue_id, offset)
+    return checked if is_own else None
+
+
+def generations(root: Path, files: FileLayer) -> Iterator[tuple[str, int, Generation | str]]:
+    """Topic, queue id and current generation of each compacted queue, or what is wrong if it cannot be served.
+    ``root``: storePathRootDir."""
     for topic in sorted(files.names(root / COMPACTED)):
         names = files.names(path_below(root / COMPACTED, topic))
         queue_ids = [int(name) for name in names if name.isascii() and name.isdigit()]
@@ -313,10 +380,12 @@ def damaged_generations(root: Path, files: FileLayer) -> Iterator[tuple[str, int
             directory = path_below(root / COMPACTED, topic, queue_id)
             try:
                 current = read_current(directory, files)
-                if current is not None:
-                    Generation(directory, current, files)
+                generation = Generation(directory, current, files) if current is not None else None
             except OSError as error:
                 yield topic, queue_id, str(error)
+                continue
+            if generation is not None:
+                yield topic, queue_id, generation
 
 
 def _whole(files: FileLayer, path: Path) -> bytes:
@@ -337,8 +406,11 @@ class CompactedQueues:
         files: FileLayer,
         monotonic_ms: Callable[[], int],
         deleted: Callable[[], Mapping[str, int]] = dict,
+        note: Note = lambda damage: None,
     ) -> None:
-        """``deleted``: the positions of deletions (``Deletions.positions``)."""
+        """``deleted``: the positions of deletions (``Deletions.positions``). ``note`` receives the damage that readers
+        meet."""
+        self._note = note
         self._store = root
         self._deleted = deleted
         self._files = files
@@ -407,14 +479,24 @@ class CompactedQueues:
             return None
         low, max_offset = log_bounds(topic, queue_id)
         if generation is not None and offset < generation.current.end:
-            buffers, count, following = generation.get(offset, max_messages, max_bytes, tag_codes)
+            found, following = generation.get(offset, max_messages, max_bytes, tag_codes)
+            buffers = [record for at, record in found if self._is_sound(topic, queue_id, at, record)]
         elif theirs is not None and offset < low:
             buffers, following = theirs.get(offset, low, max_messages, max_bytes, tag_codes)
-            count = len(buffers)
         else:
             return None
-        status = GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE
-        return GetResult(status, following, 0, max_offset, buffers, count, sum(map(len, buffers)))
+        status = GetStatus.FOUND if buffers else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, following, 0, max_offset, buffers, len(buffers), sum(map(len, buffers)))
+
+    def _is_sound(self, topic: str, queue_id: int, offset: int, record: memoryview) -> bool:
+        """Whether a kept record can be served. One that is damaged is left out: its size may be wrong, and a client
+        would drop every record after it."""
+        if sound_record(record, topic, queue_id, offset) is not None:
+            return True
+        text = f"what compaction has kept of offset {offset} of queue {topic}/{queue_id} is damaged"
+        lost = (LostOffsets(topic, queue_id, offset, offset + 1),)
+        self._note(Damage("compaction.damaged", Outcome.LOST, text, queues=lost))
+        return False
 
     def begins(self, topic: str, queue_id: int) -> bool:
         """Whether reading may begin at 0, even if the log begins later."""
@@ -493,9 +575,27 @@ class CompactedQueues:
                 current = read_current(directory, self._files)
                 generation = Generation(directory, current, self._files) if current is not None else None
             except OSError:
-                return False  # it may be of a new topic of this name; who reads it is told
+                if not self._is_rest_before(directory, position):
+                    return False  # it may be of a new topic of this name; who reads it is told
+                continue
             if generation is not None and len(generation.entries):
                 return generation.is_before(position)
+        return True
+
+    def _is_rest_before(self, directory: Path, position: int) -> bool:
+        """Whether what a kill may have left of a generation that was being removed has no record at or behind a
+        position of the log."""
+        for name in self._files.names(directory):
+            if not name.endswith(".log"):
+                continue
+            fd = self._files.open_read(directory / name)
+            try:
+                head = self._files.read_at(fd, _PHYSICAL_OFFSET_AT + _PHYSICAL_OFFSET.size, 0)
+            finally:
+                self._files.close(fd)
+            is_whole = len(head) == _PHYSICAL_OFFSET_AT + _PHYSICAL_OFFSET.size
+            if is_whole and _PHYSICAL_OFFSET.unpack_from(head, _PHYSICAL_OFFSET_AT)[0] >= position:
+                return False
         return True
 
     def forget(self, topic: str) -> None:

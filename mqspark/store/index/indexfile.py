@@ -31,7 +31,16 @@ from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.disk.mapping import MapBudget, try_map
 from mqspark.store.index.keys import Ints, KeyColumns
 
-__all__ = ["DEFAULT_SHAPE", "HEADER_BYTES", "IndexHeader", "IndexFile", "IndexMaps", "Shape", "find_shape"]
+__all__ = [
+    "DEFAULT_SHAPE",
+    "HEADER_BYTES",
+    "IndexHeader",
+    "IndexFile",
+    "IndexMaps",
+    "Shape",
+    "find_shape",
+    "link",
+]
 
 _HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = _HEADER.size
@@ -141,7 +150,7 @@ class IndexFile:
         hashes, positions, timestamps_ms = (column[:taken] for column in keys)
         mapping, slots, entries = self._maps.writable(self)
 
-        previous, used_slots = _link(hashes % shape.slots, count, slots)
+        previous, used_slots = link(hashes % shape.slots, count, slots)
         begin_ms = header.begin_timestamp_ms
         first_seconds = _seconds(timestamps_ms[:1], begin_ms)
         begin_position = header.begin_position
@@ -297,7 +306,7 @@ def _seconds(timestamps_ms: Ints, begin_ms: int) -> Ints:
     return np.clip((timestamps_ms - begin_ms) // 1000, 0, _MAX_SECONDS)
 
 
-def _link(slot: Ints, count: int, slots: npt.NDArray[Any]) -> tuple[Ints, int]:
+def link(slot: Ints, count: int, slots: npt.NDArray[Any]) -> tuple[Ints, int]:
     """Make keys the entries ``count``, ``count`` + 1, … of their slots. Returns the previous entry of each in
     its slot, and the number of slots that were empty."""
     # By slot, then by age. Sorting values is many times faster than argsort.

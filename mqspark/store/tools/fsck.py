@@ -22,11 +22,11 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.record import BLANK_BYTES, MIN_RECORD_BYTES, check_record
-from mqspark.store.compaction.compacted import damaged_generations
+from mqspark.record import BLANK_BYTES, MIN_RECORD_BYTES, check_record, tags_code
+from mqspark.store.compaction.compacted import Generation, generations, sound_record
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Outcome
-from mqspark.store.index.indexfile import IndexFile
+from mqspark.store.index.indexfile import IndexFile, link
 from mqspark.store.index.keys import KeyColumns, run_keys
 from mqspark.store.log.commitlog import Segment, missing_parts
 from mqspark.store.log.scan import Run
@@ -43,6 +43,7 @@ __all__ = ["Finding", "FsckReport", "cut_log", "fsck"]
 
 MAX_FINDINGS = 1000
 _BLOCK_ENTRIES = 1 << 16
+_RELEASE_BYTES = 32 << 20
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the total."""
@@ -128,12 +129,38 @@ def fsck(store: OfflineStore, progress: Progress = lambda done, total: None) -> 
         report.add(Finding("lost", "log.cut", text, report.end_offset, cut, repair=LOST))
     check.finish()
     if not store.in_use:  # a job may be replacing one
-        for topic, queue_id, text in damaged_generations(store.paths.root, store.files):
-            report.add(
-                Finding("error", "compaction.damaged", text, topic=topic, queue_id=queue_id, repair=REPLACE)
-            )
+        for topic, queue_id, found in generations(store.paths.root, store.files):
+            wrong = found if isinstance(found, str) else _damage_of(found, topic, queue_id)
+            if wrong is not None:
+                report.add(
+                    Finding(
+                        "error", "compaction.damaged", wrong, topic=topic, queue_id=queue_id, repair=REPLACE
+                    )
+                )
     report.records = check.report.records
     return report
+
+
+def _damage_of(generation: Generation, topic: str, queue_id: int) -> str | None:
+    """What is wrong with entries and records of a generation, or None."""
+    entries, view = generation.entries, generation.view
+    damaged: list[int] = []
+    end = (-1, 0)
+    released = 0
+    for first in range(0, len(entries), _BLOCK_ENTRIES):
+        for offset, position, size, code in entries[first : first + _BLOCK_ENTRIES].tolist():
+            is_next = end[0] < offset and position == end[1] and size > 0
+            record = view[position : position + size] if is_next else view[:0]
+            checked = sound_record(record, topic, queue_id, offset)
+            if checked is None or tags_code(checked.properties) != code:
+                damaged.append(offset)
+            end = offset, position + size
+            if position - released > _RELEASE_BYTES:
+                release(view, released, position)
+                released = position
+    if not damaged:
+        return None
+    return f"{len(damaged)} of its records or their entries are damaged, the first at offset {damaged[0]}"
 
 
 def cut_log(made: Remade) -> Finding | None:
@@ -471,22 +498,24 @@ class _IndexCursor:
 
     def _all_entries(self, store: OfflineStore) -> Iterator[npt.NDArray[np.int64]]:
         for file in store.index_files:
-            self._check_slots(store, file)
+            newest = np.zeros(file.shape.slots, np.int32)
             for low, entries in entries_of(store, file):
-                numbers = np.arange(low, low + len(entries))
-                wrong = np.flatnonzero((entries["previous"] >= numbers) | (entries["previous"] < 0))
+                previous, _ = link(entries["hash"].astype(np.int64) % file.shape.slots, low, newest)
+                wrong = np.flatnonzero(entries["previous"] != previous)
                 if len(wrong):
-                    text = f"index/{file.name}: entry {low + int(wrong[0])} is followed by a younger one"
+                    text = f"index/{file.name}: entry {low + int(wrong[0])} does not lead to the one before in its slot"
                     self._found.add(Finding("error", "index.chain", text, repair=REBUILD))
                 self._found.index_entries += len(entries)
                 columns = np.empty((len(entries), 2), np.int64)
                 columns[:, 0], columns[:, 1] = entries["position"], entries["hash"]
                 yield columns
+            self._check_slots(store, file, newest)
 
-    def _check_slots(self, store: OfflineStore, file: IndexFile) -> None:
-        slots = store._index_maps.slots(file)
-        if ((slots < 0) | (slots >= file.header.next_number)).any():
-            text = f"index/{file.name}: a slot names an entry that the file does not have"
+    def _check_slots(self, store: OfflineStore, file: IndexFile, newest: npt.NDArray[np.int32]) -> None:
+        """``newest``: the number of the newest entry of each slot."""
+        wrong = np.flatnonzero(store._index_maps.slots(file) != newest)
+        if len(wrong):
+            text = f"index/{file.name}: slot {int(wrong[0])} does not lead to its newest entry"
             self._found.add(Finding("error", "index.slot", text, repair=REBUILD))
 
     def _until(self, end: int) -> npt.NDArray[np.int64]:

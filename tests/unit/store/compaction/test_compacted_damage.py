@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mqspark.errors import StoreUnreadable
-from mqspark.store.compaction.compacted import COMPACTED, Current, GenerationWriter, publish
+from mqspark.store.compaction.compacted import (
+    COMPACTED,
+    Current,
+    GenerationWriter,
+    adopt,
+    publish,
+    read_current,
+)
+from mqspark.store.disk.damage import LostOffsets, Outcome
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
-from tests.support.store_tools import TestClock, checkpoint, drain, flush, make_store, opened, put
+from tests.support.store_tools import (
+    QuickFiles,
+    TestClock,
+    checkpoint,
+    crash,
+    drain,
+    flush,
+    make_store,
+    opened,
+    put,
+)
 
 GENERATION = Path(COMPACTED) / "T" / "0"
 
@@ -26,6 +48,7 @@ DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "current is random": ("current", noise),
     "current is another object": ("current", lambda data: b'{"generation": 1}'),
     "current is negative": ("current", lambda data: data.replace(b'"end": ', b'"end": -')),
+    "current ends later": ("current", lambda data: data.replace(b'"end": 30', b'"end": 38')),
     "entries are cut": ("1.queue", lambda data: data[:-28]),
     "an entry is cut": ("1.queue", lambda data: data[:-3]),
     "entries are zero": ("1.queue", lambda data: bytes(len(data))),
@@ -53,6 +76,10 @@ def compacted(tmp_path: Path) -> Path:
     publish(tmp_path / GENERATION, Current(1, 30, writer.messages, writer.size_bytes))
     store.close()
     return tmp_path
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def found_by_fsck(root: Path) -> list[str]:
@@ -88,4 +115,127 @@ def test_a_damaged_one_is_told(compacted: Path, damage: str) -> None:
     checkpoint(store)
     assert store.status.read_problem is None
     assert len(drain(store, "T", 0)) == 21
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["size", "magic", "queue offset", "body", "topic"])
+def test_a_damaged_record_is_left_out_and_told_and_those_behind_it_are_read(
+    compacted: Path, kind: str
+) -> None:
+    path = compacted / GENERATION / "1.log"
+    data = path.read_bytes()
+    low = len(data) // 10 * 2
+    place = {"size": 2, "magic": 6, "queue offset": 27, "body": 88, "topic": 90}[kind]
+    path.write_bytes(flipped(data, low + place))
+    assert found_by_fsck(compacted) == ["compaction.damaged"]
+    store = opened(compacted)
+    left = [number for number in (*range(0, 30, 3), *range(30, 40)) if number != 6]
+    assert [int(message.body) for message in drain(store, "T", 0)] == left
+    (damage,) = store.damages.found
+    assert (damage.kind, damage.outcome) == ("compaction.damaged", Outcome.LOST)
+    assert damage.queues == (LostOffsets("T", 0, 6, 7),)
+    store.close()
+
+
+@pytest.mark.parametrize("field", [0, 20])
+def test_fsck_finds_an_entry_that_does_not_fit_its_record(compacted: Path, field: int) -> None:
+    """An offset that is still between its neighbours, and a tags code."""
+    path = compacted / GENERATION / "1.queue"
+    path.write_bytes(flipped(path.read_bytes(), 28 * 2 + field))
+    assert found_by_fsck(compacted) == ["compaction.damaged"]
+
+
+@pytest.mark.parametrize(("field", "is_told"), [(5, True), (0, True), (9, False), (17, False)])
+def test_an_entry_that_was_not_looked_at_leads_nobody_past_others(
+    compacted: Path, monkeypatch: pytest.MonkeyPatch, field: int, is_told: bool
+) -> None:
+    """Of a long generation only some entries are looked at when it is opened."""
+    monkeypatch.setattr("mqspark.store.compaction.compacted._MAX_CHECKED", 2)
+    path = compacted / GENERATION / "1.queue"
+    data = bytearray(path.read_bytes())
+    data[28 * 7 + field] ^= 0x10
+    path.write_bytes(data)
+    store = opened(compacted)
+    if is_told:
+        with pytest.raises(StoreUnreadable, match="out of order"):
+            drain(store, "T", 0)
+    else:
+        left = [number for number in (*range(0, 30, 3), *range(30, 40)) if number != 21]
+        assert [int(message.body) for message in drain(store, "T", 0)] == left
+        assert [damage.queues for damage in store.damages.found] == [(LostOffsets("T", 0, 21, 22),)]
+    store.close()
+
+
+def next_generation(directory: Path, number: int) -> None:
+    """What is kept is kept again."""
+    files = OsFiles()
+    paths = [directory / f"next.{kind}.tmp" for kind in ("log", "queue")]
+    for path in paths:
+        shutil.copy(directory / f"{number - 1}{path.suffixes[0]}", path)
+    before = read_current(directory)
+    assert before is not None
+    adopt(directory, replace(before, generation=number), *paths, files)
+
+
+@pytest.mark.parametrize("generations", [1, 3])
+def test_a_lost_current_is_told_and_not_begun_anew(compacted: Path, generations: int) -> None:
+    directory = compacted / GENERATION
+    for number in range(2, generations + 1):
+        next_generation(directory, number)
+    (directory / "current").unlink()
+    assert found_by_fsck(compacted) == ["compaction.damaged"]
+    store = opened(compacted)
+    with pytest.raises(StoreUnreadable, match=f"it is missing, and there is generation {generations}"):
+        store.reads.get("T", 0, 0, 10, 1 << 20)
+    report = Compactor(
+        CompactTask(str(compacted), None, 1 << 40, [TopicToCompact("T")], 1 << 20, 1), QuickFiles()
+    ).run()
+    assert (report.failed, report.queues, report.compacted_to) == (1, 0, 0)
+    store.close()
+    assert (directory / f"{generations}.log").exists()
+
+
+def test_an_older_current_is_told(compacted: Path) -> None:
+    directory = compacted / GENERATION
+    old = (directory / "current").read_bytes()
+    next_generation(directory, 2)
+    sound = (directory / "current").read_bytes()
+    (directory / "current").write_bytes(old)
+    with pytest.raises(OSError, match="describes generation 1, and there is generation 2"):
+        read_current(directory)
+    (directory / "current").write_bytes(sound)
+    assert read_current(directory) is not None
+
+
+def test_what_an_attempt_has_left_is_no_damage(compacted: Path) -> None:
+    """A kill between the names of the files and that of ``current``."""
+    directory = compacted / GENERATION
+    (directory / "current.tmp").write_bytes(b"")
+    for kind in ("log", "queue"):
+        (directory / f"2.{kind}").write_bytes(b"unfinished")
+    current = read_current(directory)
+    assert current is not None
+    publish(directory, current)  # as a cut does
+    assert sorted(path.name for path in directory.iterdir()) == ["1.log", "1.queue", "current"]
+    assert read_current(directory) == current
+    # One from before there was a CRC.
+    text, _, _ = (directory / "current").read_bytes().partition(b"\n")
+    (directory / "current").write_bytes(text)
+    assert read_current(directory) == current
+
+
+@pytest.mark.parametrize("left", ["1.log", "1.queue", "current"])
+def test_the_rest_of_a_deleted_topic_that_a_kill_left_is_removed(compacted: Path, left: str) -> None:
+    store = opened(compacted)
+    store.delete_topic("T")
+    store.deletions.job().run()
+    crash(store)
+    for path in (compacted / GENERATION).iterdir():
+        if path.name != left:
+            path.unlink()
+    store = opened(compacted)
+    assert not (compacted / GENERATION).exists()
+    put(store, "T", 0, b"new")
+    flush(store)
+    assert [message.body for message in drain(store, "T", 0)] == [b"new"]
     store.close()
