@@ -27,8 +27,18 @@ _SAFETY_MS = 3000
 """RocketMQ's margin between a timestamp in the file and what is certainly on disk."""
 
 
+_TITLE = b"mqspark-checkpoint-1"
+
+
 def _mark_crc(text: bytes) -> bytes:
     return f"{zlib.crc32(text):08x}".encode()
+
+
+def _mark_numbers(data: bytes | None) -> list[int] | None:
+    """Position, two times and the number of queues; None for a damaged file, and for the content of another one."""
+    text, _, crc = (data or b"").rstrip(b"\n").rpartition(b" ")
+    title, *words = text.split(b" ")
+    return [int(word) for word in words] if crc == _mark_crc(text) and title == _TITLE else None
 
 
 @dataclass(slots=True)
@@ -53,9 +63,9 @@ class Checkpoint:
         """Read both files. A missing or short file counts as zeros."""
         data = files.read(path) or b""
         checkpoint = cls(*_FIELDS.unpack_from(data)) if len(data) >= _FIELDS.size else cls()
-        text, _, crc = (files.read(mark_path) or b"").rstrip(b"\n").rpartition(b" ")
-        if crc == _mark_crc(text):
-            position, physic, logics, queue_count = (int(word) for word in text.split()[1:])
+        numbers = _mark_numbers(files.read(mark_path))
+        if numbers is not None:
+            position, physic, logics, queue_count = numbers
             if (physic, logics) == (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms):
                 checkpoint.position = position
                 checkpoint.queue_count = queue_count
@@ -72,10 +82,10 @@ class Checkpoint:
             return f"{path.name} has impossible times: {numbers[:3]}"
         if mark is None:
             return None
-        text, _, crc = mark.rstrip(b"\n").rpartition(b" ")
-        if crc != _mark_crc(text):
-            return f"the CRC of {mark_path.name} is wrong"
-        if any(numbers) or not any(word.strip(b"0") for word in text.split()[2:4]):
+        found = _mark_numbers(mark)
+        if found is None:
+            return f"the CRC of {mark_path.name} is wrong, or it has the content of another file"
+        if any(numbers) or not any(found[1:3]):
             return None
         return f"{path.name} is empty, unlike {mark_path.name}"  # which has times
 
@@ -98,7 +108,7 @@ class Checkpoint:
         self._write(path, _FIELDS.pack(*fields), _FILE_BYTES, files)
         if self.position >= 0:
             numbers = (self.position, fields[0], fields[1], self.queue_count)
-            text = b"mqspark-checkpoint-1" + b"".join(b" %020d" % number for number in numbers)
+            text = _TITLE + b"".join(b" %020d" % number for number in numbers)
             line = text + b" " + _mark_crc(text) + b"\n"
             self._write(mark_path, line, len(line), files)
 

@@ -46,6 +46,7 @@ __all__ = ["IndexJob", "MessageIndex", "marked_position"]
 
 
 _NAME_DIGITS = 17
+_TITLE = "mqspark-index-1"
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,13 +59,14 @@ class _Mark:
     header: IndexHeader
 
     def encode(self) -> bytes:
-        text = f"mqspark-index-1 {self.position:020d} {self.name} {self.header.encode().hex()}".encode()
+        text = f"{_TITLE} {self.position:020d} {self.name} {self.header.encode().hex()}".encode()
         return text + b" %08x\n" % zlib.crc32(text)
 
     @classmethod
     def decode(cls, data: bytes) -> _Mark | None:
+        """None for a damaged file, and for the content of another one."""
         text, _, crc = data.rstrip(b"\n").rpartition(b" ")
-        if crc != b"%08x" % zlib.crc32(text):
+        if crc != b"%08x" % zlib.crc32(text) or not text.startswith(_TITLE.encode() + b" "):
             return None
         _, position, name, header = text.decode("ascii").split(" ")
         return cls(int(position), name, IndexHeader.decode(bytes.fromhex(header)))
@@ -194,7 +196,10 @@ class MessageIndex:
             elif file is None and name not in files.names(self._directory):
                 continue  # left from a crash during its creation
             elif damaged or file is None or not self._follows(file):
-                # The files after it are rebuilt, too: the index has no gaps.
+                # The files after it are rebuilt, too: the index has no gaps. So is the one before it, if one of the two
+                # lies about its place.
+                if not damaged and file is not None:
+                    self._remove(self.index_files.pop())
                 if file is None:
                     files.rename(self._directory / name, self._directory / f"{name}.damaged")
                     self.ignored_files.append(name)

@@ -605,12 +605,12 @@ class CommitLog:
 
     def around(self, segment: Segment, position: int, limit: int) -> tuple[memoryview, int, int]:
         """A buffer with the record at ``position``, the record's start in it, and the end of what may be
-        read. The record is incomplete when it goes beyond ``limit``. Raises OSError."""
+        read. The record is incomplete when it goes beyond ``limit`` or the end of the file. Raises OSError."""
         view = self.mapped(segment)
-        low, high = position - segment.start, limit - segment.start
+        low = position - segment.start
+        high = max(min(limit - segment.start, segment.length), low)
         if view is not None:
             return view, low, high
-        high = max(min(high, segment.length), low)
         head = self.copied(segment, [(low, min(low + _BLANK.size, high))])
         size, magic = _BLANK.unpack(head) if len(head) == _BLANK.size else (0, 0)
         if magic not in (MAGIC_V1, MAGIC_V2) or not MIN_RECORD_BYTES <= size <= min(

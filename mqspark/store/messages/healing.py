@@ -82,9 +82,18 @@ class EntryHealer:
             return None
         position, size, _ = entry
         found = self._head(position) if size > 0 else None
-        if found is None or found != (size, queue.queue_id, offset):
+        if found is None or found != (size, queue.queue_id, offset) or self._is_of_other(queue, position):
             return None
         return position + size
+
+    def _is_of_other(self, queue: ConsumeQueue, position: int) -> bool:
+        """Whether the record at a position of the log is one of another topic."""
+        segment = self._log.segment_of(position)
+        if segment is None:
+            return True
+        view, low, high = self._log.around(segment, position, min(segment.end, self._visible_end()))
+        record = check_record(view, low, high, verify_crc=False)
+        return record.verdict is Verdict.VALID and record.topic != queue.topic
 
     def _is_expired(self, queue: ConsumeQueue, offset: int) -> bool:
         """Whether retention has removed the record. Behind a record that is there none has been removed."""

@@ -73,6 +73,10 @@ class BatchEntry(NamedTuple):
     def pack(self) -> bytes:
         return BATCH_ENTRY.pack(*self)
 
+    def precedes(self, other: BatchEntry) -> bool:
+        """Whether its record and its offsets end before those of another entry begin."""
+        return self.position + self.size <= other.position and self.base + self.messages <= other.base
+
 
 class BatchQueue:
     """One queue, in offsets of messages. ``max_offset``: end of what consumers may see. ``next_offset``:
@@ -181,8 +185,8 @@ class BatchQueue:
             wrong |= (rows["position"] < before[:, 0]) | (rows["base"] < before[:, 1])
             if wrong.any():
                 number = low + int(np.argmax(wrong))
-                text = f"entry {number} is out of order"  # because of itself, or of the one before
-                array.doubt(max(number - 1, first), "queue.differs", text)
+                text = f"entry {number} is out of order"  # because of itself, or of those before
+                array.doubt(number, "queue.differs", text)
                 break
             end = (int(ends[-1, 0]), int(ends[-1, 1]))
         return array.max_offset - first

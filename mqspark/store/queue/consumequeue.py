@@ -468,8 +468,10 @@ class ConsumeQueue:
                         continue
                     if size <= 0 or position < known:
                         first = start // self._entry_bytes
-                        text = f"entry {first + number} is out of order"  # because of itself, or of the one before
-                        self.doubt(max(first - 1, self.first_file_offset), "queue.differs", text)
+                        text = (
+                            f"entry {first + number} is out of order"  # because of itself, or of those before
+                        )
+                        self.doubt(first, "queue.differs", text)
                         return
                     known = position
             finally:

@@ -49,7 +49,7 @@ from mqspark.store.disk.damage import Damage, LostOffsets, Note, Outcome
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.logread import LogReader
 from mqspark.store.log.scan import Run
-from mqspark.store.queue.batchqueue import MAX_BATCH, BatchEntry, BatchTable
+from mqspark.store.queue.batchqueue import BATCH_ENTRY, MAX_BATCH, BatchEntry, BatchTable
 from mqspark.store.queue.consumequeue import (
     ENTRY,
     ENTRY_BYTES,
@@ -61,7 +61,7 @@ from mqspark.store.queue.consumequeue import (
     Entries,
 )
 from mqspark.store.queue.delay import DelayLevels
-from mqspark.store.queue.multidispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues
+from mqspark.store.queue.multidispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues, is_lmq
 from mqspark.store.queue.queueext import QueueExt
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.queueends import QueueEnds
@@ -75,6 +75,8 @@ _LOOK_BACK_ENTRIES = 4096
 MAX_ORDER_CHECKED = 2_000_000
 """Limit of the entries of BatchConsumeQueues that a start checks, some 100 MB."""
 _MAX_LISTED = 100
+_MAX_UNCONFIRMED = 1 << 20
+"""Offsets that the last record of a queue alone may leave out. No CRC covers its offset."""
 _SETTLE_RECORDS = 1 << 16
 """Records read before their entries are written; bounds the memory of a rebuild."""
 
@@ -224,7 +226,7 @@ class Recovery(LogReader):
             self._cut_queues(start, log_end)
         self._compare_ends()
         self._check_batches()
-        sure = [self._place_before(queue, doubt.sure_end) for queue, doubt in self._doubted()]
+        sure = [place for table in self._tables for place in self._settle_doubts(table)]
         if start is None or sure:
             start = min([self._start_by_timestamp() if start is None else start, *sure])
             self._queued_before = -1
@@ -261,17 +263,49 @@ class Recovery(LogReader):
         for queue in self._batch_table.batch_queues.values() if self._batch_table is not None else ():
             left -= queue.check_order(left)
 
-    def _place_before(self, queue: ConsumeQueue, offset: int) -> int:
-        """End of the record of the last trustworthy entry before ``offset``."""
-        minimum = self._log.min_offset
-        for _ in range(_LOOK_BACK_ENTRIES):
-            offset -= 1
-            entry = queue.entry(offset) if offset >= 0 else None
+    def _settle_doubts(self, table: QueueTable) -> Iterator[int]:
+        """For each doubted queue, where the record of its last trustworthy entry ends. What is behind that entry is in
+        doubt, too."""
+        for queue, doubt in table.doubted.items():
+            end, place = self._trusted_before(queue, doubt.sure_end)
+            table.doubted[queue] = doubt._replace(sure_end=end)
+            yield place
+
+    def _trusted_before(self, queue: ConsumeQueue, end: int) -> tuple[int, int]:
+        """The end of the entries before ``end`` that are not wrong, and the end of the last record that they lead to.
+        An entry of another place of the queue, or of another queue, leads to a record as well, but not to its own."""
+        minimum, first_wrong = self._log.min_offset, end
+        following = self._entry_of_record(queue, end)
+        for offset in range(end - 1, max(end - 1 - _LOOK_BACK_ENTRIES, -1), -1):
+            entry = queue.entry(offset)
+            if entry is not None and entry[1] == FILLER_SIZE:
+                continue
             if entry is None or entry[0] < minimum:
-                return minimum
-            if self._is_believed(entry):
-                return entry[0] + entry[1]
-        return minimum
+                return first_wrong, minimum
+            found = self._entry_of_record(queue, offset)
+            if found is not None and (following is None or found.precedes(following)):
+                return first_wrong, found.position + found.size
+            first_wrong = offset
+        if first_wrong < end and queue.file_starts:
+            first_wrong = queue.first_file_offset  # all of the log is read anyway
+        return first_wrong, minimum
+
+    def _entry_of_record(self, queue: ConsumeQueue, offset: int) -> BatchEntry | None:
+        """An entry, of either kind, if it leads to a record of its queue with its offset. The record of a light message
+        queue has another queue and offset, and the number of an entry of a BatchConsumeQueue is in no record."""
+        packed = queue.packed_entry(offset)
+        if packed is None:
+            return None
+        if len(packed) == ENTRY_BYTES:
+            position, size, code = ENTRY.unpack(packed)
+            entry = BatchEntry(position, size, code, 0, offset, 1)
+        else:
+            entry = BatchEntry(*BATCH_ENTRY.unpack(packed))
+        record = self._believed(entry.position, entry.size)
+        if record is None or record.size_bytes != entry.size:
+            return None
+        is_own = (record.topic, record.queue_id, record.queue_offset) == (*queue.key, entry.base)
+        return entry if is_own or is_lmq(queue.topic) else None
 
     def _cut_queues(self, limit: int | None, log_end: int | None = None) -> int | None:
         """End every queue before ``limit``. Returns the end of the last record that the queues know, or None
@@ -291,7 +325,7 @@ class Recovery(LogReader):
         if last is None:
             return self._log.min_offset
         entry = last.entry(last.max_offset - 1)
-        if entry is not None and entry[0] + entry[1] == known_end and self._is_believed(entry):
+        if entry is not None and entry[0] + entry[1] == known_end and self._believed(*entry[:2]) is not None:
             return known_end
         return None
 
@@ -300,12 +334,12 @@ class Recovery(LogReader):
             for batch_queue in self._batch_table.batch_queues.values():
                 batch_queue.recovered()
 
-    def _is_believed(self, entry: tuple[int, int, int]) -> bool:
-        """Whether a valid record lies at the position of this entry."""
-        segment = self._log.segment_of(entry[0]) if entry[1] != FILLER_SIZE else None
-        if segment is None or not 0 < entry[1] <= segment.start + segment.length - entry[0]:
-            return False
-        view, low, high = self._log.around(segment, entry[0], entry[0] + entry[1])
+    def _believed(self, position: int, size: int) -> CheckedRecord | None:
+        """The record in these bytes of the log, if it is valid."""
+        segment = self._log.segment_of(position) if size != FILLER_SIZE else None
+        if segment is None or not 0 < size <= segment.start + segment.length - position:
+            return None
+        view, low, high = self._log.around(segment, position, position + size)
         record = check_record(
             view,
             low,
@@ -313,7 +347,7 @@ class Recovery(LogReader):
             verify_crc=self._verify_crc,
             verify_property_crc=self._verify_property_crc,
         )
-        return record.verdict is Verdict.VALID and record.physical_offset == entry[0]
+        return record if record.verdict is Verdict.VALID and record.physical_offset == position else None
 
     def _synced_end(self) -> int:
         """End of the log that a successful sync is known to have reached."""
@@ -574,8 +608,9 @@ class Recovery(LogReader):
             self.report.entries += 1
 
     def _settle_one_by_one(self, queue: ConsumeQueue, offsets: array[int], entries: bytearray) -> None:
-        """Write entries with a jump in their offsets. A jump is accepted when the next record agrees or there
-        is none."""
+        """Write entries with a jump in their offsets. A jump is accepted when the next record agrees, or there is none
+        and the jump is not too long. A record whose offset cannot be right gets a filler in the place that it most
+        likely had, so that this offset is not assigned again."""
         for index, offset in enumerate(offsets):
             entry = bytes(entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES])
             expected = queue.next_offset
@@ -587,13 +622,15 @@ class Recovery(LogReader):
             position = ENTRY.unpack(entry)[0]
             # A record takes at least 91 bytes of the log, which bounds the possible offsets.
             plausible = offset * MIN_RECORD_BYTES <= position
+            if following is None and offset - expected > _MAX_UNCONFIRMED:
+                plausible = offset <= self._assigned(queue)
             if offset == expected:
                 self._append(queue, entry)
             elif offset > expected and agrees and plausible:
                 if queue.file_starts:
                     if expected > queue.file_starts[0] // ENTRY_BYTES:  # else retention removed them
                         self._fill(queue, offset)
-                    self._append(queue, FILLER * (offset - expected))
+                    self._append_fillers(queue, offset)
                 else:
                     queue.set_end(offset)
                 self._append(queue, entry)
@@ -601,11 +638,20 @@ class Recovery(LogReader):
                 # The topic was deleted and created again: the queue restarts here.
                 queue.set_end(0)
                 self._append(queue, entry)
-            elif following == expected + 1:
-                self._fill(queue, following)
+            elif following == expected + 1 or (following is None and offset > expected):
+                self._fill(queue, expected + 1)
                 self._append(queue, FILLER)
             else:
                 self.report.ignored_records += 1
+
+    def _assigned(self, queue: ConsumeQueue) -> int:
+        """Offsets of a queue below this are known to have been assigned."""
+        was = self._ends.ranges.get(queue.key) if self._ends is not None else None
+        return was.assigned if was is not None else 0
+
+    def _append_fillers(self, queue: ConsumeQueue, end: int) -> None:
+        while queue.next_offset < end:
+            self._append(queue, FILLER * min(end - queue.next_offset, _SETTLE_RECORDS))
 
     def _fill(self, queue: ConsumeQueue, end: int) -> None:
         """Report fillers for lost records up to ``end``."""
@@ -702,8 +748,7 @@ class Recovery(LogReader):
             self.report.lost_entries += short
             if not queue.file_starts:
                 queue.begin_empty(end)
-            while queue.next_offset < end:
-                self._append(queue, FILLER * min(end - queue.next_offset, _SETTLE_RECORDS))
+            self._append_fillers(queue, end)
 
     def _note_short(self, key: tuple[str, int], low: int, high: int) -> None:
         text = f"queue {key[0]}/{key[1]} ended at {high}, but the log has records up to {low} only"
