@@ -12,7 +12,6 @@ servers when they are due.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -37,21 +36,11 @@ from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.pull.waiting_reads import WaitingReads
 from mqspark.broker.registration import Publication
-from mqspark.broker.replication.acting import ActingMaster, others_answers
-from mqspark.broker.replication.epochlink import (
-    UNSURE,
-    ControlledReplicas,
-    EpochFollower,
-    HaViews,
-    reads_once_sure,
-)
-from mqspark.broker.replication.follower import Follower
-from mqspark.broker.replication.metadata import Metadata, adopt_queues
-from mqspark.broker.replication.preonline import PreOnline
-from mqspark.broker.replication.replicas import Replicas
-from mqspark.broker.replication.slave import refusals, refusals_before
+from mqspark.broker.replication.preonline import comes_back
+from mqspark.broker.replication.role import Role
 from mqspark.broker.replication.tablenotices import TableNotices
 from mqspark.broker.replication.term import Term
+from mqspark.broker.rounds import Rounds
 from mqspark.broker.savedstate import SavedState
 from mqspark.broker.send.fastfail import FastFail
 from mqspark.broker.send.replies import ReplyProcessor
@@ -59,24 +48,8 @@ from mqspark.broker.send.retry import SendBackProcessor
 from mqspark.broker.send.send import SendProcessor
 from mqspark.broker.service import Service
 from mqspark.broker.state.acks import Acks
-from mqspark.broker.state.calls import Calls
 from mqspark.broker.state.changes import PendingChanges
-from mqspark.broker.state.coldreads import ColdReads
-from mqspark.broker.state.groups import ClientGroups
-from mqspark.broker.state.heldhalves import HeldHalves
-from mqspark.broker.state.locks import QueueLocks
-from mqspark.broker.state.slowreaders import SlowReaders
-from mqspark.broker.state.state import BrokerState, Random
-from mqspark.broker.state.writer import Writer
-from mqspark.broker.statictopic.mappings import Mappings
-from mqspark.broker.statictopic.partcleaning import PartCleaner
-from mqspark.broker.statictopic.peers import Peers
-from mqspark.broker.stats.meters import SAMPLE_INTERVAL_MS
-from mqspark.broker.stats.stats import Stats
-from mqspark.broker.tables.consumer_filters import ConsumerFilters
-from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
-from mqspark.broker.tables.subscriptions import SubscriptionGroups
-from mqspark.broker.tables.topics import Topics
+from mqspark.broker.state.state import Random, new_state
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.recall import RecallProcessor
 from mqspark.broker.timer.timers import TimerService
@@ -90,12 +63,11 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, dispatch, merged
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Session
-from mqspark.shares import Holders, Shares, TimedShares
+from mqspark.shares import Holders, Shares
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import usable_memory_bytes
 from mqspark.store.disk.flush import Job
-from mqspark.store.log.epochs import EpochFile, begin_term
 from mqspark.store.store import MessageStore, StoreProgress
 from mqspark.store.timer.timerfiles import TimerFiles
 
@@ -115,7 +87,6 @@ _UNTIMED = frozenset(
     }
 )
 """Requests whose answers are counted where they are sent."""
-CLIENT_SCAN_INTERVAL_MS = 10_000
 TICK_MS = 200
 """The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
 
@@ -150,90 +121,47 @@ class BrokerCore:
         handlers of the shell. ``extensions``: None if there are none. ``utc_offset_ms``: the offset of local time,
         whose midnights divide the day counters."""
         self.config = config
-        self.term = term
         self.store = store
         self.authority = authority
+        self.extensions = extensions
         self.outbox: list[Session] = outbox if outbox is not None else []
-        self._clock = clock
-        topics = Topics(config, clock, lmq=store_config.enable_lmq)
-        stats = Stats(
-            clock,
-            store.log.position,
-            cluster=config.broker_cluster_name,
-            max_bytes=lambda: config.max_statistics_bytes,
-            utc_offset_ms=utc_offset_ms,
-        )
-        mappings = Mappings(config, clock)
-        groups, filters = SubscriptionGroups(config, clock), ConsumerFilters(config, clock)
-        self._member_notices = MemberNotices(config)
-        self.state = state = BrokerState(
-            config=config,
-            store_config=store_config,
-            store=store,
-            clock=clock,
-            random=random,
-            new_unique_id=new_unique_id,
-            topics=topics,
-            mappings=mappings,
-            peers=Peers(config, clock),
-            subscriptions=groups,
-            offsets=ConsumerOffsets(
-                clock,
-                version_step=config.consumer_offset_update_version_step,
-                lmq=store_config.enable_lmq,
-                max_bytes=lambda: config.max_offset_table_bytes,
-            ),
-            filters=filters,
-            clients=ClientGroups(config, clock, filters, self._member_notices.note),
-            locks=QueueLocks(config, clock),
-            stats=stats,
-            writer=Writer(store, topics, mappings, stats),
-            calls=Calls(clock),
-            slow_readers=SlowReaders(config, clock, store, groups),
-            cold_reads=ColdReads(config, store_config, clock),
-            halves=HeldHalves(
-                clock,
-                lambda: config.max_half_table_bytes,
-                lambda: store_config.file_reserved_time * 3_600_000,
-            ),
-            delayed=TimedShares(
-                "delayedMessages",
-                lambda: config.max_delayed_messages_per_user,
-                "maxDelayedMessagesPerUser",
-                clock.now_ms,
-            ),
-            check_points=TimedShares(
-                "checkPoints",
-                lambda: config.max_check_points_per_user,
-                "maxCheckPointsPerUser",
-                clock.now_ms,
-            ),
-            acknowledgements=TimedShares(
-                "acknowledgements",
-                lambda: config.max_acknowledgements_per_user,
-                "maxAcknowledgementsPerUser",
-                clock.now_ms,
-            ),
-        )
         if config_file is None:
             config_file = store.config_file
-        self.publication = Publication(config, topics, mappings, lambda: self._changes.answer_due())
+        machine_bytes = memory_bytes or usable_memory_bytes()
+
+        # What its parts share, and the tables in files.
+        self._member_notices = MemberNotices(config)
+        self.state = state = new_state(
+            config,
+            store_config,
+            store,
+            clock,
+            random=random,
+            new_unique_id=new_unique_id,
+            utc_offset_ms=utc_offset_ms,
+            members_changed=self._member_notices.note,
+        )
+        self.publication = Publication(
+            config, state.topics, state.mappings, lambda: self._changes.answer_due()
+        )
+        table_notices = TableNotices()
         self._changes = PendingChanges(
             config,
             clock,
             published_generation=lambda: self.publication.known_generation,
             is_deleted=lambda: not store.deletions.behind,
             long_work=state.long_work,
-            rpc=stats.rpc,
-            changed=lambda: self._notices.changed(),
+            rpc=state.stats.rpc,
+            changed=table_notices.changed,
         )
-        self._notices = TableNotices()
         store.deletions.on_removed = self._changes.answer_due
-        store.compact_duty.topics = topics.compacted
+        store.compact_duty.topics = state.topics.compacted
         modes = RequestModes(lambda: config.max_group_table_bytes)
         self._saved = SavedState(state, modes, config_file, self._changes.answer_due, settings_file)
+
+        # Services.
         store_host = store.store_host
-        self.acks = Acks(clock, stats.rpc)
+        self.acks = Acks(clock, state.stats.rpc)
         self.delays = DelayService(state, config_file("delayOffset.json"))
         self.transactions = TransactionService(state, self.acks, store_host)
         timer_files = TimerFiles(
@@ -250,7 +178,6 @@ class BrokerCore:
             self.timers.divert,
             self.transactions.check_draft,
         ]
-        machine_bytes = memory_bytes or usable_memory_bytes()
         lookups = LookupProcessor(state, machine_bytes)
         self.pop = PopService(
             state,
@@ -262,67 +189,35 @@ class BrokerCore:
         self.lite = LiteService(state, lookups.starts_in_memory)
         state.remove_lite_topics = self.lite.life.remove_all_of
         self.pop.serve_lite(self.lite.pops)
-        self.follower: Follower | None = None
-        """Set on a slave, which runs no services: its master's messages and progress are all it has."""
-        self.metadata: Metadata | None = None
-        """Set on a slave."""
-        self.epochs: EpochFile | None = None
-        """Set in controller mode."""
-        self.pre_online: PreOnline | None = None
-        """Set on a master with enableSlaveActingMaster, until ``go_online``: its services do not run, because a slave
-        may have acted in its place."""
-        if term is not None:
-            self.epochs = EpochFile(store.root_file(store.paths.epochs), store.log.position)
-            if term.is_master:
-                begin_term(self.epochs, term.epoch, store.log.position)
         self._services: list[Service] = []
+        """Those that run: none on a slave, whose master's messages and progress are all it has, and none on a master
+        that comes back, until ``go_online``."""
         if config.broker_role is BrokerRole.SLAVE:
-            users = None if authority is None else authority.follow()
-            metadata = self.metadata = Metadata(state, modes, self.delays, self.timers, users)
-            self.follower = Follower(config, store, clock)
-            if term is not None and self.epochs is not None:
-                self.follower = EpochFollower(
-                    config, store, clock, term, self.epochs, lambda: metadata.is_fresh
-                )
-            store.copy.follow()
-            self.timers.begin_following()
             for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
                 table.load()
                 self._saved.add([table])
         else:
-            self._services += [self.delays, self.timers]
-            if config.enable_slave_acting_master and not config.skip_pre_online:
-                self.pre_online = PreOnline(config, state, self.delays, self.timers)
-            for service in self._services:
-                service.load()
-                self._saved.add(service.saved_tables())
-            if self.pre_online is None:
-                self.go_online()
-        self.acting: ActingMaster | None = None
-        """Set with enableSlaveActingMaster."""
-        if config.enable_slave_acting_master:
-            self.acting = acting = ActingMaster(
-                config, state, self.follower, self.delays, self.timers, lookups.starts_in_memory
-            )
-            if self.metadata is not None:
-                self.metadata.may_copy_progress = lambda: acting.may_copy_progress
+            self._load(self.delays, self.timers)
+            if not comes_back(config):
+                self._begin_services()
 
-        self.replicas = Replicas(config, store, clock, self.follower)
-        if term is not None and self.epochs is not None:
-            following = self.follower if isinstance(self.follower, EpochFollower) else None
-            self.replicas = ControlledReplicas(config, store, clock, term, self.epochs, following)
-        store.condition.refuse(self.replicas.shortage)
-        if self.replicas.gates_readers:
-            store.confirm(self.replicas.confirmed)
+        # Its part in its set.
+        self.role = role = Role(
+            state, term, authority, modes, self.delays, self.timers, table_notices, lookups.starts_in_memory
+        )
+        self._replicas, self._acting = role.replicas, role.acting
+        """Of ``role``; at hand, because every turn needs them."""
         self._acked = 0
         """The log position up to which this broker alone would answer."""
-        follower = self.follower
+
+        # Requests.
+        follower = role.follower
         self.pulls = PullProcessor(
             state,
             machine_bytes,
             None if follower is None else lambda: follower.address is not None,
-            lambda: "" if self.replicas.is_sure else UNSURE,
-            lambda: self.acting is not None and self.acting.is_acting,
+            role.why_unsure,
+            role.is_acting,
         )
         changes = ChangeAnswers(state, self._changes, self._saved, self.acks, self.pulls.remapped)
         self._sends = SendProcessor(
@@ -335,15 +230,9 @@ class BrokerCore:
         )
         if config.enable_slave_acting_master:
             self._sends.foreign = ForeignChecks(state)
-        self._part_cleaner = PartCleaner(
-            mappings,
-            state.peers,
-            clock,
-            store.offsets.bounds,
-            lambda: store.cleaner.is_hour,
-        )
         self.routes = ClusterRoutes(state)
-        self._prints = BrokerPrints(clock, store, self.replicas, self._waiting)
+        prints = BrokerPrints(clock, store, role.replicas, self._waiting)
+        self._rounds = Rounds(state, self.acks, prints, is_slave=follower is not None)
         admin = admin_handlers(
             state,
             self.runtime_info,
@@ -355,7 +244,7 @@ class BrokerCore:
             shell_settings or {},
         )
         self.overload = FastFail(config, admin)
-        self.handlers: dict[int, Handler] = merged(
+        handlers = merged(
             admin,
             lookups.handlers,
             ClientProcessor(state).handlers,
@@ -370,48 +259,36 @@ class BrokerCore:
             self.lite.handlers,
             self.delays.handlers,
             self.timers.handlers,
-            self.replicas.handlers,
             AssignmentProcessor(state, modes, self.routes, changes.mode_changed).handlers,
-            others_answers(config, state),
         )
-        self.handlers.update(self._notices.watching(self.handlers))
-        if term is not None and self.epochs is not None:
-            if term.is_master:
-                if term.topics_known_at is not None:
-                    adopt_queues(topics, store, term.topics_known_at)
-                topics.begin_epoch(term.epoch)
-            shown = HaViews(config, store, term, self.epochs)
-            self.handlers.update(shown.handlers)
-        if isinstance(self.replicas, ControlledReplicas):
-            self.handlers.update(reads_once_sure(self.handlers, self.replicas))
-        if self.acting is not None:
-            self.handlers.update(self.acting.handlers)
-        if self.follower is not None:
-            self.handlers.update(refusals())
-            if self.acting is not None:
-                self.handlers.update(self.acting.pop_handlers)
-        elif self.pre_online is not None:
-            self.handlers.update(refusals_before(self.handlers, lambda: self.pre_online is None))
-        self.handlers = merged(self.handlers, more_handlers)
+        self.handlers: dict[int, Handler] = merged(role.govern(handlers), more_handlers)
         self.waiting_reads = WaitingReads(
             clock, state.long_work, lambda: config.max_parked_bytes, lambda: config.archive_read_timeout
         )
         if store.reads.older is not None:
             self.handlers = self.waiting_reads.wrap(self.handlers)
-        self.extensions = extensions
         self._hooks: BrokerHooks | None = None
         if extensions is not None:
             self.transactions.listeners = extensions.transactions
             hooks = self._hooks = BrokerHooks(extensions, store, config.broker_name, self._user_name)
             self.handlers = hooks.around(self.handlers)
-        self.handlers = stats.rpc.timed(self.handlers, _UNTIMED)
+        self.handlers = state.stats.rpc.timed(self.handlers, _UNTIMED)
         if authority is not None:
             self.handlers = authority.guard(self.handlers, Touched(state))
             authority.bound_connections()
             state.permits = authority.may
             state.clients.may_replace = authority.is_same_user
             state.subscriptions.limited_user = authority.limited_user
-        self.table_budget = budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
+
+        # Bounds.
+        self.table_budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
+        self.tables = self._bound_tables(modes)
+        self._is_quiet = False
+
+    def _bound_tables(self, modes: RequestModes) -> Tables:
+        """All that peers can grow: under one budget, and with users, with a share for each of them."""
+        config, state, store, budget = self.config, self.state, self.store, self.table_budget
+        authority, acting, extensions = self.authority, self.role.acting, self.extensions
         holders: Holders | None = None
         if authority is not None:
             holders = Holders(
@@ -422,7 +299,7 @@ class BrokerCore:
             )
         for shares in (state.delayed, state.check_points, state.acknowledgements, state.calls.shares):
             shares.holders = holders
-        self.tables = Tables(
+        return Tables(
             state.clients.ledger,
             state.filters.ledger,
             state.topics.ledger,
@@ -447,26 +324,28 @@ class BrokerCore:
             *self.lite.ledgers,
             *store.ledgers,
             *(() if extensions is None else (extensions.ledger,)),
-            *(() if self.acting is None else self.acting.ledgers),
+            *(() if acting is None else acting.ledgers),
             *(() if authority is None else (authority.users.ledger, authority.ledger)),
             budget=budget,
             holders=holders,
         )
-        self._is_quiet = False
-        now_ms = clock.monotonic_ms()
-        self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
-        self._next_sample_ms = now_ms
 
     def _user_name(self, session: Session) -> str:
         return "" if self.authority is None else self.authority.user_name(session)
 
     def go_online(self) -> None:
-        """Start the services of a master. Raises StoreCorrupt."""
-        self.pre_online = None
-        for service in (self.transactions, self.pop, self.lite):
+        """Start the services of a master that has come back. Raises StoreCorrupt."""
+        self.role.pre_online = None
+        self._begin_services()
+
+    def _begin_services(self) -> None:
+        self._load(self.transactions, self.pop, self.lite)
+        self._services += [self.delays, self.timers, self.transactions, self.pop, self.lite]
+
+    def _load(self, *services: Service) -> None:
+        for service in services:
             service.load()
             self._saved.add(service.saved_tables())
-            self._services.append(service)
 
     # --- Core ---
 
@@ -500,8 +379,8 @@ class BrokerCore:
         """Write what this turn appended, and send the answers that this completes."""
         self._member_notices.end_turn(self.state.long_work)
         self.pop.before_commit()
-        if self.acting is not None:
-            self.acting.before_commit()
+        if self._acting is not None:
+            self._acting.before_commit()
         self.acks.end_turn()
         self.progress(self.store.pipeline.commit())
         if self.acks.unsafe:
@@ -527,7 +406,7 @@ class BrokerCore:
         self.pulls.arrived(arrivals)
         if self._hooks is not None:
             self._hooks.arrived(arrivals)
-        for service in self._services if self.pre_online is None else ():
+        for service in self._services:
             service.arrived(arrivals)
         if self.store.appender.put_count != puts:  # for example a check point that a pop's answer waits for
             self.progress(self.store.pipeline.commit())
@@ -542,32 +421,17 @@ class BrokerCore:
 
     def replicated(self) -> None:
         """A slave may have more of the log, or have left: notify those who wait for it."""
-        confirmed = self.replicas.confirmed
+        confirmed = self._replicas.confirmed
         self.acks.release(min(self._acked, confirmed))
-        gates_readers = self.replicas.gates_readers
+        gates_readers = self._replicas.gates_readers
         if gates_readers and (arrivals := self.store.confirm(confirmed)):
             self._arrived(arrivals)
         if self.store.condition.refusal is not None or self.config.min_in_sync_replicas > 1 or gates_readers:
-            self.store.condition.refuse(self.replicas.shortage)
+            self.store.condition.refuse(self._replicas.shortage)
 
     def tick(self) -> int:
         state = self.state
-        now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._next_scan_ms:
-            self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
-            state.long_work.begin(None, state.clients.expire(self.config.channel_expired_timeout))
-            state.long_work.begin(None, state.locks.expire())
-            state.long_work.begin(None, state.filters.clean())
-        if now_ms >= self._next_sample_ms:
-            self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS
-            state.long_work.begin(None, state.stats.sample(state.topics, state.topics.is_stored))
-            if state.stats.is_full_minute:
-                self.acks.times.end_period()
-        if self.follower is None:
-            state.slow_readers.tick()
-            self._part_cleaner.tick()
-        state.cold_reads.tick()
-        self._prints.tick()
+        self._rounds.tick()
         self.pulls.expire()
         self.waiting_reads.expire()
         self.routes.expire()
@@ -578,10 +442,10 @@ class BrokerCore:
         self._changes.answer_due()
         wait_ms = TICK_MS
         if not self._is_quiet:
-            for service in self._services if self.pre_online is None else ():
+            for service in self._services:
                 wait_ms = min(wait_ms, service.tick())
-            if self.acting is not None:
-                wait_ms = min(wait_ms, self.acting.tick())
+            if self._acting is not None:
+                wait_ms = min(wait_ms, self._acting.tick())
         self.turn()
         return wait_ms
 
@@ -616,28 +480,21 @@ class BrokerCore:
         self.pop.validate()
         self.lite.validate()
         self.timers.validate()
-        if self.acting is not None:
-            self.acting.validate()
+        if self._acting is not None:
+            self._acting.validate()
 
     # --- blocking work ---
 
     def jobs(self) -> list[Job]:
         """Due work for a worker thread. Called about once a second, and not again before the previous jobs are
         done."""
-        self._forget_epochs()
+        self.role.forget_epochs()
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
         jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.jobs())
         jobs.extend(self.timers.jobs())
         jobs.extend(self.store.maintenance())
         return jobs
-
-    def _forget_epochs(self) -> None:
-        """Writes when a whole epoch is gone. A disk that is full then has to be cleaned all the same, and a failed save
-        is noticed by the store's maintenance: the next round tries again."""
-        if self.epochs is not None:
-            with contextlib.suppress(OSError):
-                self.epochs.forget_before(self.store.log.min_offset)
 
     @property
     def jobs_due(self) -> bool:
@@ -655,8 +512,8 @@ class BrokerCore:
     def shutdown(self) -> list[Job]:
         """The last saves, run before the store is closed. The broker must get no command after this."""
         self.transactions.stop()
-        if self.acting is not None:
-            self.acting.stop()
+        if self._acting is not None:
+            self._acting.stop()
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
         jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.last_jobs())

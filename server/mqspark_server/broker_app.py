@@ -144,8 +144,8 @@ class BrokerApp(ProcessApp):
         parts.server.start()
 
         self.lifecycle.advance(Phase.REGISTERING)
-        if parts.group is not None and parts.core.pre_online is not None:
-            await parts.group.come_back(parts.core.pre_online)
+        if parts.group is not None and (pre_online := parts.core.role.pre_online) is not None:
+            await parts.group.come_back(pre_online)
             parts.core.go_online()
         await parts.registrar.start(self.register_s)
         if parts.group is not None:
@@ -398,19 +398,20 @@ class BrokerApp(ProcessApp):
         registrar = Registrar(core, server.write_outbox, tls, signer)
         admission = Admission(self.config, authority, signer)
         following: Following | None = None
-        if core.follower is not None and core.metadata is not None:
+        role = core.role
+        if role.follower is not None and role.metadata is not None:
             following = Following(
-                core.follower,
-                core.metadata,
+                role.follower,
+                role.metadata,
                 registrar,
                 server.schedule,
                 admission,
                 self.term,
-                core.acting,
+                role.acting,
             )
         route_finder = RouteFinder(core, server.write_outbox, tls, signer)
         group = escaping = None
-        if (acting := core.acting) is not None:
+        if (acting := role.acting) is not None:
 
             def stored_elsewhere() -> None:
                 acting.progressed()
@@ -426,7 +427,7 @@ class BrokerApp(ProcessApp):
             registrar=registrar,
             route_finder=route_finder,
             peers=PeerLink(core, route_finder, server.write_outbox, tls, signer),
-            slaves=ReplicationServer(core.replicas, self._replicated, admission, server.tls),
+            slaves=ReplicationServer(role.replicas, self._replicated, admission, server.tls),
             following=following,
             group=group,
             escaping=escaping,

@@ -46,6 +46,7 @@ class BrokerSpans:
                 key="openTelemetryEnable",
             ) from None
         self._core = core
+        self._replicas = core.role.replicas
         self._trace, self._propagate = trace, propagate
         self._tracer = trace.get_tracer("mqspark.broker")
         self._open: deque[tuple[int, Span]] = deque()
@@ -60,7 +61,7 @@ class BrokerSpans:
         """End the spans whose messages are acknowledged now."""
         opened = self._open
         if opened:
-            acked = min(self._core.store.pipeline.stored_end, self._core.replicas.confirmed)
+            acked = min(self._core.store.pipeline.stored_end, self._replicas.confirmed)
             while opened and opened[0][0] <= acked:
                 opened.popleft()[1].end()
 

@@ -321,11 +321,10 @@ class ControlledApp(BrokerApp):
 
     def _log(self) -> LogState:
         core = self.parts.core if self.parts is not None else None
-        if core is None or core.epochs is None:
+        if core is None or core.role.epochs is None:
             return self._last_log
-        self._last_log = LogState(
-            core.epochs.last_number, core.store.log.position, max(0, core.replicas.confirmed)
-        )
+        confirmed = max(0, core.role.replicas.confirmed)
+        self._last_log = LogState(core.role.epochs.last_number, core.store.log.position, confirmed)
         return self._last_log
 
     _last_log = LogState(-1, 0, 0)
@@ -379,7 +378,7 @@ class ControlledApp(BrokerApp):
         change = Term(self.clock, term.broker_id, self.settings.broker.controller_heart_beat_timeout_mills)
         change.begin(decision.epoch, decision.master_id, decision.master_address)
         change.decided(decision.members, decision.set_epoch)
-        metadata = self.parts.core.metadata if self.parts is not None else None
+        metadata = self.parts.core.role.metadata if self.parts is not None else None
         change.topics_known_at = None if metadata is None else metadata.topics_known_at
         if term.is_master and change.is_master and self.parts is not None:
             self._continue_in_epoch(term, change)
@@ -404,24 +403,25 @@ class ControlledApp(BrokerApp):
     def _continue_in_epoch(self, term: Term, change: Term) -> None:
         """This broker was elected again: only the epoch is new."""
         parts = self.parts
-        if parts is None or parts.core.epochs is None:
+        if parts is None or parts.core.role.epochs is None:
             return
-        begin_term(parts.core.epochs, change.epoch, parts.core.store.log.position)
+        begin_term(parts.core.role.epochs, change.epoch, parts.core.store.log.position)
         term.begin(change.epoch, term.broker_id, change.master_address)
         term.decided(change.sync_set, change.set_epoch)
         log.info("stays the master in epoch %d", change.epoch)
 
     def _set_is_wrong(self) -> bool:
-        replicas = self.parts.core.replicas if self.parts is not None else None
+        replicas = self.parts.core.role.replicas if self.parts is not None else None
         if not isinstance(replicas, ControlledReplicas):
             return False
         return replicas.wanted_set() is not None or (self.term is not None and self.term.is_unsure)
 
     async def _alter(self) -> None:
         parts, term = self.parts, self.term
-        if parts is None or term is None or not isinstance(parts.core.replicas, ControlledReplicas):
+        replicas = None if parts is None else parts.core.role.replicas
+        if term is None or not isinstance(replicas, ControlledReplicas):
             return
-        wanted = parts.core.replicas.wanted_set()
+        wanted = replicas.wanted_set()
         if wanted is None and not (term.holds and term.is_unsure):
             return
         try:

@@ -329,7 +329,7 @@ class History:
             raise Broken(self.world.errors[0])
         for machine in self.brokers:
             core = core_of(machine)
-            if core is None or not core.replicas.is_sure:
+            if core is None or not core.role.replicas.is_sure:
                 continue
             shown = core.store.pipeline.visible_end
             if core.store.log.min_offset:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from mqspark.broker.config import BrokerConfig
+from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
@@ -24,7 +24,13 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoRequestHeader
 from mqspark.protocol.headers.header import Header
 
-__all__ = ["PreOnline", "SlaveRequest"]
+__all__ = ["PreOnline", "SlaveRequest", "comes_back"]
+
+
+def comes_back(config: BrokerConfig) -> bool:
+    """Whether a broker is a master in whose place a slave may have acted, and has to learn what that did."""
+    is_master = config.broker_role is not BrokerRole.SLAVE
+    return is_master and config.enable_slave_acting_master and not config.skip_pre_online
 
 
 class SlaveRequest(NamedTuple):

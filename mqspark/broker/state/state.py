@@ -1,4 +1,4 @@
-"""What the processors of one broker share. Built by ``BrokerCore``; holds no behaviour."""
+"""What the processors of one broker share. Made for ``BrokerCore``; holds no behaviour."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mqspark.auth.policies import Action, Kind
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.calls import Calls
 from mqspark.broker.state.coldreads import ColdReads
-from mqspark.broker.state.groups import ClientGroups
+from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.state.heldhalves import HeldHalves
 from mqspark.broker.state.locks import QueueLocks
 from mqspark.broker.state.slowreaders import SlowReaders
@@ -29,7 +29,7 @@ from mqspark.shares import TimedShares
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
 
-__all__ = ["BrokerState", "Random"]
+__all__ = ["BrokerState", "Random", "new_state"]
 
 Permits = Callable[[Session, Kind, str, Action], bool]
 
@@ -83,3 +83,76 @@ class BrokerState:
     """Removes the lite topics of a parent topic that is being deleted."""
     ahead_ms: int = 0
     """How far the broker's clock has been moved ahead of its clients' clocks."""
+
+
+def new_state(
+    config: BrokerConfig,
+    store_config: StoreConfig,
+    store: MessageStore,
+    clock: Clock,
+    *,
+    random: Random,
+    new_unique_id: Callable[[], str],
+    utc_offset_ms: Callable[[int], int],
+    members_changed: Callable[[ConsumerGroup], None],
+) -> BrokerState:
+    """The state of a broker whose tables are still to be loaded. ``utc_offset_ms``: as of ``BrokerCore``.
+    ``members_changed`` is called with a group that clients have joined or left."""
+    topics, mappings = Topics(config, clock, lmq=store_config.enable_lmq), Mappings(config, clock)
+    groups, filters = SubscriptionGroups(config, clock), ConsumerFilters(config, clock)
+    stats = Stats(
+        clock,
+        store.log.position,
+        cluster=config.broker_cluster_name,
+        max_bytes=lambda: config.max_statistics_bytes,
+        utc_offset_ms=utc_offset_ms,
+    )
+    return BrokerState(
+        config=config,
+        store_config=store_config,
+        store=store,
+        clock=clock,
+        random=random,
+        new_unique_id=new_unique_id,
+        topics=topics,
+        mappings=mappings,
+        peers=Peers(config, clock),
+        subscriptions=groups,
+        offsets=ConsumerOffsets(
+            clock,
+            version_step=config.consumer_offset_update_version_step,
+            lmq=store_config.enable_lmq,
+            max_bytes=lambda: config.max_offset_table_bytes,
+        ),
+        filters=filters,
+        clients=ClientGroups(config, clock, filters, members_changed),
+        locks=QueueLocks(config, clock),
+        stats=stats,
+        writer=Writer(store, topics, mappings, stats),
+        calls=Calls(clock),
+        slow_readers=SlowReaders(config, clock, store, groups),
+        cold_reads=ColdReads(config, store_config, clock),
+        halves=HeldHalves(
+            clock,
+            lambda: config.max_half_table_bytes,
+            lambda: store_config.file_reserved_time * 3_600_000,
+        ),
+        delayed=TimedShares(
+            "delayedMessages",
+            lambda: config.max_delayed_messages_per_user,
+            "maxDelayedMessagesPerUser",
+            clock.now_ms,
+        ),
+        check_points=TimedShares(
+            "checkPoints",
+            lambda: config.max_check_points_per_user,
+            "maxCheckPointsPerUser",
+            clock.now_ms,
+        ),
+        acknowledgements=TimedShares(
+            "acknowledgements",
+            lambda: config.max_acknowledgements_per_user,
+            "maxAcknowledgementsPerUser",
+            clock.now_ms,
+        ),
+    )

@@ -147,7 +147,7 @@ class BrokerGroup:
             log.info("this master has copied the progress of its slave at %s", address)
 
     def _is_followed_by(self, count: int) -> bool:
-        return self._core.replicas.following >= count
+        return self._core.role.replicas.following >= count
 
     async def _slaves(self) -> list[str]:
         """The slaves that any name server knows. Raises if none answers."""

@@ -247,7 +247,7 @@ class _Collector:
         yield from extension_calls(core.extensions, self._node)
 
     def _storage(self, core: BrokerCore) -> Iterator[Metric]:
-        store, node = core.store, self._node
+        store, role, node = core.store, core.role, self._node
         for name, text, value in (
             (
                 "storage_size_bytes",
@@ -312,11 +312,11 @@ class _Collector:
             ),
             ("send_waiting", "sends that wait for their flush", len(core.acks)),
             ("pull_waiting", "pulls that wait for messages", core.pulls.parked.count),
-            ("slaves_in_sync", "slaves that are in sync", core.replicas.in_sync - 1),
+            ("slaves_in_sync", "slaves that are in sync", role.replicas.in_sync - 1),
             (
                 "slave_behind_bytes",
                 "bytes of its master's log that a slave lacks; 0 on a master",
-                core.follower.behind_bytes if core.follower is not None else 0,
+                0 if role.follower is None else role.follower.behind_bytes,
             ),
         ):
             labels = _STORAGE if name in _STORE_METRICS else {}

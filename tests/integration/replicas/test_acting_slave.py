@@ -75,7 +75,7 @@ def core_of(cluster: Cluster, number: int) -> BrokerCore:
 
 def slave_state(cluster: Cluster) -> tuple[bool, bool, bool]:
     """Whether the slave is the master of consumers, delivers what waits, and has a master."""
-    acting = core_of(cluster, 1).acting
+    acting = core_of(cluster, 1).role.acting
     assert acting is not None
     return cluster.call(lambda: (acting.is_acting, acting.is_delivering, acting.has_master))
 
@@ -90,8 +90,9 @@ def test_a_slave_acts_until_its_master_is_back(tmp_path: Path, more: dict[str, A
             cluster.kill(0)
             eventually(lambda: slave_state(cluster) == (True, True, False), lambda: slave_state(cluster))
             cluster.restart(0)
-            assert core_of(cluster, 0).pre_online is None
-            assert cluster.call(lambda: core_of(cluster, 0).replicas.following) == 1, "before it is online"
+            assert core_of(cluster, 0).role.pre_online is None
+            followers = cluster.call(lambda: core_of(cluster, 0).role.replicas.following)
+            assert followers == 1, "before it is online"
             assert slave_state(cluster) == (False, False, True)
 
 

@@ -76,7 +76,7 @@ def test_a_topic_that_no_slave_has_copied_yet_outlives_its_master(
 
     def knows_topics(number: int) -> bool:
         parts = cluster.apps[number].parts
-        metadata = None if parts is None else parts.core.metadata
+        metadata = None if parts is None else parts.core.role.metadata
         return metadata is not None and metadata.topics_known_at is not None
 
     with Cluster(brokers=3, replication="controller", store=tmp_path) as cluster:

@@ -88,7 +88,7 @@ def is_refused(broker: Broker) -> bool:
 def slaves_of(broker: Broker) -> int:
     parts = broker.apps[0].parts
     assert parts is not None
-    return broker.call(lambda: len(parts.core.replicas))
+    return broker.call(lambda: len(parts.core.role.replicas))
 
 
 def log_of(broker: Broker) -> bytes:

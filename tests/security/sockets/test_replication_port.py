@@ -178,7 +178,7 @@ def test_a_slave_whose_user_is_disabled_is_cut_off(tmp_path: Path) -> None:
         authority = master.authority
         assert authority is not None
         cluster.call(lambda: authority.users.change("inner", None, None, UserStatus.DISABLE))
-        eventually(lambda: cluster.call(lambda: len(master.replicas)) == 0, "the slave to be cut off")
+        eventually(lambda: cluster.call(lambda: len(master.role.replicas)) == 0, "the slave to be cut off")
         following = cluster.apps[SLAVE].parts.following
         assert following is not None
         eventually(lambda: "log" in following.problems, "the slave to say that it copies nothing")

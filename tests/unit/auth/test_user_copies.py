@@ -67,9 +67,9 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 def one_round(pair: Pair, change: Callable[[Command], None] = lambda answer: None) -> Command:
     """Let the slave ask its master once; the answer about users."""
-    assert pair.slave.broker.metadata is not None
+    assert pair.slave.broker.role.metadata is not None
     peer, answer = SignedPeer(pair.master.peer(), *INNER), Command(0)
-    requests = pair.slave.broker.metadata.read()
+    requests = pair.slave.broker.role.metadata.read()
     try:
         request = next(requests)
         while True:
@@ -213,7 +213,7 @@ def test_a_slave_with_other_credentials_says_so_and_is_not_complete(pair: Pair) 
 
     with pytest.raises(ProtocolError, match="refuses to send its users: only a slave"):
         one_round(pair, refused)
-    metadata = pair.slave.broker.metadata
+    metadata = pair.slave.broker.role.metadata
     assert metadata is not None
     assert not metadata.is_fresh, "in controller mode it is not counted in"
     one_round(pair)

@@ -43,7 +43,7 @@ def test_a_slave_that_is_behind_is_printed(tmp_path: Path, caplog: pytest.LogCap
     bench = Bench(tmp_path)
     caplog.set_level("INFO", "mqspark.broker.prints")
     bench.peer().ask(SEND, send_ext(), b"x")
-    replica = bench.broker.replicas.connect("10.0.0.2:1")
+    replica = bench.broker.role.replicas.connect("10.0.0.2:1")
     replica.received(bytes(8))
     bench.clock.advance(10_000)
     bench.broker.tick()

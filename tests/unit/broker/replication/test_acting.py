@@ -49,8 +49,8 @@ TRANS_GROUP = "CID_RMQ_SYS_TRANS"
 
 
 def acting_of(bench: Bench) -> ActingMaster:
-    assert bench.broker.acting is not None
-    return bench.broker.acting
+    assert bench.broker.role.acting is not None
+    return bench.broker.role.acting
 
 
 class Pair:
@@ -98,7 +98,7 @@ class Pair:
         assert self.slave.peer().ask(RequestCode.EXCHANGE_BROKER_HA_INFO, HA).code == 0
         self.run(SETTLE_MS + 1_000)
         assert acting_of(self.slave).may_follow
-        pre_online = master.broker.pre_online
+        pre_online = master.broker.role.pre_online
         assert pre_online is not None
         master.run_for(2_000)
         talk, peer = pre_online.progress(), self.slave.peer()
@@ -558,7 +558,7 @@ def test_a_second_slave_knows_what_the_first_did(pair: Pair) -> None:
     acting.members.heard(SERVER, {1: "first:1", 2: "other:1"})
     assert acting.stand_in == "first:1"
     assert not acting.is_acting
-    metadata, peer = other.broker.metadata, pair.slave.peer()
+    metadata, peer = other.broker.role.metadata, pair.slave.peer()
     assert metadata is not None
     requests = metadata.progress()
     with contextlib.suppress(StopIteration):

@@ -154,8 +154,9 @@ def change_part(bench: Bench, broker_id: int, master_id: int, epoch: int) -> Non
 
 
 def replicas_of(bench: Bench) -> ControlledReplicas:
-    assert isinstance(bench.broker.replicas, ControlledReplicas)
-    return bench.broker.replicas
+    replicas = bench.broker.role.replicas
+    assert isinstance(replicas, ControlledReplicas)
+    return replicas
 
 
 class Pair:
@@ -164,12 +165,12 @@ class Pair:
     def __init__(self, master: Bench, slave: Bench, *, has_tables: bool | None = True) -> None:
         """``has_tables``: None: what the slave has copied so far."""
         self.master, self.slave = master, slave
-        assert slave.broker.metadata is not None
+        assert slave.broker.role.metadata is not None
         if has_tables is not None:
-            slave.broker.metadata.copied_ms = slave.clock.monotonic_ms() if has_tables else None
-        assert isinstance(slave.broker.follower, EpochFollower)
-        self.follower = slave.broker.follower
-        self.replica = master.broker.replicas.connect("s:1")
+            slave.broker.role.metadata.copied_ms = slave.clock.monotonic_ms() if has_tables else None
+        assert isinstance(slave.broker.role.follower, EpochFollower)
+        self.follower = slave.broker.role.follower
+        self.replica = master.broker.role.replicas.connect("s:1")
         store = master.store
         self.replica.received(self.follower.connect("m:1", store.log.min_offset, store.log.position))
 
@@ -187,7 +188,7 @@ class Pair:
                 self.master.broker.replicated()
 
     def close(self) -> None:
-        self.master.broker.replicas.disconnect(self.replica)
+        self.master.broker.role.replicas.disconnect(self.replica)
         self.follower.disconnected()
 
 
@@ -252,8 +253,8 @@ def test_a_slave_without_a_log_copies_log_and_epochs(tmp_path: Path, benches: li
     send(master, 300)
     with joined(master, slave):
         assert log_of(slave) == log_of(master)
-        assert slave.broker.epochs is not None
-        assert slave.broker.epochs.entries == ((1, 0),)
+        assert slave.broker.role.epochs is not None
+        assert slave.broker.role.epochs.entries == ((1, 0),)
 
 
 def test_a_slave_without_its_masters_tables_is_not_counted_in(tmp_path: Path, benches: list[Bench]) -> None:
@@ -264,8 +265,8 @@ def test_a_slave_without_its_masters_tables_is_not_counted_in(tmp_path: Path, be
     pair.carry()
     assert log_of(slave) == log_of(master)
     assert replicas_of(master).wanted_set() is None
-    assert slave.broker.metadata is not None
-    slave.broker.metadata.copied_ms = slave.clock.monotonic_ms()
+    assert slave.broker.role.metadata is not None
+    slave.broker.role.metadata.copied_ms = slave.clock.monotonic_ms()
     pair.tick()
     assert replicas_of(master).wanted_set() == {1, 2}
     pair.close()
@@ -284,7 +285,7 @@ def test_a_slave_that_was_away_is_not_counted_in_before_its_tables_are_fresh(
     slave.clock.advance(FRESH_MS + 1)
     assert master.term is not None
     master.term.renewed(master.clock.monotonic_ms())
-    assert slave.broker.metadata is not None
+    assert slave.broker.role.metadata is not None
     pair = Pair(master, slave, has_tables=None)
     pair.carry()
     assert replicas_of(master).wanted_set() is None
@@ -337,8 +338,8 @@ def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path, benches
     change_part(one, 1, 2, 2)
     with joined(two, one):
         assert log_of(one) == log_of(two)
-        assert one.broker.epochs is not None
-        assert one.broker.epochs.entries == ((1, 0), (2, common))
+        assert one.broker.role.epochs is not None
+        assert one.broker.role.epochs.entries == ((1, 0), (2, common))
     (saved,) = (tmp_path / "a" / "mqspark.diverged").iterdir()
     assert saved.read_bytes() == lost
 
@@ -454,7 +455,7 @@ def test_what_a_master_confirms_counts_for_what_is_known_to_be_its_log(
     send(slave, 9)
     end = slave.store.log.position
     change_part(slave, 2, 1, 1)
-    follower = slave.broker.follower
+    follower = slave.broker.role.follower
     assert isinstance(follower, EpochFollower)
     follower.connect("m:1", 0, end)
     follower.received(encode_master_hello(end, [(1, 0)]))
@@ -511,7 +512,7 @@ def test_the_end_of_an_epoch_inside_a_record_is_refused(tmp_path: Path, benches:
     send(slave, 9)
     end = slave.store.log.position
     change_part(slave, 2, 1, 2)
-    follower = slave.broker.follower
+    follower = slave.broker.role.follower
     assert isinstance(follower, EpochFollower)
     follower.connect("m:1", 0, end)
     with pytest.raises(ProtocolError, match="inside a record"):
@@ -524,12 +525,13 @@ def test_a_slave_follows_no_older_master(tmp_path: Path, benches: list[Bench]) -
     benches.append(slave)
     send(slave, 9)
     change_part(slave, 2, 1, 5)
-    assert isinstance(slave.broker.follower, EpochFollower)
+    follower = slave.broker.role.follower
+    assert isinstance(follower, EpochFollower)
     for epochs, problem in (([(4, 0)], "end before 5"), ([(6, 0)], "in epoch 6, the controller in 5")):
-        slave.broker.follower.connect("m:1", 0, 1 << 40)
+        follower.connect("m:1", 0, 1 << 40)
         with pytest.raises(ProtocolError, match=problem):
-            slave.broker.follower.received(encode_master_hello(1 << 20, epochs))
-        slave.broker.follower.disconnected()
+            follower.received(encode_master_hello(1 << 20, epochs))
+        follower.disconnected()
 
 
 # --- acknowledgements ----------------------------------------------------------------------------------------------
@@ -741,7 +743,7 @@ def test_epochs_that_cannot_be_saved_hold_up_no_housekeeping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make(tmp_path, 1, 1)
-    epochs = bench.broker.epochs
+    epochs = bench.broker.role.epochs
     assert epochs is not None
     epochs.append(2, 10)
     forget_before = epochs.forget_before

@@ -40,8 +40,8 @@ def make_slave(directory: Path, store: dict[str, Any] | None = None, **settings:
 
 
 def follower_of(slave: Bench) -> Follower:
-    assert slave.broker.follower is not None
-    return slave.broker.follower
+    assert slave.broker.role.follower is not None
+    return slave.broker.role.follower
 
 
 class Link:
@@ -50,7 +50,7 @@ class Link:
     def __init__(self, master: Bench, slave: Bench) -> None:
         self.master, self.slave = master, slave
         self.follower = follower_of(slave)
-        self.replica = master.broker.replicas.connect("s:1")
+        self.replica = master.broker.role.replicas.connect("s:1")
         store = master.store
         first = self.follower.connect("m:1", store.log.min_offset, store.log.position)
         self.replica.received(first)
@@ -72,7 +72,7 @@ class Link:
         return carried
 
     def close(self) -> None:
-        self.master.broker.replicas.disconnect(self.replica)
+        self.master.broker.role.replicas.disconnect(self.replica)
         self.follower.disconnected()
 
 

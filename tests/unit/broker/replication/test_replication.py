@@ -77,7 +77,7 @@ def test_the_head_of_data() -> None:
 def test_a_slave_gets_the_log_as_it_is(bench: Bench) -> None:
     peer = bench.peer()
     fill(peer, 10)
-    slave = bench.broker.replicas.connect("s:1")
+    slave = bench.broker.role.replicas.connect("s:1")
     assert slave.data(1 << 20) == [], "it has not said where to begin"
     slave.received(report(0))
     copy = b""
@@ -97,7 +97,7 @@ def test_a_slave_gets_the_log_as_it_is(bench: Bench) -> None:
 
 def test_a_slave_without_anything_gets_the_newest_segment(bench: Bench) -> None:
     fill(bench.peer(), 200)
-    slave = bench.broker.replicas.connect("s:1")
+    slave = bench.broker.role.replicas.connect("s:1")
     slave.received(report(0))
     ((position, _), *_) = frames(slave.data(1 << 20))
     assert position == bench.store.log.position // SEGMENT * SEGMENT > 0
@@ -107,28 +107,28 @@ def test_a_slave_goes_on_where_it_was(bench: Bench) -> None:
     fill(bench.peer(), 200)
     end = bench.store.log.position
     for begin in (0x1000, SEGMENT, end - 100, end):
-        slave = bench.broker.replicas.connect("s:1")
+        slave = bench.broker.role.replicas.connect("s:1")
         slave.received(report(begin))
         found = frames(slave.data(1 << 24))
         assert b"".join(part for _, part in found) == log_of(bench)[begin:]
-        bench.broker.replicas.disconnect(slave)
+        bench.broker.role.replicas.disconnect(slave)
 
 
 @pytest.mark.parametrize("beyond", [1, 1 << 40])
 def test_a_slave_with_another_log_is_let_go(bench: Bench, beyond: int) -> None:
     fill(bench.peer(), 3)
-    slave = bench.broker.replicas.connect("s:1")
+    slave = bench.broker.role.replicas.connect("s:1")
     with pytest.raises(
         ProtocolError, match=r"it asks for the log from \d+ on, but the log here spans 0 to \d+"
     ):
         slave.received(report(bench.store.pipeline.stored_end + beyond))
     with pytest.raises(ProtocolError, match="it asks for the log from -5 on"):
-        bench.broker.replicas.connect("s:1").received(report(-5))
+        bench.broker.role.replicas.connect("s:1").received(report(-5))
 
 
 def test_a_slave_cannot_have_more_than_it_was_sent(bench: Bench) -> None:
     fill(bench.peer(), 3)
-    slave = bench.broker.replicas.connect("s:1")
+    slave = bench.broker.role.replicas.connect("s:1")
     slave.received(report(0))
     (position, part) = frames(slave.data(100))[0]
     assert position == 0
@@ -140,7 +140,7 @@ def test_a_slave_cannot_have_more_than_it_was_sent(bench: Bench) -> None:
 
 def test_a_slave_that_stays_behind_what_is_kept_is_let_go(bench: Bench) -> None:
     fill(bench.peer(), 200)
-    slave = bench.broker.replicas.connect("s:1")
+    slave = bench.broker.role.replicas.connect("s:1")
     slave.received(report(100))
     bench.store.log.forget_oldest(1)
     with pytest.raises(ProtocolError, match=f"it is at 100 of the log, which now starts at {SEGMENT}"):
@@ -151,7 +151,7 @@ def test_nothing_that_a_power_cut_takes_back_goes_out(tmp_path: Path) -> None:
     bench = make(tmp_path, sync=True)
     peer = bench.peer()
     fill(peer, 1)
-    slave = bench.broker.replicas.connect("s:1")
+    slave = bench.broker.role.replicas.connect("s:1")
     slave.received(report(0))
     sent = sum(len(part) for _, part in frames(slave.data(1 << 20)))
     assert sent == bench.store.log.durable
@@ -166,7 +166,7 @@ def test_nothing_that_a_power_cut_takes_back_goes_out(tmp_path: Path) -> None:
 
 def test_heartbeats_say_where_the_log_stands(bench: Bench) -> None:
     fill(bench.peer(), 1)
-    slave = bench.broker.replicas.connect("s:1")
+    slave = bench.broker.role.replicas.connect("s:1")
     slave.received(report(0))
     slave.data(1 << 20)
     end = bench.store.log.position
@@ -185,7 +185,7 @@ def test_heartbeats_say_where_the_log_stands(bench: Bench) -> None:
 def connected(bench: Bench, *acked: int) -> list[Replica]:
     slaves = []
     for position in acked:
-        slaves.append(bench.broker.replicas.connect("s:1"))
+        slaves.append(bench.broker.role.replicas.connect("s:1"))
         slaves[-1].received(report(position))
         slaves[-1].data(1 << 24)
     return slaves
@@ -208,7 +208,7 @@ def test_a_sync_master_answers_when_enough_have_the_message(tmp_path: Path) -> N
     second.received(report(end))
     bench.broker.replicated()
     assert [answer.code for answer in peer.heard()] == [0]
-    bench.broker.replicas.disconnect(first)
+    bench.broker.role.replicas.disconnect(first)
     peer.give(SEND, send_ext(), b"b")
     bench.broker.turn()
     second.data(1 << 20)
@@ -283,7 +283,7 @@ def test_tools_see_who_follows(tmp_path: Path) -> None:
     fill(peer, 10)
     end = bench.store.log.position
     near, far = connected(bench, end - 4_999, end - 5_000)
-    bench.broker.replicas.connect("silent:1")
+    bench.broker.role.replicas.connect("silent:1")
     bench.clock.advance(1_000)
     near.measure()
     answer = peer.ask(RequestCode.GET_BROKER_HA_STATUS)
@@ -367,7 +367,7 @@ def test_with_too_few_in_sync_nothing_is_stored(tmp_path: Path) -> None:
     assert peer.heard() == [], "never acknowledged with fewer than minInSyncReplicas"
     has_all(slave, bench)
     assert [answer.code for answer in peer.heard()] == [0]
-    bench.broker.replicas.disconnect(slave)
+    bench.broker.role.replicas.disconnect(slave)
     bench.broker.replicated()
     assert peer.ask(SEND, send_ext(), b"alone again").code == ResponseCode.SYSTEM_ERROR
     bench.close()
@@ -387,7 +387,7 @@ def test_a_sync_master_may_wait_for_everybody_who_is_in_sync(tmp_path: Path) -> 
     peer.give(SEND, send_ext(), b"c")
     bench.broker.turn()
     has_all(first, bench)
-    bench.broker.replicas.disconnect(second)
+    bench.broker.role.replicas.disconnect(second)
     bench.broker.replicated()
     assert [answer.code for answer in peer.heard()] == [0]
     bench.close()
@@ -437,7 +437,7 @@ def test_consumers_see_only_what_all_slaves_in_sync_have(tmp_path: Path, sync: b
     assert [answer.code for answer in reader.heard()] == [0]
     assert [answer.code for answer in sender.heard()] == [0]
     assert bench.store.offsets.max_offset("T", 0) == 1
-    bench.broker.replicas.disconnect(slave)
+    bench.broker.role.replicas.disconnect(slave)
     bench.broker.replicated()
     assert bench.store.reads.record_at(0) is not None, "what was visible stays so"
     sender.give(SEND, send_ext(queue_id=0), b"b")

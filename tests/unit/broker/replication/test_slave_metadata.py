@@ -34,8 +34,8 @@ def pair(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
 
 
 def metadata_of(slave: Bench) -> Metadata:
-    assert slave.broker.metadata is not None
-    return slave.broker.metadata
+    assert slave.broker.role.metadata is not None
+    return slave.broker.role.metadata
 
 
 def one_round(
