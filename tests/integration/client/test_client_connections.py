@@ -23,6 +23,8 @@ from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import GetConsumerListByGroupResponseBody, HeartbeatData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
 from mqspark.record import encode_record
 from mqspark.testing import Broker
 from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv
@@ -163,6 +165,22 @@ async def test_every_request_names_the_namespace() -> None:
         assert topics == {"T"}, "names stay as they are"
 
 
+def heartbeats_without_subscriptions(served: Broker) -> list[HeartbeatData]:
+    """Those of consumers that the broker gets from now on."""
+    assert served.apps[0].parts is not None
+    handlers, short = served.apps[0].parts.core.handlers, list[HeartbeatData]()
+    handle = handlers[RequestCode.HEART_BEAT]
+
+    def note_and_handle(session: Session, command: Command) -> bytes | Slices | None:
+        beat = decode_body(HeartbeatData, command.body)
+        if beat.without_sub and beat.consumer_data_set:
+            short.append(beat)
+        return handle(session, command)
+
+    handlers[RequestCode.HEART_BEAT] = note_and_handle
+    return short
+
+
 async def test_a_broker_of_ours_serves_clients_with_namespace_and_short_heartbeats(
     mq_broker: Broker, mq_topic: str
 ) -> None:
@@ -175,11 +193,9 @@ async def test_a_broker_of_ours_serves_clients_with_namespace_and_short_heartbea
     ):
         await admin.create_topic(mq_topic)
         async with consumer:
-            instance = consumer._group.instance
-            beats = instance._heartbeats
-            await eventually_async(lambda: bool(beats._known), "a broker that has everything")
-            short, _ = beats.next(mq_broker.address, [consumer._group])
-            assert decode_body(HeartbeatData, short).without_sub
+            short = heartbeats_without_subscriptions(mq_broker)
+            await eventually_async(lambda: bool(short), "a broker that has everything")
+            assert short[0].consumer_data_set[0].subscription_data_set == []
             await producer.send(Message.of(mq_topic, "x", tags="A"))
             await producer.send(Message.of(mq_topic, "x", tags="B"))
             got = []

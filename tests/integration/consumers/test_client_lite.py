@@ -210,7 +210,6 @@ async def test_an_interceptor_chooses_what_is_handed_out(mq_broker: Broker, mq_t
     ) as consumer:
         await consumer.assign([place])
         assert [got.body for got in await poll_all(consumer, 5)] == [b"1", b"3", b"5", b"7", b"9"]
-        await eventually_async(lambda: consumer._assigned[place].next_offset == 11, "the end")
         await consumer.commit()
         await eventually_async(lambda: consumer.position(place) == 11, "what is not wanted counts, too")
 

@@ -13,7 +13,7 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 MOST_LINES = 800
-MOST_PRIVATE = 29
+MOST_PRIVATE = 19
 """Uses of private attributes of the project, all tests together. Lower it with each that goes."""
 OWN_PRIVATE = ("support/", "benchmarks/", "simulation/", "interop/cpp/", "spark/conftest.py")
 """Where private attributes are used with a reason: planted bugs, and insides of asyncio, Spark and the C++ client."""

@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mqspark.batchitems import encode_items
+from mqspark.broker.pop import revive
 from mqspark.broker.pop.revive import READ_MESSAGES, READS_A_TICK, REVIVES_A_TICK, PopRevival
 from mqspark.broker.state.writer import StoredPosition
 from mqspark.broker.tables.topics import copy_config
@@ -18,7 +18,7 @@ from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.command import Command
-from mqspark.record import Parts, PendingRecord
+from mqspark.record import Parts, PendingRecord, take_apart
 from tests.unit.broker.test_queues import batch_topic
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, POP, ack_ext, pass_time, pop, pop_ext, put
@@ -479,13 +479,14 @@ def test_one_tick_reads_and_revives_no_more_when_more_queues_have_something_and_
             )
     bench.broker.turn()
     read: Counter[int] = Counter()
-    take = PopRevival._take
 
-    def count(revival: PopRevival, queue: Any, record: Parts) -> None:
-        read[queue.queue_id] += 1
-        take(revival, queue, record)
+    def count(stored: memoryview) -> Parts:
+        record = take_apart(stored)
+        if record.topic == REVIVE_TOPIC:
+            read[record.queue_id] += 1
+        return record
 
-    monkeypatch.setattr(PopRevival, "_take", count)
+    monkeypatch.setattr(revive, "take_apart", count)
     for tick in range(1, len(queues) + 1):
         before = read.total()
         assert bench.broker.tick() == 0
