@@ -192,7 +192,8 @@ class BrokerConfig:
     short_polling_time_mills: int = 1_000
 
     revive_queue_num: int = 8
-    """Queues of the topic that holds POP's check points; only read when that topic is made."""
+    """Queues of the topic that holds POP's check points when that topic is made. Above 256 it is also how many queues
+    without records a start accepts from ``topics.json``."""
     pop_polling_size: int = 1_024
     """Pops that may be parked for one (topic, group, queue)."""
     max_pop_polling_size: int = 100_000
