@@ -121,7 +121,7 @@ class Following:
 
         return [
             loop.create_task(
-                self._keep("log", self._follow, lambda: retry_s, asyncio.Event()),
+                self._keep("log", self._follow, lambda: retry_s, self._registrar.master_moved),
                 name="mqspark-following-log",
             ),
             loop.create_task(
@@ -161,6 +161,8 @@ class Following:
         if problem != self.problems.get(what):
             log.warning("the master's %s is not being copied: %s; it is tried again", what, problem)
         self.problems[what] = problem
+        if what == "log" and self._term is None:
+            self._registrar.seek_master()
 
     async def copy_metadata(self) -> None:
         """Copy the master's tables once, or the progress of a slave that acts as the master."""

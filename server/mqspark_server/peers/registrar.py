@@ -101,6 +101,9 @@ class Registrar:
         self._zone = zone_fields(os.environ)
         self.master = Master()
         """The last master that a name server reported."""
+        self.master_moved = asyncio.Event()
+        """Set when that is another one than before."""
+        self._seeks_master = False
 
     async def start(self, timeout_s: float = FIRST_TIMEOUT_S) -> None:
         """Register everywhere once, waiting for a bounded time; servers that do not answer are retried in the
@@ -124,6 +127,13 @@ class Registrar:
             self._broker.publication.due = False
             for server in self._servers:
                 server.due.set()
+
+    def seek_master(self) -> None:
+        """This slave has no connection to a master. A name server says where it is in its answer to a registration, and
+        the next one may be a minute away: register again now."""
+        self._seeks_master = True
+        for server in self._servers:
+            server.due.set()
 
     @property
     def addresses(self) -> list[str]:
@@ -178,7 +188,10 @@ class Registrar:
 
     def _registered(self, server: _NameServer, registration: Registration, answer: Command) -> None:
         if answer.ext.get("masterAddr") and answer.ext.get("haServerAddr"):
-            self.master = Master(answer.ext["haServerAddr"], answer.ext["masterAddr"])
+            found = Master(answer.ext["haServerAddr"], answer.ext["masterAddr"])
+            if found != self.master:
+                self.master_moved.set()
+            self.master, self._seeks_master = found, False
         if registration.is_last:
             if not server.known:
                 log.info("registered with name server %s", server.address)
@@ -189,8 +202,9 @@ class Registrar:
             log.warning("name server %s sent a malformed table of ordered topics: %s", server.address, error)
 
     async def _is_current(self, server: _NameServer, connection: Outbound, timeout_s: float) -> bool:
-        """Whether this name server has the current table; asked only when forceRegister is off."""
-        if self._broker.config.force_register or not server.known:
+        """Whether this name server has the current table; asked only when forceRegister is off, and not while a master
+        is sought: the answer to that question does not name it."""
+        if self._broker.config.force_register or not server.known or self._seeks_master:
             return False
         header, body = self._broker.publication.version_query()
         answer = await connection.request(RequestCode.QUERY_DATA_VERSION, header, body, timeout_s=timeout_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import time
 import urllib.request
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -110,6 +111,24 @@ def test_a_slave_says_why_it_does_not_follow(tmp_path: Path) -> None:
         assert not following.problems
         cluster.shut_down(MASTER)
         eventually(lambda: "log" in following.problems, "the slave to notice")
+
+
+@pytest.mark.parametrize("stops", ["shut_down", "kill"])
+def test_a_slave_that_starts_before_its_master_finds_it_at_once(tmp_path: Path, stops: str) -> None:
+    """No name server knows the master then, and the slave registers every 30 s."""
+    settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+    with Cluster(slaves=1, store=tmp_path, settings=settings) as cluster:
+        for number in (SLAVE, MASTER):
+            getattr(cluster, stops)(number)
+        for number in (SLAVE, MASTER):
+            cluster.restart(number)
+        with Producer(cluster.namesrv, group="P") as producer:
+            began_s = time.monotonic()
+            eventually(
+                lambda: producer.send(Message(TOPIC, b"first")).status is SendStatus.SEND_OK,
+                "the slave to connect",
+            )
+            assert time.monotonic() - began_s < 8
 
 
 def test_a_slave_has_an_id_of_its_own() -> None:

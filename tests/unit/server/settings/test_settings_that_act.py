@@ -20,7 +20,7 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark_server.peers.registrar import Registrar
+from mqspark_server.peers.registrar import Master, Registrar
 from mqspark_server.process.diskwork import Flusher, Worker
 from tests.support.scripted import SILENCE, Answer, Scripted
 from tests.support.waiting import eventually_async
@@ -263,6 +263,32 @@ async def test_whether_a_broker_registers_what_a_name_server_has(tmp_path: Path,
     assert set(first) == {RequestCode.REGISTER_BROKER}
     expected = RequestCode.REGISTER_BROKER if forced else RequestCode.QUERY_DATA_VERSION
     assert server.codes()[len(first)] == expected
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("forced", [True, False])
+async def test_a_slave_without_a_master_registers_again_at_once(tmp_path: Path, forced: bool) -> None:
+    """Only the answer to a registration names the master, and the next one would be registerNameServerPeriod away."""
+    fields: dict[str, str] = {"changed": "false"}
+    async with Scripted(lambda command: (0, fields, b"")).serving() as server:
+        bench = Bench(tmp_path, namesrv_addr=server.address, force_register=forced)
+        registrar = Registrar(bench.broker, lambda: None)
+        await registrar.start()
+        registrar.seek_master()
+        await eventually_async(lambda: len(server.codes()) > 1, "a second registration")
+        assert registrar.master == Master()
+        fields |= {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
+        registrar.seek_master()
+        await eventually_async(registrar.master_moved.is_set, "the master to be known")
+        assert registrar.master == Master("10.0.0.1:10912", "10.0.0.1:10911")
+        registrar.master_moved.clear()
+        fields |= {"haServerAddr": "10.0.0.1:20912", "masterAddr": "10.0.0.1:20911"}
+        registrar.seek_master()
+        await eventually_async(registrar.master_moved.is_set, "the address that it has now")
+        assert registrar.master == Master("10.0.0.1:20912", "10.0.0.1:20911")
+        await registrar.stop()
+        bench.close()
+    assert RequestCode.QUERY_DATA_VERSION not in server.codes()
 
 
 @pytest.mark.anyio
