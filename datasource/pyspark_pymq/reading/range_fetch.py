@@ -1,9 +1,10 @@
 """Ranges of queues to RecordBatches, in a Spark worker: in place from the broker's files, or over TCP.
 
 Workers are reused between tasks, so open stores and connections are cached at module level and checked before
-use. A store is read locally only if the worker's operator allows its directory and the broker has proved to the
-driver that it knows the secret in it (``mqspark.store.disk.trusted``). Otherwise, and where data is missing
-(another host, an expired or truncated segment), messages are pulled over TCP from the same offset on.
+use; segments that the broker has deleted are let go within seconds. A store is read locally only if the worker's
+operator allows its directory and the broker has proved to the driver that it knows the secret in it
+(``mqspark.store.disk.trusted``). Otherwise, and where data is missing (another host, an expired or truncated
+segment), messages are pulled over TCP from the same offset on.
 
 Over TCP several pulls of a queue are in flight, each starting where the previous one will probably end. A gap is
 pulled again; an overlap is dropped by offset. Must not import pyspark.
@@ -37,6 +38,7 @@ from mqspark.store.tools.reader import Piece, StoreReader
 from pyspark_pymq.cluster.cluster_queues import BrokerPlace, DataLoss
 from pyspark_pymq.cluster.planning import ReadTask
 from pyspark_pymq.cluster.stream_offsets import LogicPlace, QueueRange
+from pyspark_pymq.reading.letting_go import Watch
 from pyspark_pymq.records.decode import Decoder
 from pyspark_pymq.records.records import QUEUE_OFFSET, Records, record_positions, unwrap_inner_batches
 
@@ -179,9 +181,13 @@ class LocalStore:
 
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
-        self._mapped: Any = None
-        """The segment whose mapping ``_records`` views."""
-        self._records = Records(b"")
+        self._mapped: tuple[Any, Records] | None = None
+        """The segment that was read last, and the view of its mapping."""
+
+    def let_go(self) -> None:
+        """Let go of what the broker has deleted. In any thread."""
+        self._mapped = None
+        self._reader.let_go_deleted()
 
     def read(
         self, wanted: QueueRange, decoder: Decoder, tags: tuple[str, ...]
@@ -267,9 +273,10 @@ class LocalStore:
         if piece.segment is None:
             yield from decoder.batches(Records(piece.buffer), piece.places)
             return
-        if self._mapped is not piece.segment:
-            self._mapped, self._records = piece.segment, Records(piece.buffer)
-        records = self._records
+        mapped = self._mapped
+        if mapped is None or mapped[0] is not piece.segment:
+            mapped = self._mapped = piece.segment, Records(piece.buffer)
+        records = mapped[1]
         _touch(records, piece.places, piece.places + sizes[piece.first : piece.last])
         batches = decoder.batches(records, piece.places)
         try:
@@ -292,6 +299,14 @@ def _touch(records: Records, positions: Any, ends: Any) -> None:
 
 
 open_stores: dict[tuple[int, BrokerPlace, str], LocalStore] = {}
+
+
+def _let_go() -> None:
+    for store in list(open_stores.values()):
+        store.let_go()
+
+
+_watch = Watch(_let_go)
 
 
 def local_store(place: BrokerPlace) -> LocalStore | None:
@@ -318,6 +333,7 @@ def local_store(place: BrokerPlace) -> LocalStore | None:
         )[: 1 - _MAX_STORES]:
             del open_stores[other]
         store = open_stores[key] = LocalStore(reader)
+        _watch.begin()
     return store
 
 

@@ -6,6 +6,9 @@ by ctypes): it maps pages of zeros in place of the missing ones, notes that, and
 The reader then checks whether the file was truncated (``GuardedMap.is_whole``) and discards what it has read
 if so.
 
+``GuardedMap.cut`` and ``release`` do the same on purpose, to let go of a file that was deleted while somebody may
+still read it.
+
 A fault at any other address goes to the previous handler, which ends the process unless ``faulthandler``
 handles it. For 64-bit Linux, where the C structures below have the same layout in every C library. Elsewhere
 ``guarded_map`` returns None, and the reader has to copy.
@@ -20,13 +23,14 @@ import platform
 import signal
 import sys
 import weakref
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["GuardedMap", "guarded_map"]
+__all__ = ["GuardedMap", "guarded_map", "release"]
 
 _MAP_FIXED = 0x10
+_MAP_FAILED = ctypes.c_void_p(-1).value
 _SA_SIGINFO = 4
 _FAULT_ADDRESS_AT = 16
 """Offset in siginfo_t."""
@@ -56,6 +60,7 @@ class _Guard:
             ctypes.c_int,
             ctypes.c_long,
         ]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         self.ranges: dict[int, tuple[int, object]] = {}
         """Start address of each map → its end and its owner."""
         self.cut: set[int] = set()
@@ -95,25 +100,43 @@ class _Guard:
     def _fill(self, address: int) -> bool:
         for start, (end, _) in list(self.ranges.items()):
             if start <= address < end:
-                page = address - address % mmap.PAGESIZE
-                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
                 self.cut.add(start)
-                return bool(self._libc.mmap(page, end - page, mmap.PROT_READ, flags, -1, 0) == page)
+                return self._zero(address - address % mmap.PAGESIZE, end)
         return False
 
-    def add(self, mapping: mmap.mmap, start: int) -> None:
-        end = start + len(mapping)
+    def _zero(self, page: int, end: int) -> bool:
+        """Put pages of zeros in place of a map's."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+        return bool(self._libc.mmap(page, end - page, mmap.PROT_READ, flags, -1, 0) == page)
+
+    def cut_all(self, start: int) -> None:
+        """Cut a map at its begin. Raises OSError."""
+        self.cut.add(start)
+        if not self._zero(start, self.ranges[start][0]):
+            raise OSError(ctypes.get_errno(), "mmap")
+
+    def map(self, fd: int, length: int) -> memoryview:
+        """A map of a file, read-only, until its last slice is gone. Raises OSError."""
+        # Python's own keeps a duplicate of the descriptor, and so the file.
+        start = self._libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if start == _MAP_FAILED:
+            raise OSError(ctypes.get_errno(), "mmap")
+        mapping = (ctypes.c_ubyte * length).from_address(start)
         # Another map may reuse the addresses before the end of this one is noticed.
         token = object()
         self.cut.discard(start)
-        self.ranges[start] = end, token
-        # Slices may outlive the owner, so the guard is removed with the map itself.
-        weakref.finalize(mapping, self._remove, start, token)
+        self.ranges[start] = start + length, token
+        # Not at exit: other code of the exit may still look at it.
+        weakref.finalize(mapping, self._remove, start, length, token).atexit = False
+        data: npt.NDArray[np.uint8] = np.ctypeslib.as_array(mapping)
+        data.flags.writeable = False
+        return data.data
 
-    def _remove(self, start: int, token: object) -> None:
+    def _remove(self, start: int, length: int, token: object) -> None:
         if self.ranges.get(start, (0, None))[1] is token:
             del self.ranges[start]
             self.cut.discard(start)
+        self._libc.munmap(start, length)
 
 
 _guard: _Guard | None = None
@@ -124,13 +147,12 @@ class GuardedMap:
 
     __slots__ = ("__weakref__", "_fd", "_guard", "_length", "_start", "view")
 
-    def __init__(self, mapping: mmap.mmap, fd: int, guard: _Guard) -> None:
+    def __init__(self, view: memoryview, fd: int, guard: _Guard) -> None:
         self._fd = fd
-        self._length = len(mapping)
-        self._start: int = np.frombuffer(mapping, np.uint8).ctypes.data
-        self.view = memoryview(mapping)
+        self._length = len(view)
+        self._start: int = np.frombuffer(view, np.uint8).ctypes.data
+        self.view = view
         self._guard = guard
-        guard.add(mapping, self._start)
 
     def keep(self) -> None:
         """Prepare for reading ``view``. Raises OSError."""
@@ -140,6 +162,10 @@ class GuardedMap:
         """Whether the file has not been truncated so far."""
         return self._start not in self._guard.cut and os.fstat(self._fd).st_size >= self._length
 
+    def cut(self) -> None:
+        """Give up the file as if it had been truncated, while others may be reading ``view``. Raises OSError."""
+        self._guard.cut_all(self._start)
+
 
 def guarded_map(fd: int, length: int) -> GuardedMap | None:
     """Map a file, which has to stay open. None when it cannot be mapped, or not be guarded."""
@@ -148,7 +174,16 @@ def guarded_map(fd: int, length: int) -> GuardedMap | None:
         return None
     try:
         _guard = _guard or _Guard()
-        mapping: Any = mmap.mmap(fd, length, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):
+        view = _guard.map(fd, length)
+    except OSError:
         return None
-    return GuardedMap(mapping, fd, _guard)
+    return GuardedMap(view, fd, _guard)
+
+
+def release(fd: int) -> None:
+    """Let a descriptor that others may be using give up its file: it reads as an empty one from now on."""
+    empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.dup2(empty, fd, inheritable=False)
+    finally:
+        os.close(empty)

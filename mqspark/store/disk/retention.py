@@ -9,7 +9,8 @@ A run deletes when it is the hour for it (``deleteWhen``), an operator asked, or
 
 The log is deleted from its beginning, in whole segments, a few at a time, and never the active one. Where
 RocketMQ deletes a whole batch for space, unexpired segments are deleted here only until their sizes bring the
-log's disk back to the mark.
+log's disk back to the mark. The space of a deleted segment returns when the last process lets go of it, so for a
+while it counts as returned.
 
 Must not know files, threads or clocks.
 
@@ -87,11 +88,12 @@ def decide(
     hour: int,
     asked: bool,
     refusing: bool,
+    returning_bytes: int = 0,
 ) -> Decision:
     """``old``: segments from the beginning of the log, without the active one. ``other_disks``: those of the
     queues, if different from the log's. ``asked``: an operator wants expired segments deleted now.
     ``refusing``: whether the last decision refused messages, because refusing begins at one mark and ends at
-    a lower one."""
+    a lower one. ``returning_bytes``: of deleted segments, on the log's disk, which the usage still includes."""
     fullest = max(disk.used_percent for disk in (log_disk, *other_disks))
     refuse_writes = fullest > rules.warning_percent or (refusing and fullest > rules.clean_forcibly_percent)
     immediately = fullest > min(rules.clean_forcibly_percent, rules.warning_percent)
@@ -101,7 +103,7 @@ def decide(
     mark = min(rules.clean_forcibly_percent, rules.warning_percent)
     others_full = any(disk.used_percent > mark for disk in other_disks)
     expired_before_ms = now_ms - rules.file_reserved_time_h * _HOUR_MS
-    count = freed_bytes = 0
+    count, freed_bytes = 0, returning_bytes
     for segment in old[: rules.batch_max]:
         if segment.modified_ms > expired_before_ms:
             needed = others_full or log_disk.without(freed_bytes).used_percent > mark

@@ -9,13 +9,15 @@ when its record is visible), so the entries limit what may be read of the log. T
 sizes, which are zero after the last one. File lengths are read from the files.
 
 Must not write, and must not be asked for a range that retention may remove meanwhile. A segment that
-disappears after it was opened stays readable; one that disappeared before raises StoreCorrupt.
+disappears after it was opened stays readable until ``let_go_deleted`` lets go of it; then, and if it disappeared
+before, reads raise StoreCorrupt.
 """
 
 from __future__ import annotations
 
 import bisect
 import os
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -27,7 +29,7 @@ import numpy.typing as npt
 
 from mqspark.errors import InvalidMessage, StoreCorrupt
 from mqspark.names import path_below
-from mqspark.store.disk.cuts import guarded_map
+from mqspark.store.disk.cuts import guarded_map, release
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.disk.layout import StorePaths, file_name, file_start, is_storable_topic
 from mqspark.store.disk.mapping import MapBudget
@@ -57,6 +59,8 @@ class StoreReader:
         self.paths = StorePaths(Path(root), commitlog_path or None)
         self._trust = trust
         self._maps = maps
+        self._lock = threading.Lock()
+        """Of the two tables of open segments: ``let_go_deleted`` runs in another thread."""
         self._segments: OrderedDict[int, _Segment] = OrderedDict()
         self._starts: list[int] = []
         self._buffer = memoryview(bytearray())
@@ -255,9 +259,23 @@ class StoreReader:
         """Confirm that the bytes read of a piece were not truncated. Raises StoreCorrupt."""
         segment = piece.segment
         if segment is not None and segment.map is not None and not segment.map.is_whole():
-            if self._segments.pop(segment.start, None) is not None:
-                self._starts.remove(segment.start)
+            with self._lock:
+                self._forget(segment)
             raise self._missing(segment.start)
+
+    def _forget(self, segment: _Segment) -> None:
+        if self._segments.get(segment.start) is segment:
+            del self._segments[segment.start]
+            self._starts.remove(segment.start)
+
+    def let_go_deleted(self) -> None:
+        """Let go of segments that their broker has deleted, so that the disk gets their space back. Call about
+        once a second, in any thread. A read that goes on keeps its segment for a while (``_MAX_DELETED_LOOKS``);
+        one that stalls meets the end of the file."""
+        with self._lock:
+            for segment in [each for each in self._segments.values() if each.is_due()]:
+                self._forget(segment)
+                segment.cut()
 
     def _piece(
         self,
@@ -308,22 +326,25 @@ class StoreReader:
 
     def _segment(self, position: int) -> _Segment:
         """The open segment at a position. Raises StoreCorrupt when there is none."""
-        index = bisect.bisect_right(self._starts, position) - 1
-        if index >= 0:
-            segment = self._segments[self._starts[index]]
-            if position < segment.start + segment.length:
-                self._segments.move_to_end(segment.start)
-                return segment
+        with self._lock:
+            index = bisect.bisect_right(self._starts, position) - 1
+            if index >= 0:
+                segment = self._segments[self._starts[index]]
+                if position < segment.start + segment.length:
+                    self._segments.move_to_end(segment.start)
+                    segment.unused_looks = 0
+                    return segment
         for directory in self.paths.commit_logs.all:
             for start, length in _files(directory):
                 if start <= position < start + length:
-                    while len(self._segments) >= _OPEN_SEGMENTS:
-                        self._starts.remove(self._segments.popitem(last=False)[0])
-                    self._segments.pop(start, None)
-                    fd = self._open(directory / file_name(start))
-                    segment = self._segments[start] = _Segment(fd, start, maps=self._maps)
-                    if start not in self._starts:
-                        bisect.insort(self._starts, start)
+                    segment = _Segment(self._open(directory / file_name(start)), start, maps=self._maps)
+                    with self._lock:
+                        while len(self._segments) >= _OPEN_SEGMENTS:
+                            self._starts.remove(self._segments.popitem(last=False)[0])
+                        self._segments.pop(start, None)
+                        self._segments[start] = segment
+                        if start not in self._starts:
+                            bisect.insort(self._starts, start)
                     return segment
         raise self._missing(position)
 
@@ -341,7 +362,7 @@ class _Files(OsFiles):
 class _Segment:
     """An open segment; closed with its last reference."""
 
-    __slots__ = ("__weakref__", "fd", "length", "map", "start")
+    __slots__ = ("__weakref__", "_deleted_looks", "fd", "length", "map", "start", "unused_looks")
 
     def __init__(self, fd: int, start: int, *, maps: bool) -> None:
         weakref.finalize(self, os.close, fd)
@@ -349,6 +370,19 @@ class _Segment:
         self.start = start
         self.length = os.fstat(fd).st_size
         self.map = guarded_map(fd, self.length) if maps else None
+        self.unused_looks = self._deleted_looks = 0
+
+    def is_due(self) -> bool:
+        """Whether the file was deleted and nobody reads here, or has read for long enough since. A look."""
+        self.unused_looks += 1
+        self._deleted_looks += os.fstat(self.fd).st_nlink == 0
+        return self._deleted_looks > (0 if self.unused_looks > _MAX_UNUSED_LOOKS else _MAX_DELETED_LOOKS)
+
+    def cut(self) -> None:
+        """Let go of the file now. Who still uses this segment finds it truncated."""
+        if self.map is not None:
+            self.map.cut()
+        release(self.fd)
 
 
 class Piece(NamedTuple):
@@ -366,6 +400,10 @@ class Piece(NamedTuple):
 _NONCE_BYTES = 256
 _QUEUE_OFFSET_AT = 20
 _OPEN_SEGMENTS = 64
+_MAX_UNUSED_LOOKS = 2
+"""A deleted segment is let go if nobody has come back to it for more looks than these."""
+_MAX_DELETED_LOOKS = 8
+"""And after more looks than these in any case: ``mqspark.store.upkeep.cleaning`` counts on it."""
 _GAP_BYTES = 4096
 _LARGE_BYTES = 16 << 20
 _READ_OFFSETS = 1 << 14

@@ -41,6 +41,10 @@ _ASKED_RUNS = 20
 _QUEUE_FILES_PER_ROUND = 64
 """Limit of queue files removed per round on the store's thread."""
 
+_RETURN_MS = 20_000
+"""How long the space of deleted segments is waited for. A reader on this host lets go of one within half of it
+(``mqspark.store.tools.reader``), and some file systems free blocks in the background."""
+
 _Looked = tuple[ConsumeQueue, list[int], int, int]
 """A queue, its files, and the range of its offsets when the job was created."""
 
@@ -74,6 +78,7 @@ class Cleaner:
         self._queues_behind = False
         self._with_dead_files: list[ConsumeQueue] = []
         self._job: CleaningJob | None = None
+        self._returning = _Returning()
         self.full: str | None = None
         """Why messages are refused, or None."""
         self.problem: str | None = None
@@ -153,8 +158,9 @@ class Cleaner:
         if config.delete_archived_only:
             archived = decode_archived(files.read(self._paths.root / ARCHIVED))
             old = [segment for segment in old if segment.end <= archived]
+        ages = [self._age(segment) for segment in old]
         decision = decide(
-            [self._age(segment) for segment in old],
+            ages,
             log_disk,
             others,
             config.retention_rules,
@@ -162,6 +168,7 @@ class Cleaner:
             hour=time.localtime(now_ms / 1000).tm_hour,
             asked=self._asked_runs > 0,
             refusing=self.full is not None,
+            returning_bytes=self._returning.left(log_disk.used_bytes, self._clock.monotonic_ms()),
         )
         self._asked_runs = max(self._asked_runs - 1, 0)
         wanted = decision.delete
@@ -183,6 +190,11 @@ class Cleaner:
         count = sum(1 for segment in old[:wanted] if segment.end < settled)
         self.needs_checkpoint = count < wanted
         if count:
+            self._returning.expect(
+                log_disk.used_bytes,
+                sum(each.size_bytes for each in ages[:count]),
+                self._clock.monotonic_ms(),
+            )
             self._unlinked_next += log.forget_oldest(count)
             self.deleted_segments += count
             self._queues_behind = True
@@ -219,6 +231,28 @@ class Cleaner:
                 queue.raise_min_offset(offset)
         if not self._unlinked_next:
             self._with_dead_files = [queue for queue in self._all_queues() if queue.dead_files]
+
+
+class _Returning:
+    """The space of the segments that were deleted last, until the disk shows it."""
+
+    __slots__ = ("_bytes", "_until_ms", "_used_after")
+
+    def __init__(self) -> None:
+        self._bytes = self._used_after = self._until_ms = 0
+
+    def left(self, used_bytes: int, now_ms: int) -> int:
+        """How much of it the disk's usage probably still includes. New messages look the same; therefore the end."""
+        self._bytes = (
+            0 if now_ms >= self._until_ms else min(self._bytes, max(used_bytes - self._used_after, 0))
+        )
+        return self._bytes
+
+    def expect(self, used_bytes: int, deleted_bytes: int, now_ms: int) -> None:
+        """Segments are deleted now, in addition to what is left."""
+        self._bytes += deleted_bytes
+        self._used_after = used_bytes - self._bytes
+        self._until_ms = now_ms + _RETURN_MS
 
 
 class CleaningJob:

@@ -26,6 +26,7 @@ from mqspark.store.disk.trusted import MAX_CHALLENGE, Trust, Untrusted, prove
 from mqspark.store.tools.reader import StoreReader
 from mqspark.testing import Broker, Clients
 from tests.support.store_tools import flush, opened, put
+from tests.support.waiting import eventually
 
 pytest.importorskip("pyspark", reason="the reader is Spark's")
 
@@ -331,6 +332,24 @@ def test_a_broker_and_a_reader_of_before_use_the_socket(
     driver = ClusterQueues(options)
     assert numbers(at(task, driver.place(broker.address))) == list(range(ROWS))
     driver.client.close()
+    assert tcp
+
+
+def test_an_idle_worker_lets_go_of_what_the_broker_deletes(
+    task: ReadTask, tmp_path: Path, tcp: list[QueueRange]
+) -> None:
+    """Otherwise the disk does not get the space back, and the broker deletes what has not expired."""
+    place = copied(task, tmp_path / "copy")
+    assert numbers(at(task, place)) == list(range(ROWS))
+    assert not tcp
+    segments = sorted((tmp_path / "copy" / "commitlog").iterdir())
+    mapped = Path("/proc/self/maps")
+    assert str(segments[0]) in mapped.read_text()
+    assert str(segments[1]) in mapped.read_text()
+    segments[0].unlink()
+    eventually(lambda: str(segments[0]) not in mapped.read_text(), "the worker lets go", timeout_s=10)
+    assert str(segments[1]) in mapped.read_text()
+    assert numbers(at(task, place)) == list(range(ROWS)), "the rest comes over the socket"
     assert tcp
 
 

@@ -46,6 +46,7 @@ def decision(
     hour: int = 12,
     asked: bool = False,
     refusing: bool = False,
+    returning: int = 0,
 ) -> Decision:
     """``size``: of a segment, in thousandths of a percent of the disk."""
     old = [OldSegment(NOW_MS - round(age * HOUR_MS), size) for age in ages_h]
@@ -58,6 +59,7 @@ def decision(
         hour=hour,
         asked=asked,
         refusing=refusing,
+        returning_bytes=returning,
     )
 
 
@@ -106,6 +108,13 @@ def test_water_marks(percent: float, expired: int, young: int, immediately: bool
 def test_what_is_not_expired_goes_only_until_the_mark() -> None:
     assert decision([100, 1, 1, 1], 86.5, size=1000).delete == 2, "the expired one frees a percent, too"
     assert decision([100, 100, 100, 1], 85.5, size=1000).delete == 3, "expired ones go in any case"
+
+
+def test_what_is_about_to_return_is_not_deleted_for_again() -> None:
+    assert decision([1] * 8, 88, returning=2500).delete == 1
+    assert decision([1] * 8, 88, returning=3000).delete == 0
+    assert decision([100] + [1] * 8, 88, returning=3000).delete == 1, "what is expired goes anyway"
+    assert decision([1] * 8, 95, returning=20_000).refuse_writes, "the disk is full until it does"
 
 
 def test_refusing_ends_at_the_lower_mark() -> None:
@@ -524,6 +533,24 @@ def test_a_full_disk_takes_the_oldest_segments_whatever_their_age(tmp_path: Path
     run(store, clock)
     assert names(store) == everything[3:], "each gives back one percent"
     assert store.status.disk_full is None
+    assert_serves_the_rest(store, written)
+    store.close()
+
+
+def test_space_that_somebody_holds_is_waited_for_before_more_is_deleted(tmp_path: Path) -> None:
+    """A deleted file takes its space until the last process lets go of it."""
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+    everything = names(store)
+    files.used_percent, files.segment_bytes = 88, 400
+    run(store, clock)
+    assert names(store) == everything[1:], "one is enough"
+    run(store, clock)
+    assert names(store) == everything[1:], "it has not come back yet"
+    files.used_percent = 87
+    run(store, clock)
+    assert names(store) == everything[2:], "but it is not waited for without end"
     assert_serves_the_rest(store, written)
     store.close()
 

@@ -1,0 +1,41 @@
+"""A thread of a worker process that lets go of what is deleted, also while the worker has no task.
+
+Spark keeps workers between tasks, blocked in a read of their socket. What they have mapped keeps its space on the
+disk after the broker has deleted it. Must not know what it watches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from mqspark.logs import escaping
+
+__all__ = ["Watch"]
+
+log = escaping("pyspark_pymq")
+
+
+class Watch:
+    """Calls ``look`` every ``period_s`` seconds, in the process that has last called ``begin``."""
+
+    def __init__(self, look: Callable[[], None], period_s: float = 1.0) -> None:
+        self._look = look
+        self._period_s = period_s
+        self._pid = 0
+
+    def begin(self) -> None:
+        """Start, if this process has not started yet: a fork has none of the threads. Call in one thread."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            threading.Thread(target=self._run, name="pymq-letting-go", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(self._period_s)
+            try:
+                self._look()
+            except OSError as error:
+                log.warning("a deleted segment is not let go: %s", error)
