@@ -24,6 +24,7 @@ from mqspark.controller.config import ControllerConfig
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.remote_settings import settings_handlers
 from mqspark.controller.replicasets import FIRST_ID, ReplicaSet, ReplicaTable
+from mqspark.controller.succession import Choice
 from mqspark.errors import StoreCorrupt
 from mqspark.logs import sparing
 from mqspark.names import is_address
@@ -66,6 +67,8 @@ __all__ = ["TICK_MS", "Controller", "DurableState", "Guard", "Notice", "unguarde
 _log = sparing(__name__, lines=20)
 
 TICK_MS = 500
+SAVE_ENDS_MS = 5_000
+"""Interval at which confirmed ends are saved when nothing else changes."""
 MAX_WAITING = 4_096
 """Limit of answers that wait for the disk. Further requests are refused before they change anything."""
 MAX_WAIT_MS = 5_000
@@ -153,6 +156,7 @@ class Controller:
         now_ms = clock.monotonic_ms()
         self._next_expiry_ms = now_ms + config.scan_not_active_broker_interval
         # A controller that received heartbeats before it became leader checks for dead masters at once.
+        self._next_ends_ms = now_ms + SAVE_ENDS_MS
         self._next_scan_ms = now_ms + (0 if liveness is not None else config.scan_inactive_master_interval)
         handlers: dict[int, Handler] = {
             RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._durably(self._alter_sync_state_set),
@@ -202,6 +206,9 @@ class Controller:
             self._next_scan_ms = now_ms + self.config.scan_inactive_master_interval
             for name in list(self.replicas.sets):
                 self._replace_dead_master(name)
+        if self.replicas.has_unsaved_ends and now_ms >= self._next_ends_ms:
+            self._next_ends_ms = now_ms + SAVE_ENDS_MS
+            self.replicas.save_ends()
         self._give_up(now_ms)
         return min(
             TICK_MS, self.config.scan_not_active_broker_interval, max(1, self._next_expiry_ms - now_ms)
@@ -316,12 +323,17 @@ class Controller:
                 ResponseCode.CONTROLLER_INVALID_REQUEST, f"brokerAddress is not host:port: {address[:80]!r}"
             )
         self.replicas.move(found, broker_id, address, self._liveness.is_alive(name, broker_id))
+        if (header.incarnation or "") != found.replicas[broker_id].incarnation:
+            self._liveness.forget(name, broker_id)
+        self._report(found, broker_id, header.incarnation, header.damage)
         answer = RegisterBrokerToControllerResponseHeader(cluster_name=cluster, broker_name=name)
         if self._liveness.may_be_alive(name, found.master):
             answer.master_broker_id = found.master
             answer.master_address = found.address(found.master)
             answer.master_epoch = found.master_epoch
             answer.sync_state_set_epoch = found.in_sync_epoch
+            answer.min_in_sync_replicas = found.least or None
+            answer.unclean_epoch = found.unclean_epoch or None
         return ok(command, answer, _sync_state_set(found))
 
     def _broker_heartbeat(self, session: Session, command: Command) -> bytes:
@@ -343,6 +355,9 @@ class Controller:
             )
         expires_ms = self._liveness.heard(session, header.broker_id, header)
         self._next_expiry_ms = min(self._next_expiry_ms, expires_ms)
+        if header.broker_id == found.master and header.epoch == found.master_epoch:
+            self._confirm(found, header.confirm_offset, header.confirm_epoch)
+        self._report(found, header.broker_id, header.incarnation, header.damage)
         if header.epoch is not None and header.epoch > found.master_epoch:
             _log.error(
                 "broker %s: the log of %d is in epoch %d, and the last one that this controller knows is %d: its state"
@@ -353,6 +368,35 @@ class Controller:
                 found.master_epoch,
             )
         return ok(command, remark="Heart beat success")
+
+    def _report(self, found: ReplicaSet, broker_id: int, incarnation: str | None, damage: str | None) -> None:
+        """What a replica says of itself may cost it its place in the SyncStateSet, or as the master."""
+        before = found.replicas[broker_id].incarnation, found.replicas[broker_id].damage
+        self.replicas.report(found, broker_id, incarnation or "", damage or "")
+        replica = found.replicas[broker_id]
+        if (replica.incarnation, replica.damage) != before and replica.damage:
+            _log.error("broker %s: %d has reported damage: %s", found.name, broker_id, replica.damage)
+        has_restarted = found.has_restarted(broker_id)
+        if broker_id == found.master:
+            if has_restarted and found.master_epoch:
+                _log.warning("broker %s: the master %d was started again", found.name, broker_id)
+                self.replicas.set_master(found, None)
+            if has_restarted or replica.damage:
+                self._elect(found, None)
+        elif (
+            broker_id in found.in_sync
+            and (has_restarted or replica.damage)
+            and self._liveness.may_be_alive(found.name, found.master)
+        ):
+            self.replicas.leave(found, broker_id)
+            _log.info("broker %s: the SyncStateSet is %s", found.name, sorted(found.in_sync))
+            self._notify(found)
+
+    def _confirm(self, found: ReplicaSet, end: int | None, epoch: int | None) -> None:
+        """The master says up to where all members have the log. RocketMQ's masters say no epoch: what they mean may be
+        more than the members have."""
+        if end is not None and epoch is not None and 0 <= epoch <= found.master_epoch:
+            self.replicas.confirm(found, end, epoch)
 
     # --- masters ---
 
@@ -372,7 +416,9 @@ class Controller:
             asked.sync_state_set_epoch,
             self._liveness.is_alive,
             confirms=bool(header.confirms),
+            least=max(0, header.min_in_sync_replicas or 0),
         )
+        self._confirm(found, header.confirm_offset, header.confirm_epoch)
         _log.info("broker %s: the SyncStateSet is %s", found.name, sorted(found.in_sync))
         answer = AlterSyncStateSetResponseHeader(new_sync_state_set_epoch=found.in_sync_epoch)
         return ok(command, answer, _sync_state_set(found))
@@ -391,18 +437,24 @@ class Controller:
             self._elected(
                 found, asked
             )  # it sent this itself, or an operator chose it; no other replica has more
-        elif self._elect(found, asked if header.designate_elect else None) is None:
-            if asked is None:
+        else:
+            choice = self._elect(found, asked if header.designate_elect else None)
+            if choice.master is None and asked is None:
                 raise Refusal(
                     ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
-                    "Old master has down and failed to elect a new broker master",
+                    f"Old master has down and failed to elect a new broker master: {choice.why}",
                 )
-            raise Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "Failed to elect a new master")
+            if choice.master is None:
+                raise Refusal(
+                    ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, f"Failed to elect a new master: {choice.why}"
+                )
         answer = ElectMasterResponseHeader(
             master_broker_id=found.master,
             master_address=found.address(found.master),
             master_epoch=found.master_epoch,
             sync_state_set_epoch=found.in_sync_epoch,
+            min_in_sync_replicas=found.least or None,
+            unclean_epoch=found.unclean_epoch or None,
         )
         if found.master != old:
             group = BrokerMemberGroup(
@@ -425,34 +477,48 @@ class Controller:
         if found is not None and found.master_epoch and not self._liveness.may_be_alive(name, found.master):
             self._elect(found, None)
 
-    def _elect(self, found: ReplicaSet, preferred: int | None) -> int | None:
-        """Elect the best master and return it. A dead master without a successor is deposed."""
-        chosen = self._liveness.choose(found, preferred, unclean=self.config.enable_elect_unclean_master)
-        if chosen is not None and chosen != found.master:
-            self._elected(found, chosen)
-        elif chosen is None and preferred is None and found.master is not None:
-            _log.warning("broker %s: no replica can replace the master %d", found.name, found.master)
+    def _elect(self, found: ReplicaSet, preferred: int | None) -> Choice:
+        """Elect the best master. A dead master without a successor is deposed."""
+        choice = self._liveness.choose(found, preferred, unclean=self.config.enable_elect_unclean_master)
+        if choice.master is not None and choice.master != found.master:
+            self._elected(found, choice.master)
+        elif choice.master is None and preferred is None and found.master is not None:
+            _log.warning(
+                "broker %s: no replica can replace the master %d: %s", found.name, found.master, choice.why
+            )
             self.replicas.set_master(found, None)
-        return chosen
+        return choice
 
     def _elected(self, found: ReplicaSet, master: int) -> None:
-        if found.in_sync and master not in found.in_sync:
+        standing = self._liveness.standing(found.name, master)
+        lost = 0 if standing is None else found.confirmed - max(0, standing.max_offset)
+        is_unclean = False
+        if found.heirs and (master not in found.heirs or (found.has_restarted(master) and lost > 0)):
             _log.error(
-                "broker %s: %d becomes master outside the SyncStateSet %s: acknowledged messages may be lost",
+                "broker %s: %d becomes master, although %s have all messages: acknowledged messages may be lost,"
+                " %d bytes at least",
                 found.name,
                 master,
-                sorted(found.in_sync),
+                sorted(found.heirs),
+                max(0, lost),
             )
+            is_unclean = True
         # A state restored from a copy does not know its last epochs. No two masters may have the same.
         self.replicas.set_master(found, master, above=self._liveness.newest_epoch(found.name))
+        if is_unclean:
+            self.replicas.give_up(found, *((0, -1) if standing is None else standing.log_end))
         _log.info("broker %s: %d is master in epoch %d", found.name, master, found.master_epoch)
+        self._notify(found)
+
+    def _notify(self, found: ReplicaSet) -> None:
+        """Tell the replicas who is the master, and who has all messages."""
         if not self.config.notify_broker_role_changed:
             return
         header = NotifyBrokerRoleChangedRequestHeader(
-            master_address=found.address(master),
+            master_address=found.address(found.master),
             master_epoch=found.master_epoch,
             sync_state_set_epoch=found.in_sync_epoch,
-            master_broker_id=master,
+            master_broker_id=found.master,
         )
         body = _sync_state_set(found)
         now_ms = self._clock.monotonic_ms()
@@ -494,6 +560,8 @@ class Controller:
             master_broker_id=found.master,
             master_address=found.address(found.master),
             master_epoch=found.master_epoch,
+            min_in_sync_replicas=found.least or None,
+            unclean_epoch=found.unclean_epoch or None,
         )
         return ok(command, answer, _sync_state_set(found))
 

@@ -1,5 +1,5 @@
-"""Which replicas are alive, by their heartbeats, and which of them is the best master (DefaultBrokerHeartbeatManager,
-DefaultElectPolicy).
+"""Which replicas are alive, by their heartbeats, and whether a set needs another master
+(DefaultBrokerHeartbeatManager).
 
 A replica that has sent no heartbeat since the start of this process is not a candidate for master. A master is not
 deposed before it had one timeout to send a heartbeat. With several controllers, all receive heartbeats, not only the
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from mqspark.clock import Clock
 from mqspark.config import INT32_MAX
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
+from mqspark.controller.succession import Choice, choose
 from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader
 from mqspark.protocol.session import Session
 
@@ -45,6 +46,11 @@ class LiveReplica:
     def expires_ms(self) -> int:
         """The time at which its timeout passes."""
         return self.last_seen_ms + self.timeout_ms + 1
+
+    @property
+    def log_end(self) -> tuple[int, int]:
+        """Position and epoch."""
+        return max(0, self.max_offset), self.epoch
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -148,6 +154,10 @@ class Liveness:
             or (live.session is not None and live.address != found.address(broker_id))
         )
 
+    def forget(self, name: str, broker_id: int) -> None:
+        """Its process has ended: what it said last counts no longer."""
+        self._live.pop((name, broker_id), None)
+
     def _forget(self, keys: Iterable[Key]) -> list[Key]:
         gone = list(keys)
         for key in gone:
@@ -159,17 +169,24 @@ class Liveness:
         heard = (live.epoch for (each, _), live in self._live.items() if each == name)
         return max((epoch for epoch in heard if epoch < _IMPOSSIBLE_EPOCH), default=0)
 
-    def choose(self, found: ReplicaSet, preferred: int | None, *, unclean: bool) -> int | None:
-        """The master that this set should have; None when there is no candidate. With ``preferred``, only that replica
-        qualifies. Without it the old master stays while it is alive, otherwise the best replica is chosen.
-        ``unclean``: if no member of the SyncStateSet qualifies, another replica may."""
+    def standing(self, name: str, broker_id: int) -> LiveReplica | None:
+        """What a replica that is alive has said in its last heartbeat; else None."""
+        return self._live[name, broker_id] if self.is_alive(name, broker_id) else None
+
+    def choose(self, found: ReplicaSet, preferred: int | None, *, unclean: bool) -> Choice:
+        """The master that this set should have. ``preferred``, ``unclean``: as of ``succession.choose``. Without
+        ``preferred`` the old master stays while it is alive, unless its process is another one. One that has reported
+        damage stays only if nobody can replace it."""
         old = found.master
-        if preferred in (None, old) and old in found.in_sync and self.may_be_alive(found.name, old):
-            return old
-        for pool in (found.in_sync, found.replicas.keys() if unclean else ()):
-            alive = {each: self._live[found.name, each] for each in pool if self.is_alive(found.name, each)}
-            if preferred is None and alive:
-                return min(alive, key=lambda each: (alive[each].rank, each))
-            if preferred in alive:
-                return preferred
-        return None
+        alive = {
+            each: standing
+            for each in found.replicas
+            if (standing := self.standing(found.name, each)) is not None
+        }
+        stays = False
+        if old is not None and preferred in (None, old) and old in found.in_sync:
+            stays = self.may_be_alive(found.name, old) and not found.has_restarted(old)
+            if stays and not found.replicas[old].damage:
+                return Choice(old)
+        choice = choose(found, alive, preferred, unclean=unclean and not stays)
+        return Choice(old) if stays and choice.master is None else choice

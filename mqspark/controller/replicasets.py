@@ -5,12 +5,15 @@ Liveness is decided elsewhere and passed in. Every change increments ``generatio
 when the state of its generation is durable. Unlike RocketMQ, the table refuses a broker id beyond the next one, a new
 address for a replica that is alive at another one, and the removal of all members of a SyncStateSet while other
 replicas stay. A removed master is deposed.
+
+A set that has fewer members than its master wants before it acknowledges anything remembers who had everything until
+then: they may still become master (KIP-966, Eligible Leader Replicas).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -27,7 +30,8 @@ FIRST_ID = 1
 MAX_REPLICAS = 64
 """Limit of replicas per broker name."""
 MAX_CODE_LENGTH = 512
-_REPLICA_BYTES = 1_000
+MAX_DAMAGE_LENGTH, MAX_INCARNATION_LENGTH = 300, 64
+_REPLICA_BYTES = 1_500
 """Memory of a replica in this table and in the table of live replicas."""
 
 
@@ -36,6 +40,12 @@ class KnownReplica:
     address: str
     check_code: str
     """The code that the broker sent when it applied for its id. It proves that the id belongs to the broker."""
+    incarnation: str = ""
+    """Of its process, as it said last; empty for brokers that do not say it."""
+    proved: str = ""
+    """The incarnation that was counted in last."""
+    damage: str = ""
+    """Why its log cannot be trusted, as it says; '' when it can."""
 
 
 @dataclass(slots=True)
@@ -50,6 +60,26 @@ class ReplicaSet:
     in_sync: frozenset[int] = frozenset()
     in_sync_epoch: int = 0
     replicas: dict[int, KnownReplica] = field(default_factory=dict)
+    least: int = 0
+    """With fewer members the master acknowledges nothing (its minInSyncReplicas); 0 if it does not say it."""
+    eligible: frozenset[int] = frozenset()
+    """Who had everything when the set shrank below ``least``; empty once it has as many members again."""
+    confirmed: int = 0
+    """All members have the log up to here, as a master has said: everything that was acknowledged."""
+    confirmed_epoch: int = -1
+    """The epoch of the byte before ``confirmed``."""
+    unclean_epoch: int = 0
+    """The last epoch whose master an operator has chosen although it lacked messages; 0 without one."""
+
+    def has_restarted(self, broker_id: int) -> bool:
+        """Whether its process is not the one that was counted in."""
+        replica = self.replicas[broker_id]
+        return replica.incarnation != replica.proved
+
+    @property
+    def heirs(self) -> frozenset[int]:
+        """Who has everything that was acknowledged, as long as their logs are whole."""
+        return self.in_sync | self.eligible
 
     def address(self, broker_id: int | None) -> str | None:
         replica = None if broker_id is None else self.replicas.get(broker_id)
@@ -59,15 +89,18 @@ class ReplicaSet:
         """Raises ValueError for an impossible state."""
         if self.master is not None and self.master not in self.in_sync:
             raise ValueError(f"{self.name}: the master {self.master} is not in the SyncStateSet")
-        if not self.in_sync <= self.replicas.keys():
+        if not self.heirs <= self.replicas.keys() or self.in_sync & self.eligible:
             raise ValueError(f"{self.name}: the SyncStateSet has unknown replicas")
         if any(not FIRST_ID <= broker_id < self.next_id for broker_id in self.replicas):
             raise ValueError(f"{self.name}: an id was never assigned")
 
 
-class _SavedReplica(msgspec.Struct, rename="camel"):
+class _SavedReplica(msgspec.Struct, rename="camel", omit_defaults=True):
     address: str
     check_code: str
+    incarnation: str = ""
+    proved: str = ""
+    damage: str = ""
 
 
 class _SavedSet(msgspec.Struct, rename="camel"):
@@ -78,6 +111,11 @@ class _SavedSet(msgspec.Struct, rename="camel"):
     in_sync: list[I64]
     in_sync_epoch: I32
     replicas: dict[I64, _SavedReplica]
+    least: I32 = 0
+    eligible: list[I64] = msgspec.field(default_factory=list)
+    confirmed: I64 = 0
+    confirmed_epoch: I32 = -1
+    unclean_epoch: I32 = 0
 
 
 IsAlive = Callable[[str, int], bool]
@@ -88,6 +126,9 @@ class ReplicaTable:
         self.ledger = Ledger("replicas", max_bytes, "ReplicaTable._sets", setting="maxReplicaTableBytes")
         self._sets: dict[str, ReplicaSet] = {}
         self.generation = 0
+        self.has_unsaved_ends = False
+        """Whether confirmed ends have moved that no change has saved. They move all the time, and a controller that
+        knows older ones hears the members before it relies on them."""
 
     # --- the file ---
 
@@ -96,7 +137,8 @@ class ReplicaTable:
         saved = msgspec.json.decode(data, type=dict[str, _SavedSet])
         for name, one in saved.items():
             replicas = {
-                key: KnownReplica(each.address, each.check_code) for key, each in one.replicas.items()
+                key: KnownReplica(each.address, each.check_code, each.incarnation, each.proved, each.damage)
+                for key, each in one.replicas.items()
             }
             if not (name and is_sound(name) and one.cluster and is_sound(one.cluster)):
                 raise ValueError(f"an illegal name: {name[:80]!r}")
@@ -111,6 +153,11 @@ class ReplicaTable:
                 frozenset(one.in_sync),
                 one.in_sync_epoch,
                 replicas,
+                one.least,
+                frozenset(one.eligible),
+                one.confirmed,
+                one.confirmed_epoch,
+                one.unclean_epoch,
             )
             found.validate()
             self._sets[name] = found
@@ -128,9 +175,16 @@ class ReplicaTable:
                     in_sync=sorted(one.in_sync),
                     in_sync_epoch=one.in_sync_epoch,
                     replicas={
-                        key: _SavedReplica(each.address, each.check_code)
+                        key: _SavedReplica(
+                            each.address, each.check_code, each.incarnation, each.proved, each.damage
+                        )
                         for key, each in one.replicas.items()
                     },
+                    least=one.least,
+                    eligible=sorted(one.eligible),
+                    confirmed=one.confirmed,
+                    confirmed_epoch=one.confirmed_epoch,
+                    unclean_epoch=one.unclean_epoch,
                 )
                 for name, one in self._sets.items()
             }
@@ -197,7 +251,7 @@ class ReplicaTable:
                 ResponseCode.CONTROLLER_BROKER_ID_INVALID,
                 f"BrokerId: {broker_id} of broker-set: {found.name} is alive at {replica.address}",
             )
-        moved = KnownReplica(address, replica.check_code)
+        moved = replace(replica, address=address)
         self.ledger.resize(_size(found, replica), _size(found, moved))
         found.replicas[broker_id] = moved
         self.generation += 1
@@ -214,9 +268,11 @@ class ReplicaTable:
         is_alive: IsAlive,
         *,
         confirms: bool = False,
+        least: int = 0,
     ) -> None:
         """Replace the SyncStateSet, as reported by the master of this epoch. ``confirms``: an unchanged set is accepted
-        and gets a new epoch. Raises Refusal; RocketMQ checks in the same order."""
+        and gets a new epoch. ``least``: with fewer members the master acknowledges nothing from now on. Raises Refusal;
+        RocketMQ checks in the same order."""
         wanted = frozenset(members)
         rejecting = "Rejecting alter syncStateSet request because"
         is_same = wanted == found.in_sync
@@ -251,14 +307,62 @@ class ReplicaTable:
                     ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
                     f"{rejecting} the replicas {{{member}}} don't alive",
                 )
+            if member != master and (damage := found.replicas[member].damage):
+                raise Refusal(
+                    ResponseCode.CONTROLLER_INVALID_REPLICAS,
+                    f"{rejecting} the replicas {{{member}}} have reported damage: {damage}",
+                )
         if found.master not in wanted:
             raise Refusal(
                 ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
                 f"{rejecting} the newSyncStateSet don't contains origin leader {{{found.master}}}",
             )
-        found.in_sync = wanted
+        for member in wanted - found.in_sync:
+            self._prove(found.replicas[member])
+        found.least = least
+        self._put_members(found, wanted)
+
+    @staticmethod
+    def _prove(replica: KnownReplica) -> None:
+        """It is counted in as it runs now."""
+        replica.proved = replica.incarnation
+
+    def _put_members(self, found: ReplicaSet, members: frozenset[int]) -> None:
+        before = found.heirs
+        found.in_sync = members
+        found.eligible = before - members if len(members) < found.least else frozenset()
         found.in_sync_epoch += 1
         self.generation += 1
+
+    def leave(self, found: ReplicaSet, broker_id: int) -> None:
+        """A member has to be counted in anew. The last one stays: nobody else has more."""
+        if broker_id in found.in_sync and len(found.in_sync) > 1:
+            self._put_members(found, found.in_sync - {broker_id})
+
+    def confirm(self, found: ReplicaSet, end: int, epoch: int) -> None:
+        """All members have the log up to ``end``. It is saved with the next change; see ``has_unsaved_ends``."""
+        if end > found.confirmed and epoch >= found.confirmed_epoch:
+            found.confirmed, found.confirmed_epoch = end, epoch
+            self.has_unsaved_ends = True
+
+    def give_up(self, found: ReplicaSet, end: int, epoch: int) -> None:
+        """An operator has chosen the master, whose log ends there, although it may lack what is confirmed."""
+        found.unclean_epoch = found.master_epoch
+        found.confirmed, found.confirmed_epoch = min(found.confirmed, end), min(found.confirmed_epoch, epoch)
+        self.generation += 1
+
+    def save_ends(self) -> None:
+        """Let the confirmed ends be saved now."""
+        self.has_unsaved_ends = False
+        self.generation += 1
+
+    def report(self, found: ReplicaSet, broker_id: int, incarnation: str, damage: str) -> None:
+        """What a replica says of itself. ``damage``: why its log cannot be trusted, or ''."""
+        replica = found.replicas[broker_id]
+        said = incarnation[:MAX_INCARNATION_LENGTH], damage[:MAX_DAMAGE_LENGTH]
+        if said != (replica.incarnation, replica.damage):
+            replica.incarnation, replica.damage = said
+            self.generation += 1
 
     def set_master(self, found: ReplicaSet, master: int | None, *, above: int = 0) -> None:
         """Set the master, which starts alone in the SyncStateSet. Without a master the set stays: only its members may
@@ -267,10 +371,12 @@ class ReplicaTable:
             return
         found.master = master
         found.master_epoch = max(found.master_epoch, above) + 1
-        if master is not None:
-            found.in_sync = frozenset({master})
-            found.in_sync_epoch += 1
         self.generation += 1
+        if master is not None:
+            self._prove(found.replicas[master])
+            if master not in found.heirs:  # the others have messages that it lacks
+                found.in_sync = found.eligible = frozenset()
+            self._put_members(found, frozenset({master}))
 
     # --- removal ---
 
@@ -299,6 +405,7 @@ class ReplicaTable:
         if not left:
             del self._sets[name]
         elif removed:
+            found.eligible -= removed
             if found.in_sync & removed:
                 found.in_sync -= removed
                 found.in_sync_epoch += 1

@@ -37,6 +37,7 @@ from mqspark.store.disk.files import FileLayer, OsFiles, descriptor_limit, disk_
 from mqspark.store.disk.flush import CheckpointJob, Job, StoreProgress, run_here
 from mqspark.store.disk.layout import StorePaths, is_storable_topic
 from mqspark.store.disk.mapping import MapBudget
+from mqspark.store.disk.membernote import MemberNote
 from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexer import Indexer
 from mqspark.store.index.indexfile import Shape
@@ -116,6 +117,10 @@ class MessageStore:
         self.paths = StorePaths(
             root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
         )
+        self.member = MemberNote(
+            self.paths.member, files, lambda path, error: self.condition.distrust(path, error)
+        )
+        """Of a replica in controller mode, which opens it."""
         self.log = CommitLog(
             self.paths.commit_logs,
             self.files,
@@ -257,6 +262,7 @@ class MessageStore:
             pipeline,
             condition,
             note,
+            self.member,
             self._hold_compaction,
             self._end_at,
         )
@@ -446,6 +452,7 @@ class MessageStore:
         self.table.maps.clear()
         self.batch_table.maps.clear()
         self.index.maps.clear()
+        self.member.close()
         self.directory.release()
 
     def config_file(self, name: str) -> ConfigFile:
@@ -489,6 +496,8 @@ class MessageStore:
         if self.copy.is_cutting:  # alone: every other job knows the log as it is
             return [job] if (job := self.copy.job()) is not None else []
         jobs: list[Job] = []
+        if (note_job := self.member.job()) is not None:
+            jobs.append(note_job)
         if self.log.room_due and (ahead := self.log.extend_room()) is not None:
             jobs.append(ahead)
         now_ms = self.clock.monotonic_ms()

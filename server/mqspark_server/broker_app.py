@@ -288,11 +288,11 @@ class BrokerApp(ProcessApp):
         self._ends.on_kill(abandon)
         report = await flush_worker.run(store.open)
         self._note_recovery(report)
-        await flush_worker.run(partial(self._handle_holes, store, report))
+        await flush_worker.run(partial(self._handle_recovery, store, report))
         return store
 
-    def _handle_holes(self, store: MessageStore, report: RecoveryReport) -> None:
-        """Handle a log with holes at a start, in the flush thread. Here everything valid is kept."""
+    def _handle_recovery(self, store: MessageStore, report: RecoveryReport) -> None:
+        """Draw conclusions from what a start has found, in the flush thread. Here everything valid is kept."""
 
     def _note_recovery(self, report: RecoveryReport) -> None:
         self.recovery = dataclasses.asdict(report)

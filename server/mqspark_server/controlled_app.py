@@ -36,6 +36,7 @@ from mqspark.store.config import FlushDiskType
 from mqspark.store.disk.brokeridentity import IdentityFiles
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.log.epochs import begin_term
+from mqspark.store.recovery.membership import judge_member
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.broker_app import BrokerApp
@@ -87,7 +88,8 @@ class ControlledApp(BrokerApp):
         files = OsFiles()
         files.make_directory(self.store_path, durable=True)
         identity = IdentityFiles(self.store_path, files, config.broker_cluster_name, config.broker_name)
-        self._manager = ReplicasManager(self.config, self.clock, identity)
+        incarnation = f"{self._chance.getrandbits(64):016x}"
+        self._manager = ReplicasManager(self.config, self.clock, identity, incarnation)
         self.more_handlers = self._manager.handlers
         self._connections: dict[str, Outbound] = {}
         self._leader = ""
@@ -165,7 +167,15 @@ class ControlledApp(BrokerApp):
         )
         self.settings = dataclasses.replace(self.settings, server=server, broker=broker)
 
-    def _handle_holes(self, store: MessageStore, report: RecoveryReport) -> None:
+    def _handle_recovery(self, store: MessageStore, report: RecoveryReport) -> None:
+        store.member.open()
+        judge_member(
+            store.member,
+            report.end_position,
+            store.damages.found,
+            store.root_file(store.paths.epochs),
+            store.files,
+        )
         if self.settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH:  # else it may be acknowledged
             store.copy.cut_at_hole(report)
 
@@ -323,8 +333,15 @@ class ControlledApp(BrokerApp):
         core = self.parts.core if self.parts is not None else None
         if core is None or core.role.epochs is None:
             return self._last_log
-        confirmed = max(0, core.role.replicas.confirmed)
-        self._last_log = LogState(core.role.epochs.last_number, core.store.log.position, confirmed)
+        store, replicas = core.store, core.role.replicas
+        epoch = replicas.confirmed_epoch if isinstance(replicas, ControlledReplicas) else -1
+        self._last_log = LogState(
+            core.role.epochs.last_number,
+            store.log.position,
+            max(0, replicas.confirmed),
+            epoch,
+            store.member.damage,
+        )
         return self._last_log
 
     _last_log = LogState(-1, 0, 0)
@@ -338,7 +355,7 @@ class ControlledApp(BrokerApp):
         while not self._is_ending:
             try:
                 if not registered:
-                    await self._ask_leader(self._manager.register(self.address))
+                    await self._ask_leader(self._manager.register(self.address, self._log()))
                     registered = True
                 now_s = loop.time()
                 if not self._leader or now_s - led_s >= config.sync_controller_metadata_period / 1000:
@@ -378,6 +395,7 @@ class ControlledApp(BrokerApp):
         change = Term(self.clock, term.broker_id, self.settings.broker.controller_heart_beat_timeout_mills)
         change.begin(decision.epoch, decision.master_id, decision.master_address)
         change.decided(decision.members, decision.set_epoch)
+        change.least, change.given_up = decision.least, decision.given_up
         metadata = self.parts.core.role.metadata if self.parts is not None else None
         change.topics_known_at = None if metadata is None else metadata.topics_known_at
         if term.is_master and change.is_master and self.parts is not None:
@@ -387,6 +405,7 @@ class ControlledApp(BrokerApp):
             term.is_over = True
         if not term.is_master and not change.is_master:
             term.begin(decision.epoch, decision.master_id, decision.master_address)
+            term.given_up = decision.given_up
             if self.parts is not None and self.parts.following is not None:
                 self.parts.following.master_changed()
             self._placed.set()
@@ -408,13 +427,15 @@ class ControlledApp(BrokerApp):
         begin_term(parts.core.role.epochs, change.epoch, parts.core.store.log.position)
         term.begin(change.epoch, term.broker_id, change.master_address)
         term.decided(change.sync_set, change.set_epoch)
+        term.least = change.least
         log.info("stays the master in epoch %d", change.epoch)
 
     def _set_is_wrong(self) -> bool:
         replicas = self.parts.core.role.replicas if self.parts is not None else None
         if not isinstance(replicas, ControlledReplicas):
             return False
-        return replicas.wanted_set() is not None or (self.term is not None and self.term.is_unsure)
+        is_unsettled = replicas.must_settle or (self.term is not None and self.term.is_unsure)
+        return is_unsettled or replicas.wanted_set() is not None
 
     async def _alter(self) -> None:
         parts, term = self.parts, self.term
@@ -422,11 +443,13 @@ class ControlledApp(BrokerApp):
         if term is None or not isinstance(replicas, ControlledReplicas):
             return
         wanted = replicas.wanted_set()
-        if wanted is None and not (term.holds and term.is_unsure):
+        if wanted is None and not (term.holds and (term.is_unsure or replicas.must_settle)):
             return
         try:
             await self._ask_leader(
-                self._manager.settle(term) if wanted is None else self._manager.alter(term, wanted)
+                self._manager.settle(term, self._log())
+                if wanted is None
+                else self._manager.alter(term, self._log(), wanted)
             )
             log.info("the SyncStateSet is %s", sorted(term.sync_set))
         finally:

@@ -33,6 +33,8 @@ class ControllerBench:
         self.clock = ManualClock()
         self._sessions = itertools.count(1)
         self.brokers: dict[int, Peer] = {}
+        self.incarnations: dict[int, str] = {}
+        """Of brokers that say it. RocketMQ's do not."""
         self.core = self._open()
         self.operator = self.connect()
 
@@ -76,12 +78,26 @@ class ControllerBench:
         assert self.register(broker_id).code == 0
         self.heartbeat(broker_id)
 
-    def register(self, broker_id: int, at: str = "") -> Command:
+    def restart(self, broker_id: int, **ext: object) -> None:
+        """Its process is another one: a connection, a registration and a heartbeat that say so. ``ext``: of the
+        heartbeat; damage also of the registration."""
+        if broker_id in self.brokers and self.brokers[broker_id].session.open:
+            self.die(broker_id)
+        self.incarnations[broker_id] = f"i{next(self._sessions)}"
+        self.brokers[broker_id] = self.connect()
+        damage = {key: str(value) for key, value in ext.items() if key == "damage"}
+        assert self.register(broker_id, **damage).code == 0
+        self.heartbeat(broker_id, **ext)
+        self.save()
+
+    def register(self, broker_id: int, at: str = "", **ext: str) -> Command:
         header = {
             "clusterName": CLUSTER,
             "brokerName": NAME,
             "brokerId": str(broker_id),
             "brokerAddress": at or address(broker_id),
+            **self._incarnation(broker_id),
+            **ext,
         }
         return self.brokers[broker_id].ask(RequestCode.CONTROLLER_REGISTER_BROKER, header)
 
@@ -91,9 +107,14 @@ class ControllerBench:
             "brokerName": NAME,
             "brokerAddr": address(broker_id),
             "brokerId": str(broker_id),
+            **self._incarnation(broker_id),
             **{key: str(value) for key, value in ext.items()},
         }
         self.brokers[broker_id].give(RequestCode.BROKER_HEARTBEAT, header, oneway=True)
+
+    def _incarnation(self, broker_id: int) -> dict[str, str]:
+        found = self.incarnations.get(broker_id)
+        return {} if found is None else {"incarnation": found}
 
     def die(self, broker_id: int) -> None:
         """Its connection closes."""
@@ -110,9 +131,17 @@ class ControllerBench:
         return self.operator.ask(RequestCode.CONTROLLER_ELECT_MASTER, header)
 
     def alter(
-        self, master: int, epoch: int, members: set[int], set_epoch: int, *, confirms: bool = False
+        self,
+        master: int,
+        epoch: int,
+        members: set[int],
+        set_epoch: int,
+        *,
+        confirms: bool = False,
+        **ext: object,
     ) -> Command:
         header = {"brokerName": NAME, "masterBrokerId": str(master), "masterEpoch": str(epoch)}
+        header |= {key: str(value) for key, value in ext.items()}
         header |= {"confirms": "true"} if confirms else {}
         body = json.dumps({"syncStateSet": sorted(members), "syncStateSetEpoch": set_epoch}).encode()
         return self.operator.ask(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)

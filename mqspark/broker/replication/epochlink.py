@@ -4,7 +4,8 @@ AutoSwitchHAClient).
 A slave first compares its epochs with its master's, and takes its log back to where the newest common one ends. Then
 it goes on as a classic slave does: it compares its tail with the master's bytes, too, so that logs without epochs, or
 with wrong ones, are noticed. It reports nothing new on a connection before its copies of its master's tables are
-fresh: a slave in the SyncStateSet may be elected, and would not know what groups have consumed.
+fresh: a slave in the SyncStateSet may be elected, and would not know what groups have consumed. A slave whose log
+cannot be trusted compares all of it, and takes back whatever differs; others take back nothing that is confirmed.
 
 The master counts a slave as in sync once it has everything that is, or may be, confirmed, and asks the controller
 before it relies on that; and as out of sync after haMaxTimeSlaveNotCatchup, or when it has been silent for as long as a
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.replication.follower import Diverged, Follower
+from mqspark.broker.replication.follower import Diverged, Follower, Refused
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.broker.replication.term import Term
 from mqspark.clock import Clock
@@ -69,10 +70,13 @@ class EpochFollower(Follower):
         self._term = term
         self._epochs = epochs
         self._confirmed = -1
+        self._member = store.member
         super().__init__(config, store, clock)
 
     def _end_connection(self) -> None:
         super()._end_connection()
+        self._hello_end = -1
+        """Where the master's log ended when it shook hands; -1 before."""
         self._said = -1
         """The confirmed position that the master reported on this connection; -1 without one."""
         self._words = EpochFrames()
@@ -86,6 +90,8 @@ class EpochFollower(Follower):
         return self._confirmed
 
     def connect(self, address: str, master_begin: int, master_end: int) -> bytes:
+        if self._member.damage:
+            self.check_bytes = self._store.log.position
         super().connect(address, master_begin, master_end)
         self._epochs.cut_behind(self._store.log.position)
         config = self._config
@@ -141,17 +147,42 @@ class EpochFollower(Follower):
             if point < end:
                 if not self._store.copy.is_record_end(point):
                     raise ProtocolError(f"its epochs end at {point}, which is inside a record here")
+                self.take_back(point)
                 self._epochs.cut_after(epoch.number)
-                self._store.copy.cut_back(point)
                 raise Diverged(point, f"by epoch {epoch.number}, the log here is taken back to {point}")
             self._epochs.cut_after(epoch.number)
-        self.master_end = max(self.master_end, hello.end)
+        self.master_end = self._hello_end = max(self.master_end, hello.end)
         self._agreed = self._first_due = True
 
     @property
     def _reportable(self) -> int:
         self._had_tables = self._had_tables or self._has_tables()
-        return self.position if self._had_tables else self.begin
+        return self.position if self._had_tables and self._is_whole() else self.begin
+
+    def _is_whole(self) -> bool:
+        """Whether the log can be trusted; once all of it was compared, that is noted. Raises OSError."""
+        if not self._member.damage:
+            return True
+        if self._compared < self._compare_end or self._hello_end < 0:
+            return False
+        if self.position < max(self._said, self._hello_end):
+            return False
+        self._member.trust(self._epochs.last_number, self.position)
+        return True
+
+    @property
+    def _may_start_over(self) -> bool:
+        return bool(self._member.damage)
+
+    def take_back(self, position: int) -> None:
+        """Raises Refused below what is confirmed, unless this log is known to be damaged, or an operator has chosen a
+        master that lacks some of it."""
+        noted = self._member.noted
+        may_lose = bool(noted.damage) or self._term.given_up > noted.epoch
+        if position < noted.confirmed and not may_lose:
+            self.refusal = Refused(position, noted.confirmed)
+            raise self.refusal
+        super().take_back(position)
 
     def _encode(self, position: int) -> bytes:
         return encode_position(position)
@@ -162,7 +193,13 @@ class EpochFollower(Follower):
         if self._first_due:
             self._first_due, self._said_ms = False, self._clock.monotonic_ms()
             return encode_position(self.begin)
-        return super().report()
+        try:
+            report = super().report()
+            if report:
+                self._member.acknowledge(self._epochs.last_number, self._reported, max(0, self.confirmed))
+        except OSError:  # the store notices it
+            return b""
+        return report
 
 
 class EpochReplica(Replica):
@@ -183,6 +220,8 @@ class EpochReplica(Replica):
         self._words = SlaveWords()
         self._greets = False
         self.hello: SlaveHello | None = None
+        self.is_stale = False
+        """What was said on this connection came from a process that has ended, or may have."""
         self._sent_end = 0
         """The end of the log when data was sent last, and the time."""
         self._sent_ms = self.caught_up_ms = clock.monotonic_ms()
@@ -196,6 +235,8 @@ class EpochReplica(Replica):
         self._heard_ms = self._clock.monotonic_ms()
         if not self._owner.is_master:
             raise ProtocolError("this broker is not the master")
+        if self.is_stale:
+            raise ProtocolError("a controller has taken it out of the SyncStateSet: it has to connect anew")
         for each in self._words.receive_data(data):
             if isinstance(each, SlaveHello):
                 if self.hello is not None:
@@ -293,7 +334,7 @@ class ControlledReplicas(Replicas):
         wanted = config.in_sync_replicas
         if config.enable_auto_in_sync_replicas:
             wanted = min(wanted, self.in_sync)
-        return max(wanted, config.min_in_sync_replicas)
+        return max(wanted, self._least)
 
     @property
     def confirmed(self) -> int:
@@ -311,8 +352,29 @@ class ControlledReplicas(Replicas):
                 if replica is None:
                     return self._confirmed
                 position = min(position, replica.acked)
-        self._confirmed = max(self._confirmed, position)
+        if position > self._confirmed:
+            try:
+                self._store.member.acknowledge(self._epochs.last_number, position, position)
+            except OSError:  # the store notices it
+                return self._confirmed
+            self._confirmed = position
         return self._confirmed
+
+    @property
+    def confirmed_epoch(self) -> int:
+        """The epoch of the byte before ``confirmed``; -1 without one."""
+        return self._epochs.at(max(0, self.confirmed - 1))[0].number if self._epochs.entries else -1
+
+    @property
+    def must_settle(self) -> bool:
+        """Whether the controller counts on another minInSyncReplicas than the setting."""
+        return 0 < self._term.least != self._config.min_in_sync_replicas
+
+    @property
+    def _least(self) -> int:
+        """Members without which nothing is acknowledged. A smaller setting counts once the controller knows it: it may
+        elect who was left out when the set became too small."""
+        return max(self._config.min_in_sync_replicas, self._term.least)
 
     @property
     def gates_readers(self) -> bool:
@@ -338,8 +400,8 @@ class ControlledReplicas(Replicas):
         if self._epoch_follower is not None:
             return None
         in_sync = self.in_sync if self._term.holds else 0
-        if in_sync < max(self._config.min_in_sync_replicas, 1):
-            return TooFewReplicas(in_sync, max(self._config.min_in_sync_replicas, 1))
+        if in_sync < max(self._least, 1):
+            return TooFewReplicas(in_sync, max(self._least, 1))
         if self._store.pipeline.unconfirmed_bytes > self._config.ha_max_gap_not_in_sync:
             return TooFewReplicas(in_sync, self.needed)
         return None
@@ -350,6 +412,8 @@ class ControlledReplicas(Replicas):
         term, now_ms = self._term, self._clock.monotonic_ms()
         if not term.is_master or term.is_over:
             return None
+        self._note_evicted()
+        confirmed = self.confirmed
         slaves, late_ms = self._by_id(), self._config.ha_max_time_slave_not_catchup
         wanted = {term.broker_id}
         for member in term.sync_set - {term.broker_id}:
@@ -368,9 +432,15 @@ class ControlledReplicas(Replicas):
         for broker_id, replica in slaves.items():
             if replica.hello is None or replica.hello.is_learner or broker_id in term.sync_set:
                 continue
-            if replica.acked >= max(self._confirmed, self._start_end, begin):
+            if not replica.is_stale and replica.acked >= max(confirmed, self._start_end, begin):
                 wanted.add(broker_id)
         return frozenset(wanted) if wanted != term.sync_set else None
+
+    def _note_evicted(self) -> None:
+        slaves, evicted = self._by_id(), self._term.evicted
+        for broker_id in evicted & slaves.keys():
+            slaves[broker_id].is_stale = True
+        evicted.clear()
 
     def _dispensable(self, wanted: set[int], slaves: dict[int, EpochReplica]) -> set[int]:
         """Members that are silent: a slave that is only slow says every haSendHeartbeatInterval how far it is. Sends

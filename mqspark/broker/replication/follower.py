@@ -30,7 +30,7 @@ from mqspark.protocol.bodies.replica_bodies import HAClientRuntimeInfo
 from mqspark.protocol.replication import DataFrames, encode_report
 from mqspark.store.store import MessageStore
 
-__all__ = ["Diverged", "Follower"]
+__all__ = ["Diverged", "Follower", "Refused"]
 
 CHECK_BYTES = 1 << 20
 """Bytes of the tail that are compared with the master's, beside all that was not known to be synced at start."""
@@ -59,6 +59,17 @@ class Diverged(ProtocolError):
         self.position = position
 
 
+class Refused(ProtocolError):
+    """Following this master would take back what is confirmed."""
+
+    def __init__(self, position: int, confirmed: int) -> None:
+        super().__init__(
+            f"its log differs from the one here at {position}, and everything before {confirmed} is confirmed: nothing"
+            " is taken back here, because one of the two logs is damaged or an older copy"
+        )
+        self.position = position
+
+
 class Follower:
     """One slave's copy; lives longer than its connections."""
 
@@ -80,6 +91,8 @@ class Follower:
         self.bytes_per_s = 0
         self.master_end = -1
         """The last known end of the master's log; -1 if unknown."""
+        self.refusal: Refused | None = None
+        """Why the last master cannot be followed; None once one can."""
 
     def _end_connection(self) -> None:
         self._frames = DataFrames()
@@ -210,8 +223,8 @@ class Follower:
             own = self._store.copy.log_bytes(
                 self._compared, min(len(data), self._compare_end - self._compared)
             )
-            if not own:
-                raise ProtocolError(f"the log here cannot be compared with its log at {self._compared}")
+            if not own:  # a segment is missing, or shorter than it was
+                raise self._diverged(self._compared)
             if data[: len(own)] != own:
                 same = next(index for index, octet in enumerate(own) if octet != data[index])
                 position = self._compared + same
@@ -220,13 +233,16 @@ class Follower:
             data = data[len(own) :]
         if self._compared >= self._compare_end:
             self._sure, self.check_bytes = INT64_MAX, CHECK_BYTES
+            self.refusal = None
         return data
 
-    def _diverged(self, position: int) -> Diverged:
+    def _diverged(self, position: int) -> ProtocolError:
         """A record has its time and its queue offset, so logs that share a whole record share what is before it."""
         common = self._store.copy.last_whole_record(self._compare_from, position)
+        if common is None and not self._may_widen and self._may_start_over:
+            common = self._store.log.min_offset
         if common is not None:
-            self._store.copy.cut_back(common)
+            self.take_back(common)
             self.check_bytes = CHECK_BYTES
             return Diverged(position, f"the log here is taken back to {common}")
         if self._may_widen:
@@ -236,6 +252,15 @@ class Follower:
             position,
             "they have no record in common; move the store directory away to copy that log, or correct brokerName",
         )
+
+    @property
+    def _may_start_over(self) -> bool:
+        """Whether a log that has nothing in common with its master's is taken back as a whole."""
+        return False
+
+    def take_back(self, position: int) -> None:
+        """Take the log back to ``position``, the end of a record."""
+        self._store.copy.cut_back(position)
 
     @property
     def has_room(self) -> bool:

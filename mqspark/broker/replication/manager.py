@@ -80,6 +80,10 @@ class Appointment(NamedTuple):
     master_address: str
     set_epoch: int
     members: frozenset[int]
+    least: int = 0
+    """The minInSyncReplicas that the controller counts on; 0 if it says nothing of it."""
+    given_up: int = 0
+    """As of ``Term``."""
 
 
 class LogState(NamedTuple):
@@ -88,6 +92,9 @@ class LogState(NamedTuple):
     epoch: int
     end: int
     confirmed: int
+    confirmed_epoch: int = -1
+    damage: str = ""
+    """Why the log cannot be trusted, or ''."""
 
 
 def leader_of(answer: Command) -> tuple[str, bool]:
@@ -105,7 +112,9 @@ def _refuse(answer: Command, what: str) -> NotNow:
 
 
 class ReplicasManager:
-    def __init__(self, config: BrokerConfig, clock: Clock, identity: IdentityFiles) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, identity: IdentityFiles, incarnation: str) -> None:
+        """``incarnation``: of this process; another one after each start."""
+        self._incarnation = incarnation
         self._config = config
         self._clock = clock
         self._identity = identity
@@ -154,7 +163,7 @@ class ReplicasManager:
 
     # --- the master ---
 
-    def register(self, address: str) -> Talk[None]:
+    def register(self, address: str, log: LogState) -> Talk[None]:
         """Raises NotNow."""
         header = RegisterBrokerToControllerRequestHeader(
             cluster_name=self._config.broker_cluster_name,
@@ -162,6 +171,8 @@ class ReplicasManager:
             broker_id=self.broker_id,
             broker_address=address,
             invoke_time=self._clock.now_ms(),
+            incarnation=self._incarnation,
+            damage=log.damage or None,
         )
         answer = yield ControllerRequest(RequestCode.CONTROLLER_REGISTER_BROKER, header)
         if answer.code != ResponseCode.SUCCESS:
@@ -174,6 +185,8 @@ class ReplicasManager:
             found.master_address,
             found.sync_state_set_epoch,
             members,
+            found.min_in_sync_replicas,
+            found.unclean_epoch,
         )
 
     def elect(self) -> Talk[None]:
@@ -196,6 +209,8 @@ class ReplicasManager:
             found.master_address,
             found.sync_state_set_epoch,
             members,
+            found.min_in_sync_replicas,
+            found.unclean_epoch,
         )
 
     def poll(self, term: Term | None) -> Talk[bool]:
@@ -213,6 +228,8 @@ class ReplicasManager:
             found.master_address,
             now.sync_state_set_epoch,
             now.sync_state_set,
+            found.min_in_sync_replicas,
+            found.unclean_epoch,
         )
         if term is not None and found.master_epoch is not None:
             if found.master_epoch > term.epoch:
@@ -240,58 +257,75 @@ class ReplicasManager:
         address: str | None,
         set_epoch: int | None,
         members: Iterable[int],
+        least: int | None,
+        given_up: int | None,
     ) -> None:
         if epoch is None or master_id is None or not address:
             return
         if epoch < 0 or master_id < 0:
             raise ProtocolError(f"a controller names master {master_id} of epoch {epoch}")
         if self.decision is None or epoch > self.decision.epoch:
-            self.decision = Appointment(epoch, master_id, address, set_epoch or 0, _checked(members))
+            self.decision = Appointment(
+                epoch,
+                master_id,
+                address,
+                set_epoch or 0,
+                _checked(members),
+                max(0, least or 0),
+                max(0, given_up or 0),
+            )
 
     # --- the SyncStateSet ---
 
-    def alter(self, term: Term, wanted: frozenset[int]) -> Talk[None]:
+    def alter(self, term: Term, log: LogState, wanted: frozenset[int]) -> Talk[None]:
         """Raises NotNow."""
         is_first = not term.is_unsure
         term.ask(wanted)
-        answer = yield from self._change(term, wanted)
+        answer = yield from self._change(term, log, wanted)
         if answer.code in REFUSED:
             if is_first:
                 term.refused()
             else:
-                yield from self.settle(term)
+                yield from self.settle(term, log)
         if answer.code != ResponseCode.SUCCESS:
             raise _refuse(answer, f"accept the SyncStateSet {sorted(wanted)}")
 
-    def settle(self, term: Term) -> Talk[None]:
+    def settle(self, term: Term, log: LogState) -> Talk[None]:
         """Get a newer epoch for the set that is in force: earlier requests, whose outcome is not known, cannot be
         granted any more, and their members are waited for no longer. That a controller answers with the old set is not
         enough: such a request may still be on its way. Raises NotNow."""
         members = term.sync_set
-        answer = yield from self._change(term, members, confirms=True)
+        answer = yield from self._change(term, log, members, confirms=True)
         slaves = members - {term.broker_id}
         if answer.code == ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED and slaves:
             # RocketMQ's controllers refuse a set that is no change. This is one, and the slave is asked back in next.
             fewer = members - {max(slaves)}
             term.ask(fewer)
-            answer = yield from self._change(term, fewer)
+            answer = yield from self._change(term, log, fewer)
         if answer.code != ResponseCode.SUCCESS:
             raise _refuse(answer, f"confirm the SyncStateSet {sorted(members)}")
 
-    def _change(self, term: Term, wanted: frozenset[int], *, confirms: bool = False) -> Talk[Command]:
+    def _change(
+        self, term: Term, log: LogState, wanted: frozenset[int], *, confirms: bool = False
+    ) -> Talk[Command]:
         """One request, and what its answer says about the term."""
+        least = self._config.min_in_sync_replicas
         header = AlterSyncStateSetRequestHeader(
             broker_name=self._config.broker_name,
             master_broker_id=term.broker_id,
             master_epoch=term.epoch,
             invoke_time=self._clock.now_ms(),
             confirms=confirms or None,
+            min_in_sync_replicas=least,
+            confirm_offset=log.confirmed,
+            confirm_epoch=log.confirmed_epoch,
         )
         body = encode_body(SyncStateSet(sync_state_set=sorted(wanted), sync_state_set_epoch=term.set_epoch))
         answer = yield ControllerRequest(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)
         if answer.code == ResponseCode.SUCCESS:
             now = decode_body(SyncStateSet, bytes(answer.body))
-            term.decided(_checked(now.sync_state_set), now.sync_state_set_epoch)
+            term.least = least
+            term.decided(_checked(now.sync_state_set), now.sync_state_set_epoch, was_asked=True)
         elif answer.code in (
             ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
             ResponseCode.CONTROLLER_INVALID_MASTER,
@@ -313,6 +347,9 @@ class ReplicasManager:
             confirm_offset=log.confirmed,
             heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
             election_priority=config.broker_election_priority,
+            incarnation=self._incarnation,
+            damage=log.damage or None,
+            confirm_epoch=log.confirmed_epoch,
         )
         return ControllerRequest(RequestCode.BROKER_HEARTBEAT, header)
 

@@ -83,9 +83,14 @@ class Role:
             self.follower = Follower(config, store, clock) if is_slave else None
             self.replicas = Replicas(config, store, clock, self.follower)
         else:
-            epochs = self.epochs = EpochFile(store.root_file(store.paths.epochs), store.log.position)
+            store.member.open()
+            epochs = self.epochs = EpochFile(
+                store.root_file(store.paths.epochs), store.log.position, store.member.expect_epochs
+            )
             if term.is_master:
                 begin_term(epochs, term.epoch, store.log.position)
+                if store.member.damage:  # an operator wants it so: from now on others are measured by it
+                    store.member.trust(term.epoch, store.log.position)
             follower: EpochFollower | None = None
             if (metadata := self.metadata) is not None:
                 follower = EpochFollower(config, store, clock, term, epochs, lambda: metadata.is_fresh)

@@ -39,8 +39,14 @@ class Term:
         self.set_epoch = 0
         self.sync_set: frozenset[int] = frozenset()
         """As the controller confirmed it last."""
+        self.evicted: set[int] = set()
+        """Members that a controller has taken out by itself: their processes were started again."""
         self._asked: frozenset[int] = frozenset()
         """Members of all sets that were asked for since then, and may be in force."""
+        self.least = 0
+        """minInSyncReplicas as the controller knows it; 0 when it says nothing of it, as RocketMQ's."""
+        self.given_up = 0
+        """The last epoch whose master an operator has chosen although it lacked confirmed messages; 0 without one."""
         self.is_over = False
         """A newer epoch is known: this broker's part has to change."""
         self.topics_known_at: int | None = None
@@ -79,10 +85,14 @@ class Term:
         self.epoch, self.master_id, self.master_address = epoch, master_id, master_address
         self.is_over = False
 
-    def decided(self, members: Iterable[int], set_epoch: int) -> None:
-        """The set as a controller has it. Requests for an older one cannot be granted any more."""
+    def decided(self, members: Iterable[int], set_epoch: int, *, was_asked: bool = False) -> None:
+        """The set as a controller has it. Requests for an older one cannot be granted any more. ``was_asked``: it is
+        the answer to such a request."""
         if set_epoch > self.set_epoch:
+            before = self.sync_set
             self.set_epoch, self.sync_set = set_epoch, frozenset(members)
+            if not was_asked:
+                self.evicted |= before - self.sync_set
             self._asked = frozenset()
 
     def ask(self, members: frozenset[int]) -> None:

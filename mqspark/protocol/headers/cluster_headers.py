@@ -47,6 +47,12 @@ class BrokerHeartbeatRequestHeader(Header):
     confirm_offset: I64 | None = None
     heartbeat_timeout_mills: I64 | None = None
     election_priority: I32 | None = None
+    incarnation: str | None = None
+    """Extension of this project, as the following ones: different after each start of the broker's process."""
+    damage: str | None = None
+    """Why the log of this broker cannot be trusted; absent when it can."""
+    confirm_epoch: I32 | None = None
+    """The epoch of the byte before ``confirm_offset``."""
 
 
 class QueryDataVersionRequestHeader(Header):
@@ -193,6 +199,11 @@ class AlterSyncStateSetRequestHeader(Header):
     confirms: bool | None = None
     """Extension of this project, ignored by RocketMQ's controllers: an unchanged set gets a new epoch, too, so that
     earlier requests can no longer be granted."""
+    min_in_sync_replicas: I32 | None = None
+    """Extension of this project: with fewer members this master acknowledges nothing."""
+    confirm_offset: I64 | None = None
+    """Extension of this project: as in the heartbeat, with ``confirm_epoch``."""
+    confirm_epoch: I32 | None = None
 
 
 class ElectMasterRequestHeader(Header):
@@ -213,6 +224,9 @@ class RegisterBrokerToControllerRequestHeader(Header):
     broker_id: I64 | None = None
     broker_address: str | None = None
     invoke_time: I64 = 0
+    incarnation: str | None = None
+    """Extension of this project, as ``damage``: as in the heartbeat."""
+    damage: str | None = None
 
 
 class GetReplicaInfoRequestHeader(Header):
@@ -267,6 +281,10 @@ class ElectMasterResponseHeader(Header):
     master_address: str | None = None
     master_epoch: I32 | None = None
     sync_state_set_epoch: I32 | None = None
+    min_in_sync_replicas: I32 | None = None
+    """Extension of this project: the controller counts on it that a master with fewer members acknowledges nothing."""
+    unclean_epoch: I32 | None = None
+    """Extension of this project: the last epoch whose master an operator has chosen although it lacked messages."""
 
 
 class RegisterBrokerToControllerResponseHeader(Header):
@@ -278,12 +296,18 @@ class RegisterBrokerToControllerResponseHeader(Header):
     master_address: str | None = None
     master_epoch: I32 | None = None
     sync_state_set_epoch: I32 | None = None
+    min_in_sync_replicas: I32 | None = None
+    """As in the answer to an election, and ``unclean_epoch``."""
+    unclean_epoch: I32 | None = None
 
 
 class GetReplicaInfoResponseHeader(Header):
     master_broker_id: I64 | None = None
     master_address: str | None = None
     master_epoch: I32 | None = None
+    min_in_sync_replicas: I32 | None = None
+    """As in the answer to an election, and ``unclean_epoch``."""
+    unclean_epoch: I32 | None = None
 
 
 class GetMetaDataResponseHeader(Header):

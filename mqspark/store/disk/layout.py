@@ -53,6 +53,7 @@ class StorePaths:
         "index_mark",
         "lock",
         "mark",
+        "member",
         "nonce",
         "root",
     )
@@ -85,6 +86,8 @@ class StorePaths:
         """The ends of the queues at the checkpoints. RocketMQ ignores it."""
         self.epochs = root / "epochFileCheckpoint"
         """The epochs of the log, in controller mode (``log.epochs``)."""
+        self.member = root / "mqspark.member"
+        """What a replica knows of itself, in controller mode (``disk.membernote``). RocketMQ ignores it."""
         self.diverged = root / "mqspark.diverged"
         """Parts of the log that were taken back, because a master's log differs (``upkeep.cutback``)."""
         self.nonce = root / "mqspark.nonce"

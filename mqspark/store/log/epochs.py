@@ -9,7 +9,7 @@ Two logs are the same up to the end of the newest epoch that both have from the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mqspark.config import INT64_MAX
@@ -21,8 +21,12 @@ __all__ = [
     "MAX_EPOCHS",
     "Epoch",
     "EpochFile",
+    "EpochMark",
     "begin_term",
     "check_order",
+    "decode_epochs",
+    "extends",
+    "is_valid_epochs",
     "last_common",
 ]
 
@@ -36,6 +40,19 @@ class Epoch(NamedTuple):
     number: int
     start: int
     """The log position at which it begins."""
+
+
+EpochMark = tuple[int, int]
+"""What identifies the epochs of a log: the number of the last one, and the checksum of all."""
+
+
+def mark_of(epochs: Sequence[Epoch]) -> EpochMark:
+    return (epochs[-1].number if epochs else -1), crc32(encode_epochs(epochs))
+
+
+def extends(epochs: Sequence[Epoch], mark: EpochMark) -> bool:
+    """Whether these are the epochs of the mark, or they and newer ones."""
+    return mark_of([epoch for epoch in epochs if epoch.number <= mark[0]]) == mark
 
 
 def encode_epochs(epochs: Sequence[Epoch]) -> bytes:
@@ -90,16 +107,25 @@ class EpochFile:
     """The epochs of one log. Changes are on disk when a method returns. Raises StoreCorrupt for a file that cannot be
     read, OSError."""
 
-    def __init__(self, file: ConfigFile, log_end: int) -> None:
-        """Entries behind ``log_end`` are dropped: their part of the log was never stored, or is lost."""
+    def __init__(
+        self,
+        file: ConfigFile,
+        log_end: int,
+        expect: Callable[[EpochMark, EpochMark], None] = lambda before, after: None,
+    ) -> None:
+        """Entries behind ``log_end`` are dropped: their part of the log was never stored, or is lost. ``expect`` is
+        called with the marks of the old and the new entries before the file changes."""
         self._file = file
-        data = file.load(_is_valid)
+        self._expect = expect
+        data = file.load(is_valid_epochs)
         if data is None and file.exists:
             raise StoreCorrupt(
                 f"{file.path} and its .bak are damaged: move both away, and the log is compared with its master's"
                 " byte for byte"
             )
-        self._epochs = [epoch for epoch in decode_epochs(data or b"0\n0\n") if epoch.start <= log_end]
+        saved = decode_epochs(data) if data is not None else []
+        self._mark = mark_of(saved)
+        self._epochs = [epoch for epoch in saved if epoch.start <= log_end]
 
     @property
     def entries(self) -> tuple[Epoch, ...]:
@@ -157,7 +183,10 @@ class EpochFile:
 
     def _save(self, epochs: list[Epoch]) -> None:
         data = encode_epochs(epochs)
+        mark = mark_of(epochs)
+        self._expect(self._mark, mark)
         self._file.save(data)
+        self._mark = mark
         self._epochs = epochs
         # The .bak gets the same content: without the last epoch, a master that is still in it would note a later begin,
         # and its slaves would take back what they have acknowledged.
@@ -179,7 +208,7 @@ def begin_term(epochs: EpochFile, number: int, log_end: int) -> None:
     epochs.append(number, log_end)  # not again, when the master of this epoch has been restarted
 
 
-def _is_valid(data: bytes) -> bool:
+def is_valid_epochs(data: bytes) -> bool:
     try:
         decode_epochs(data)
     except (ValueError, TypeError):

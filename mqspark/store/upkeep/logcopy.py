@@ -13,6 +13,7 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.membernote import MemberNote
 from mqspark.store.index.indexer import Indexer
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.append import Appender
@@ -48,6 +49,7 @@ class LogCopy:
         "_levels",
         "_log",
         "_may_cut",
+        "_member",
         "_note",
         "_paths",
         "_pipeline",
@@ -69,6 +71,7 @@ class LogCopy:
         pipeline: CommitPipeline,
         condition: Condition,
         note: DurableNote,
+        member: MemberNote,
         may_cut: Callable[[], bool],
         after_cut: Callable[[int], None],
     ) -> None:
@@ -85,6 +88,7 @@ class LogCopy:
         self._pipeline = pipeline
         self._condition = condition
         self._note = note
+        self._member = member
         self._may_cut = may_cut
         self._after_cut = after_cut
         self._copier: LogCopier | None = None
@@ -240,6 +244,7 @@ class LogCopy:
     def _before_cut(self, position: int) -> None:
         """Without this, a start after a crash would take what is cut for lost, and never assign its offsets again."""
         self._checkpoints.distrust()
+        self._member.lower(position)
         self._note.lower(position)
 
     def _cut(self, position: int) -> None:

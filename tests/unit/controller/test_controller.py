@@ -214,7 +214,7 @@ def test_nobody_outside_the_set_is_elected(trio: ControllerBench) -> None:
     refused = trio.elect(3)
     assert (refused.code, refused.remark) == (
         Code.CONTROLLER_ELECT_MASTER_FAILED,
-        "Failed to elect a new master",
+        "Failed to elect a new master: not heard: 1, 2",
     )
     assert trio.elect(3, designate=True).code == Code.CONTROLLER_ELECT_MASTER_FAILED
     assert trio.elect(-1).code == Code.CONTROLLER_MASTER_NOT_AVAILABLE

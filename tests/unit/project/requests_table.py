@@ -79,7 +79,7 @@ def served() -> dict[str, set[int]]:
         finally:
             bench.close()
         identity = IdentityFiles(folder, QuickFiles(), "c", "b")
-        broker |= set(ReplicasManager(BrokerConfig(), ManualClock(), identity).handlers)
+        broker |= set(ReplicasManager(BrokerConfig(), ManualClock(), identity, "").handlers)
         return {
             "broker": broker,
             "name server": set(NameServer(NamesrvConfig(), ManualClock()).handlers),

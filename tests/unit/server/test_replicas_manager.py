@@ -20,6 +20,7 @@ from tests.support.store_tools import QuickFiles
 from tests.unit.broker_kit import ManualClock
 
 GROWN = b'{"syncStateSet":[1,2],"syncStateSetEpoch":4}'
+LOG = LogState(1, 100, 90, 1)
 
 
 class Master:
@@ -31,18 +32,18 @@ class Master:
         self.term.begin(1, 1, "m:1")
         self.term.decided({1}, 3)
         identity = IdentityFiles(directory, QuickFiles(), "c", "b")
-        self.manager = ReplicasManager(BrokerConfig(), clock, identity)
+        self.manager = ReplicasManager(BrokerConfig(), clock, identity, "i1")
 
     def alter(self, code: int, body: bytes = b"") -> None:
         """It wants 2 in the set, too, and is answered so."""
-        talk = self.manager.alter(self.term, frozenset({1, 2}))
+        talk = self.manager.alter(self.term, LOG, frozenset({1, 2}))
         next(talk)
         assert self.term.members == {1, 2}, "it counts from when it is asked for"
         with pytest.raises(StopIteration if code == ResponseCode.SUCCESS else NotNow):
             talk.send(Command(code, body=body))
 
     def ask_and_hear_nothing(self, *members: int) -> None:
-        talk = self.manager.alter(self.term, frozenset(members))
+        talk = self.manager.alter(self.term, LOG, frozenset(members))
         next(talk)
         talk.close()
 
@@ -115,7 +116,7 @@ def test_a_set_that_may_be_in_force_goes_on_counting(master: Master, code: int) 
 def test_a_refusal_does_not_end_an_earlier_request(master: Master) -> None:
     """The first one may still come into force. It cannot any more once the set has a newer epoch."""
     master.ask_and_hear_nothing(1, 2)
-    talk = master.manager.alter(master.term, frozenset({1, 2}))
+    talk = master.manager.alter(master.term, LOG, frozenset({1, 2}))
     next(talk)
     again = answer(talk, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, [], 0)
     assert again is not None
@@ -132,7 +133,7 @@ def test_a_member_that_may_never_come_is_waited_for_until_the_set_is_confirmed(m
     master.ask_and_hear_nothing(1, 2, 3)
     master.term.decided({1, 2}, 4)  # as a controller says that the request has not reached yet
     assert master.term.members == {1, 2, 3}
-    talk = master.manager.settle(master.term)
+    talk = master.manager.settle(master.term, LOG)
     assert asked(next(talk)) == ([1, 2], 4, True)
     assert master.term.members == {1, 2, 3}
     assert answer(talk, ResponseCode.SUCCESS, [1, 2], 5) is None
@@ -141,7 +142,7 @@ def test_a_member_that_may_never_come_is_waited_for_until_the_set_is_confirmed(m
 
 def test_a_set_that_has_changed_after_all_is_not_confirmed(master: Master) -> None:
     master.ask_and_hear_nothing(1, 2)
-    talk = master.manager.settle(master.term)
+    talk = master.manager.settle(master.term, LOG)
     next(talk)
     with pytest.raises(NotNow):
         answer(talk, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH, [], 0)
@@ -153,7 +154,7 @@ def test_under_a_controller_of_rocketmq_a_slave_goes_and_is_asked_back(master: M
     """It refuses a set that is no change, and keeps its epoch."""
     master.term.decided({1, 2, 4}, 4)
     master.ask_and_hear_nothing(1, 2, 3, 4)
-    talk = master.manager.settle(master.term)
+    talk = master.manager.settle(master.term, LOG)
     next(talk)
     fewer = answer(talk, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, [], 0)
     assert fewer is not None
@@ -164,7 +165,7 @@ def test_under_a_controller_of_rocketmq_a_slave_goes_and_is_asked_back(master: M
 
 def test_a_master_without_slaves_has_no_other_set_to_ask_such_a_controller_for(master: Master) -> None:
     master.ask_and_hear_nothing(1, 2)
-    talk = master.manager.settle(master.term)
+    talk = master.manager.settle(master.term, LOG)
     next(talk)
     with pytest.raises(NotNow):
         answer(talk, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, [], 0)
@@ -182,7 +183,7 @@ def test_a_master_that_was_replaced_is_one_no_longer(master: Master, code: int) 
 def test_a_heartbeat_says_which_broker_is_preferred(tmp_path: Path) -> None:
     """brokerElectionPriority, controllerHeartBeatTimeoutMills."""
     config = BrokerConfig(broker_election_priority=3, controller_heart_beat_timeout_mills=4_000)
-    manager = ReplicasManager(config, ManualClock(), IdentityFiles(tmp_path, QuickFiles(), "c", "b"))
+    manager = ReplicasManager(config, ManualClock(), IdentityFiles(tmp_path, QuickFiles(), "c", "b"), "i1")
     header = manager.heartbeat("a:1", LogState(1, 2, 3)).header
     assert isinstance(header, BrokerHeartbeatRequestHeader)
     assert (header.election_priority, header.heartbeat_timeout_mills) == (3, 4_000)

@@ -123,6 +123,13 @@ def of_broker(root: Path) -> Case:
     return Case(due, only_housekeeping, bench.store.abandon)
 
 
+def note(root: Path) -> Case:
+    store = opened(root)
+    store.member.open()
+    store.member.acknowledge(1, 10, 10)
+    return Case(store.maintenance, only_housekeeping, store.abandon)
+
+
 def of_controller(root: Path) -> Case:
     bench = ControllerBench(root)
     header = {
@@ -142,6 +149,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "IndexJob": lambda root: of_store(root, "index"),
     "ReadAheadJob": read_ahead,
     "ScrubJob": lambda root: of_store(root, "scrub", scrub_bytes_per_second=512),
+    "SyncNoteJob": note,
     "TimerFlush": of_broker,
     "_SaveDeletionsJob": deletions,
     "_SaveStateJob": of_controller,

@@ -329,7 +329,7 @@ def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path, benches
     benches += [one, two]
     send(one, 50)
     with joined(one, two):
-        pass
+        agree_on_set(one, {1, 2})
     send(one, 30)  # only the first master has these
     common = two.store.log.position
     lost = log_of(one)[common:]
@@ -481,8 +481,10 @@ def test_epochs_from_the_same_place_keep_logs_apart(tmp_path: Path, benches: lis
     benches += [one, two]
     send(one, 50)
     with joined(one, two):
-        pass
+        agree_on_set(one, {1, 2})
     change_part(one, 1, 1, 2)
+    assert one.term is not None
+    one.term.decided({1, 2}, one.term.set_epoch + 1)
     send(one, 10)
     change_part(two, 2, 2, 3)
     send(two, 20)
@@ -748,7 +750,7 @@ def test_epochs_that_cannot_be_saved_hold_up_no_housekeeping(
     epochs.append(2, 10)
     forget_before = epochs.forget_before
     monkeypatch.setattr(epochs, "forget_before", lambda position: forget_before(10))
-    for number, read_only in ((errno.ENOSPC, None), (errno.EIO, "saving epochFileCheckpoint failed")):
+    for number, read_only in ((errno.ENOSPC, None), (errno.EIO, "saving mqspark.member failed")):
         with monkeypatch.context() as patch:
             patch.setattr(bench.store.files, "sync", partial(_fail, number))
             bench.broker.jobs()
