@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import enum
 import struct
-import sys
 from collections.abc import Iterable, Mapping
 from mmap import mmap
 from typing import TYPE_CHECKING, NamedTuple
@@ -115,6 +114,8 @@ MIN_RECORD_BYTES = _HEAD_V4.size + 1 + 2
 """91: a record without body, topic and properties, with IPv4 hosts."""
 
 _SIZE_MAGIC = struct.Struct(">ii")
+_MAGIC_PREFIX = b"\xda\xa3\x20"
+"""The first bytes of both magics."""
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 _pack_i16 = _I16.pack
@@ -476,26 +477,49 @@ def decode_records(
     Raises InvalidMessage at the first malformed record. The Java client silently drops the rest.
     """
     inflate = _Inflate(limits, Budget(_KEPT_BYTES)) if decompress else None
-    return _decode_some(buffer, inflate, broker_name, sys.maxsize, sys.maxsize)[0]
-
-
-def decode_pull(
-    buffer: Buffer, *, broker_name: str = "", limits: InflateLimits = LIMITS
-) -> tuple[list[MessageExt], int | None]:
-    """As ``decode_records``, within the budget for unpacked inner batches. The second value is the queue
-    offset of the first record that was not decoded and has to be pulled again, or None."""
-    inflate = _Inflate(limits, Budget(_KEPT_BYTES))
-    return _decode_some(buffer, inflate, broker_name, _BATCH_BUDGET_BYTES, _BATCH_BUDGET_MESSAGES)
-
-
-def _decode_some(
-    buffer: Buffer, inflate: _Inflate | None, broker_name: str, room_bytes: int, room_messages: int
-) -> tuple[list[MessageExt], int | None]:
     data = buffer if isinstance(buffer, bytes) else bytes(memoryview(buffer))
     messages: list[MessageExt] = []
     position, end = 0, len(data)
     while position < end:
         message = _decode(data, position, inflate, broker_name)
+        position += message.store_size_bytes
+        if message.sys_flag & NEED_UNWRAP and message.sys_flag & INNER_BATCH:
+            messages += _unwrap(message)
+        else:
+            messages.append(message)
+    return messages
+
+
+def decode_pull(
+    buffer: Buffer,
+    *,
+    broker_name: str = "",
+    limits: InflateLimits = LIMITS,
+    damaged: list[InvalidMessage] | None = None,
+) -> tuple[list[MessageExt], int | None]:
+    """As ``decode_records``, within the budget for unpacked inner batches, and with the bodies checked against their
+    CRCs. The second value is the queue offset of the first record that was not decoded and has to be pulled again, or
+    None.
+
+    A damaged record ends what is decoded, and is to be pulled again: a broker that has noticed the damage leaves the
+    record out, or has healed it. Raises InvalidMessage if it is the first. With ``damaged``, which receives their
+    errors, damaged records are left out instead."""
+    inflate = _Inflate(limits, Budget(_KEPT_BYTES))
+    room_bytes, room_messages = _BATCH_BUDGET_BYTES, _BATCH_BUDGET_MESSAGES
+    data = buffer if isinstance(buffer, bytes) else bytes(memoryview(buffer))
+    messages: list[MessageExt] = []
+    position, end = 0, len(data)
+    while position < end:
+        try:
+            message = _decode(data, position, inflate, broker_name, verify_crc=True)
+        except InvalidMessage as error:
+            if damaged is not None:
+                damaged.append(error)
+                position = _behind_damage(data, position)
+                continue
+            if not messages:
+                raise
+            return messages, messages[-1].queue_offset + 1
         position += message.store_size_bytes
         if message.sys_flag & NEED_UNWRAP and message.sys_flag & INNER_BATCH:
             if room_bytes <= 0 or room_messages <= 0:
@@ -513,8 +537,27 @@ _unpack_head_v4 = _HEAD_V4.unpack_from
 _new_message = MessageExt.__new__
 
 
+def _behind_damage(data: bytes, position: int) -> int:
+    """Where the next record of a pull body begins, after a damaged one: behind its own size, if one begins there or the
+    body ends, otherwise at the next magic."""
+    end = len(data)
+    if end - position >= _SIZE_MAGIC.size:
+        size: int = _SIZE_MAGIC.unpack_from(data, position)[0]
+        behind = position + size
+        if behind > position and (behind == end or data[behind + 4 : behind + 7] == _MAGIC_PREFIX):
+            return behind
+    found = data.find(_MAGIC_PREFIX, position + _SIZE_MAGIC.size)
+    return found - _I32.size if found >= 0 else end
+
+
 def _decode(
-    data: bytes, position: int, inflate: _Inflate | None, broker_name: str, base: int = 0
+    data: bytes,
+    position: int,
+    inflate: _Inflate | None,
+    broker_name: str,
+    base: int = 0,
+    *,
+    verify_crc: bool = False,
 ) -> MessageExt:
     """Decode one record. ``base`` is the position of ``data``, for error messages. This is a consumer's hot
     path: setting fields one by one saves a third over keyword arguments, and rarely used fields are decoded
@@ -575,6 +618,12 @@ def _decode(
     if data[topic_end] << 8 | data[topic_end + 1] != end - properties_start:
         raise InvalidMessage(f"record at {base + position} has impossible lengths", field="propertiesLength")
     body = data[body_start:body_end]
+    if verify_crc and body and full_crc32(body) & 0x7FFFFFFF != message.body_crc:
+        raise InvalidMessage(
+            f"the body of message {message.queue_offset} of queue {message.queue_id} of topic"
+            f" {_topic_texts[data[topic_start:topic_end]]} does not match its CRC",
+            field="bodyCRC",
+        )
     if inflate is not None and sys_flag & COMPRESSED:
         message.__class__ = PackedMessage
         kind = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT

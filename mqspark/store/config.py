@@ -126,11 +126,11 @@ class StoreConfig:
     records."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
     scrub_bytes_per_second: int = 8 << 20
-    """Bytes per second of the log, as found at start, that are read in the background and compared with the
-    queues; 0 turns this off. Not in RocketMQ."""
+    """Bytes per second of the log that are read in the background, round after round, and compared with the queues; 0
+    turns this off. Not in RocketMQ."""
     check_crc_on_read: bool = field(default=True, metadata={"key": "checkCRCOnRead"})
-    """Whether bodies stored before this start are checked against their CRCs when they are read. A damaged
-    one is skipped and reported. Not in RocketMQ."""
+    """Whether bodies that were stored more than some seconds ago, and so may come from the disk, are checked against
+    their CRCs when they are read. A damaged one is skipped and reported. Not in RocketMQ."""
     file_reserved_time: int = 72
     """Hours after the last write to a segment of the log until it may be deleted."""
     delete_when: str = "04"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexer import Indexer
+from mqspark.store.log.opendamage import OpenDamage
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.reads import Reads
 from mqspark.store.upkeep.checkpoints import Checkpoints
@@ -21,6 +22,7 @@ class StoreStatus:
     __slots__ = (
         "_checkpoints",
         "_cleaner",
+        "_damage",
         "_index",
         "_indexer",
         "_pipeline",
@@ -37,6 +39,7 @@ class StoreStatus:
         index: MessageIndex,
         indexer: Indexer | None,
         pipeline: CommitPipeline,
+        damage: OpenDamage,
     ) -> None:
         self._reads = reads
         self._checkpoints = checkpoints
@@ -44,6 +47,7 @@ class StoreStatus:
         self._index = index
         self._indexer = indexer
         self._pipeline = pipeline
+        self._damage = damage
         self.was_clean = True
         """Whether the previous process that had the store stopped cleanly."""
         self.sure_position = 0
@@ -60,6 +64,11 @@ class StoreStatus:
     def read_problem(self) -> str | None:
         """Why the last failed read failed, or None when it works again."""
         return self._reads.problem
+
+    @property
+    def damage_problem(self) -> str | None:
+        """Why consumers miss messages that the log has lost, until it is healed or the queues have fillers for them."""
+        return self._damage.problem
 
     @property
     def checkpoint_problem(self) -> str | None:
@@ -100,8 +109,9 @@ class StoreStatus:
 
     @property
     def damaged_offsets(self) -> list[int]:
-        """Log positions at which recovery or a read found damage: the first thousand."""
-        return sorted(self._reads.fetcher.damaged)
+        """Log positions at which recovery, the scrub or a read found damage that is not healed: the first thousand of
+        each."""
+        return sorted({*self._reads.fetcher.damaged, *(each.low for each in self._damage)})
 
     @property
     def index_last_update(self) -> tuple[int, int]:

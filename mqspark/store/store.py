@@ -42,6 +42,7 @@ from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexer import Indexer
 from mqspark.store.index.indexfile import Shape
 from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.log.opendamage import OpenDamage
 from mqspark.store.messages.append import Appender
 from mqspark.store.messages.commit import Arrival, CommitPipeline
 from mqspark.store.messages.condition import Condition
@@ -56,7 +57,7 @@ from mqspark.store.reads import Reads
 from mqspark.store.recovery.deletions import Deletions
 from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recovery import Recovery
-from mqspark.store.recovery.recoveryreport import RecoveryReport
+from mqspark.store.recovery.recoveryreport import RecoveryReport, lost_offsets
 from mqspark.store.recovery.rocksdb import refuse_rocksdb
 from mqspark.store.recovery.scrub import Scrub
 from mqspark.store.status import StoreStatus
@@ -104,6 +105,8 @@ class MessageStore:
         """The file layer, also for other files kept in the directory."""
         self.damages = Damages()
         """Damage found since the store was opened."""
+        self.log_damage = OpenDamage()
+        """What of the log holds no valid record now."""
         root = Path(config.store_path_root_dir)
         log_budget, budget = MapBudget(config.max_mapped_bytes).halves()
         # A map keeps one descriptor. Half of the descriptors are for maps; the rest is more than a checkpoint
@@ -232,13 +235,14 @@ class MessageStore:
             self.batch_table,
             lambda: pipeline.visible_end,
             lambda queue, first, end: condition.read_only is None and healer.heal(queue, first, end),
+            self._look_at,
         )
         self.offsets = QueueOffsets(self.log, self.table, self.batch_table, self.compacted)
         self.reads = Reads(
             config, self.log, fetcher, self.compacted, self.offsets.log_bounds, self.indexer, pipeline
         )
         self.status = StoreStatus(
-            self.reads, self.checkpoints, self.cleaner, self.index, self.indexer, pipeline
+            self.reads, self.checkpoints, self.cleaner, self.index, self.indexer, pipeline, self.log_damage
         )
         self._compacted_end = CompactedEnd(
             root,
@@ -286,7 +290,7 @@ class MessageStore:
         self.compact_duty.forget()
         self._compacted_end.cut_held()
         if self.scrub is not None:
-            self.scrub.end = min(self.scrub.end, position)
+            self.scrub.cut(position)
 
     def refresh_settings(self) -> None:
         """Apply changes of ``config`` to the values that are cached beside it."""
@@ -365,12 +369,10 @@ class MessageStore:
                 min(checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms),
             )
         )
-        known = [
-            (each.offset, each.offset + (each.length or 0)) for each in missing if each.offset is not None
-        ]
-        self.scrub = self._new_scrub(report.end_position, known + report.damaged)
+        self._begin_damage(missing, report)
+        self.scrub = self._new_scrub()
         self.status.begin(was_clean=clean, sure_position=report.sure_position)
-        self.reads.fetcher.begin(report.end_position, report.damaged)
+        self.reads.fetcher.begin(report.end_position)
         self.compact_duty.begin()
         self.cleaner.open()
         self.condition.begin()
@@ -410,7 +412,27 @@ class MessageStore:
             self.condition.read_only = "the store is closed"
             self._release()
 
-    def _new_scrub(self, end: int, known: list[tuple[int, int]]) -> Scrub:
+    def _begin_damage(self, missing: list[Damage], report: RecoveryReport) -> None:
+        """Note what the start has found to hold no valid record."""
+        self.log_damage.clear()
+        gone = [
+            (each.offset, each.offset + each.length)
+            for each in missing
+            if each.offset is not None and each.length and each.outcome is Outcome.LOST
+        ]
+        for low, high in gone + report.damaged:
+            high = min(high, report.end_position)
+            if low < high:
+                lost = lost_offsets(self.table.queues.values(), low, high, most=1)
+                self.log_damage.add(low, high, is_led_into=bool(lost))
+
+    def _look_at(self, positions: list[int]) -> None:
+        """A reader finds no records at these places, where a queue says that they are."""
+        if self.scrub is not None:
+            for position in positions:
+                self.scrub.look_at(position)
+
+    def _new_scrub(self) -> Scrub:
         private = CommitLog(
             self.paths.commit_logs,
             self.files,
@@ -427,9 +449,8 @@ class MessageStore:
             self.damages.note,
             self.clock.monotonic_ms,
             bytes_per_second=self.config.scrub_bytes_per_second,
-            begin=self.log.min_offset,
-            end=end,
-            known=known,
+            readable_end=lambda: min(self.pipeline.visible_end, self.log.durable),
+            damage=self.log_damage,
         )
 
     def _load_ends(self, checkpoint: Checkpoint, *, clean: bool) -> QueueEnds | None:
@@ -489,6 +510,7 @@ class MessageStore:
         """
         self.condition.notice_failed_save()
         self.reads.retry_failed()
+        self.reads.fetcher.grow_old(self.clock.monotonic_ms())
         if self.condition.read_only is None:
             self.directory.check()
         if self.condition.read_only is not None:

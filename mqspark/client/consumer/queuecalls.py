@@ -18,7 +18,8 @@ from mqspark.client.remoting.topic_routes import (
     place_in_logic_queue,
     replica_of,
 )
-from mqspark.errors import BrokerError, ConnectionLost, MQError, NoRoute, RequestTimeout
+from mqspark.compression import InflateLimits
+from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, NoRoute, RequestTimeout
 from mqspark.filter.sql import SQL92
 from mqspark.logs import escaping
 from mqspark.message import INNER_BATCH, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
@@ -43,7 +44,9 @@ __all__ = ["Pulled", "QueueCalls"]
 
 log = escaping(__name__)
 
-
+DAMAGE_PATIENCE_MS = 30_000
+"""For so long a damaged message is pulled again before it is left out. mqspark's brokers notice damage of what they
+have just written within ten seconds."""
 _MAX_PULL_BYTES = 256 * 1024
 """``maxMsgBytes`` of a pull; current brokers use their own limit."""
 _ANYBODYS_MESSAGES = 32
@@ -82,6 +85,8 @@ class QueueCalls:
         self._namespace = namespace
         self._masters = FaultTable(instance.clock)
         """Masters that do not answer, and until when slaves are read in their place."""
+        self._damaged: dict[MessageQueue, tuple[int, int]] = {}
+        """Queues in which a damaged message comes next: the offset pulled from, and when that began (monotonic ms)."""
 
     # --- offsets ----------------------------------------------------------------------------------------
 
@@ -265,7 +270,7 @@ class QueueCalls:
                 await asyncio.sleep(_ERROR_PAUSE_S)
         if response.code == ResponseCode.SUCCESS:
             limits = self._instance.options.inflate_limits
-            messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits)
+            messages, rest = self._decoded(queue, offset, response.body, limits)
             if rest is not None:
                 next_offset = rest + (answer.offset_delta or 0)
             if is_logic_broker(queue.broker_name):
@@ -293,6 +298,29 @@ class QueueCalls:
             answer.max_offset,
             answer.suggest_which_broker_id,
         )
+
+    def _decoded(
+        self, queue: MessageQueue, offset: int, body: bytes | memoryview, limits: InflateLimits
+    ) -> tuple[list[MessageExt], int | None]:
+        """``decode_pull``. A broker may heal a damaged message, or leave it out once it notices the damage. One that
+        goes on sending it would stop the queue for ever, so in the end the message is left out here, in the log.
+        Raises InvalidMessage before."""
+        now_ms = self._instance.clock.monotonic_ms()
+        since = self._damaged.get(queue)
+        is_over = since is not None and since[0] == offset and now_ms - since[1] >= DAMAGE_PATIENCE_MS
+        damaged: list[InvalidMessage] = []
+        try:
+            decoded = decode_pull(
+                body, broker_name=queue.broker_name, limits=limits, damaged=damaged if is_over else None
+            )
+        except InvalidMessage:
+            if since is None or since[0] != offset:
+                self._damaged[queue] = offset, now_ms
+            raise
+        self._damaged.pop(queue, None)
+        for error in damaged:
+            log.error("a message of %s is left out: %s", queue, error)
+        return decoded
 
     def show(self, message: MessageExt) -> None:
         """Set the topic under which the program knows the message: the original one if it is a retry."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.compression import LIMITS, InflateLimits
-from mqspark.errors import ProtocolError
+from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.logs import escaping
 from mqspark.message import FIRST_POP_TIME, POP_CK, MessageExt, MessageQueue
 from mqspark.protocol.command import Command
@@ -50,14 +50,17 @@ def popped_of(
     arrived_s: float,
 ) -> list[Popped]:
     """The messages of an answer to a pop from ``queue``, with their receipts. If inner batches decompress to too
-    much at once, the rest is left to be redelivered. ``arrived_s`` is the client's monotonic time. Raises
-    ProtocolError, InvalidMessage."""
+    much at once, the rest is left to be redelivered, and so are damaged messages. ``arrived_s`` is the client's
+    monotonic time. Raises ProtocolError."""
     answer = response.header(PopMessageResponseHeader)
     starts = parse_start_offsets(answer.start_offset_info)
     offsets = parse_message_offsets(answer.msg_offset_info)
     counts = parse_order_counts(answer.order_count_info)
     works = []
-    messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits)
+    damaged: list[InvalidMessage] = []
+    messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits, damaged=damaged)
+    for error in damaged:
+        log.error("a pop of %s: %s; it is left to be redelivered", queue, error)
     if rest is not None:
         log.warning(
             "a pop of %s decompresses to too much at once: messages from offset %d on will be redelivered",

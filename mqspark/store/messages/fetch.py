@@ -36,15 +36,22 @@ Int64s = npt.NDArray[np.int64]
 _MAGIC_MASK = ~0x0C
 """V1 and V2 differ in two bits."""
 _MAGIC = MAGIC_V1 & _MAGIC_MASK
-_HEAD = np.dtype("V8")
+_PLACED_DTYPE = np.dtype(
+    {"names": ["size", "magic", "position"], "formats": [">i4", ">i4", ">i8"], "offsets": [0, 4, 28]}
+)
 _MIN_COLUMN_ENTRIES = 64
 """Below this number, the column operations cost more than a loop."""
+VOUCHED_MS = 5_000
+"""A record is checked when it is read at the latest twice this time after it was written. The kernel writes pages back
+after 30 s, and keeps those that it has written only while it wants to."""
+_MAX_MISSED = 100
 _MAX_DAMAGED = 1000
 _NO_RECORD_BYTES = 256
 """Zeros, longer than the head of a record."""
 _LARGE_BYTES = 1 << 20
 """From this size on, the record's own size is checked before the bytes are copied."""
-_SIZE_MAGIC = struct.Struct(">ii")
+_PLACED = struct.Struct(">ii20xq")
+"""Size, magic and physical offset of a record."""
 
 
 class GetStatus(enum.Enum):
@@ -88,11 +95,13 @@ class Fetcher:
         batch_table: BatchTable,
         visible_end: Callable[[], int],
         heal: Callable[[ConsumeQueue, int, int], bool] = lambda queue, first, end: False,
+        suspect: Callable[[list[int]], None] = lambda positions: None,
     ) -> None:
         """``heal`` is called with entries of which some do not lead to their records, and corrects what it can
-        (``EntryHealer.heal``)."""
+        (``EntryHealer.heal``). ``suspect`` gets the places at which no record was found after all."""
         self._config = config
         self._heal = heal
+        self._suspect = suspect
         self._log = log
         self._queues = table.queues
         self._batch_queues = batch_table.batch_queues
@@ -102,20 +111,34 @@ class Fetcher:
         self.damaged_reads = 0
         """Number of records skipped because they do not match their queue entry or their CRC."""
         self.damaged: dict[int, None] = {}
-        """Log offsets at which recovery or a read found damage: the first thousand."""
-        self._written_from = 0
+        """Places of the log at which a read found no record: the first thousand."""
+        self._missed: list[int] = []
+        """Those of the present read."""
+        self._written_from = self._young_from = 0
+        """Records before the first may come from the disk, and are checked when they are read. Those before the second
+        are next."""
+        self._next_old_ms = 0
 
-    def begin(self, end: int, damaged: list[tuple[int, int]]) -> None:
-        """Start after recovery of a log that ends at ``end``. Records before it come from the disk and are
-        checked when they are read. ``damaged``: ranges that recovery skipped."""
-        self._written_from = end
+    def begin(self, end: int) -> None:
+        """Start after recovery of a log that ends at ``end``."""
+        self._written_from = self._young_from = end
         self.damaged.clear()
-        self._note([low for low, _ in damaged])
+
+    def healed(self, low: int, high: int) -> None:
+        """There are valid records in [low, high) of the log again."""
+        for position in [each for each in self.damaged if low <= each < high]:
+            del self.damaged[position]
+
+    def grow_old(self, now_ms: int) -> None:
+        """What was written some seconds ago is synced, and so may have left the page cache and come back from the disk.
+        Call it about once a second."""
+        if now_ms >= self._next_old_ms:
+            self._next_old_ms = now_ms + VOUCHED_MS
+            self._written_from, self._young_from = self._young_from, self._log.written
 
     def _note(self, positions: list[int]) -> None:
-        for position in positions:
-            if len(self.damaged) >= _MAX_DAMAGED:
-                return
+        self._missed += positions[: _MAX_MISSED - len(self._missed)]
+        for position in positions[: max(_MAX_DAMAGED - len(self.damaged), 0)]:
             self.damaged[position] = None
 
     def get(
@@ -168,7 +191,9 @@ class Fetcher:
         if found != count and of is not None:
             last = offset + count if matched is None else int(places[count - 1]) + 1
             if self._heal(queue, offset, last):
+                self._missed.clear()
                 return self.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
+        self._tell_missed()
         if matched is None:
             next_offset = offset + count
         else:
@@ -178,6 +203,11 @@ class Fetcher:
         if cold is not None:
             result.cold_bytes = int(cold[:count].sum())
         return result
+
+    def _tell_missed(self) -> None:
+        if self._missed:
+            missed, self._missed = self._missed, []
+            self._suspect(missed)
 
     def is_in_cold_area(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message lies so far behind the end of the log that it is probably not in memory."""
@@ -246,7 +276,7 @@ class Fetcher:
         run_start, run_end = 0, -1
         base = segment_end = view_end = 0
         found = total = 0
-        size_and_magic = _SIZE_MAGIC.unpack_from
+        unpack_placed = _PLACED.unpack_from
         looked_at = 0
         offsets = places if isinstance(places, range) else places.tolist()
         positions, all_sizes = entries["position"].tolist(), entries["size"].tolist()
@@ -277,8 +307,8 @@ class Fetcher:
             end = start + size
             good = end <= view_end and size >= MIN_RECORD_BYTES
             if good and position >= check_from:
-                said, magic = size_and_magic(view, start)
-                good = said == size and magic & _MAGIC_MASK == _MAGIC
+                said, magic, place = unpack_placed(view, start)
+                good = said == size and magic & _MAGIC_MASK == _MAGIC and place == position
             elif good:
                 asked = None if self._has_seals else queue
                 good = asked is not None and is_surely_sound(view, start, end, position, asked, offset)
@@ -363,6 +393,7 @@ class Fetcher:
         taken = chosen[: max(1, int(counts.cumsum().searchsorted(max_messages, "right")))]
         cold = self._coldness.sizes(taken)
         buffers, found, count = self._take(taken, max_bytes, None, range(len(taken)))
+        self._tell_missed()
         next_offset = int(chosen_ends[count - 1]) if count < len(chosen) else int(ends[-1])
         there = (taken["position"] >= self._log.min_offset) & (taken["size"] != FILLER_SIZE)
         messages = int(counts[:count][there[:count]].sum()) if found else 0
@@ -410,7 +441,7 @@ class Fetcher:
                 here = base if isinstance(base, int) else base[at]
                 good[at] = self._whole(view, starts[at], ends[at], here, queue, places)
             else:
-                good[at] = heads_agree(view, starts[at], sizes[:inside][at])
+                good[at] = heads_agree(view, starts[at], sizes[:inside][at], positions[:inside][at])
             if not good.all():
                 self.damaged_reads += int((~good).sum())
                 self._note(positions[:inside][~good].tolist())
@@ -527,14 +558,14 @@ def _outside(offset: int, low: int, high: int) -> GetResult:
     return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
 
 
-def heads_agree(
-    view: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    """Whether at every start there are the size and magic of a record of that size."""
-    # A place at every byte: one copy of eight bytes a record.
-    places = np.ndarray((max(len(view) - 7, 0),), _HEAD, buffer=view, strides=(1,))
-    heads = places[starts].view(">i4").reshape(-1, 2)
-    agree: npt.NDArray[np.bool_] = (heads[:, 0] == sizes) & ((heads[:, 1] & _MAGIC_MASK) == _MAGIC)
+def heads_agree(view: memoryview, starts: Int64s, sizes: Int64s, positions: Int64s) -> npt.NDArray[np.bool_]:
+    """Whether at every start there is the head of a record of that size and place in the log."""
+    # A place at every byte: one copy of the first fields of a record.
+    width = _PLACED_DTYPE.itemsize
+    places = np.ndarray((max(len(view) - width + 1, 0),), f"V{width}", buffer=view, strides=(1,))
+    heads = places[starts].view(_PLACED_DTYPE)
+    agree: npt.NDArray[np.bool_] = heads["size"] == sizes
+    agree &= (heads["position"] == positions) & ((heads["magic"] & _MAGIC_MASK) == _MAGIC)
     return agree
 
 

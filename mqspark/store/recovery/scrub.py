@@ -1,10 +1,15 @@
-"""Compares the whole log with the queues while the broker serves, which a start cannot do in reasonable time.
+"""Compares the whole log with the queues while the broker serves, again and again.
 
-The log as it was at start is read in slices in the housekeeping thread, at ``scrubBytesPerSecond``; the CRC
-of each record is checked. A queue entry that does not point to its record, although the log has one for its
-offset, or that has another tags code, is corrected. Bytes of the log without a valid record are reported. An
-entry that points to a record of its queue and offset is left alone whatever else the log holds, because a topic
-may have been created again under its name.
+A start cannot do that in reasonable time.
+
+The log, with all that is visible when a round begins, is read in slices in the housekeeping thread, at
+``scrubBytesPerSecond``; the CRC of each record is checked. A queue entry that does not point to its record, although
+the log has one for its offset, or that has another tags code, is corrected. Bytes of the log without a valid record
+are reported. An entry that points to a record of its queue and offset is left alone whatever else the log holds,
+because a topic may have been created again under its name.
+
+A reader that finds no record where one belongs asks for a look at that place (``look_at``), which comes before
+everything else: only a walk from the end of a valid record on tells damage of the log from a wrong entry.
 
 Light message queues and BatchConsumeQueues are not compared here; ``fsck`` does that. A start checks the order of
 the latter.
@@ -12,12 +17,14 @@ the latter.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.config import INT64_MAX
 from mqspark.errors import MQError
 from mqspark.message import SCHEDULE_TOPIC
 from mqspark.names import path_below
@@ -27,6 +34,7 @@ from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import file_name
 from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.log.opendamage import OpenDamage
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.multidispatch import is_lmq
@@ -39,6 +47,11 @@ __all__ = ["Scrub", "ScrubJob"]
 
 _MAX_CHECKED = 4096
 """Limit of the differing entries per slice whose own records are read."""
+ROUND_MS = 10_000
+"""The pause between two rounds: a small log is not read all the time."""
+_LOOK_BYTES = 1 << 20
+"""Bytes behind a place that is looked at for the next valid record; more, if there is none."""
+_MAX_LOOKS = 100
 
 
 class _Wrong(NamedTuple):
@@ -176,12 +189,11 @@ class Scrub:
         monotonic_ms: Callable[[], int],
         *,
         bytes_per_second: int,
-        begin: int,
-        end: int,
-        known: list[tuple[int, int]],
+        readable_end: Callable[[], int],
+        damage: OpenDamage,
     ) -> None:
-        """``private_log`` is for the other thread; it maps nothing. ``known``: damage that was already
-        reported."""
+        """``private_log`` is for the other thread; it maps nothing. ``readable_end``: where the records end that are
+        on disk and in their queues. ``damage``: what is known, and receives what is found."""
         self._log = log
         self._private = private_log
         self._table = table
@@ -190,31 +202,65 @@ class Scrub:
         self._note = note
         self._monotonic_ms = monotonic_ms
         self._rate = bytes_per_second
-        self._known = known
+        self._readable_end = readable_end
+        self._damage = damage
         self._next_ms = 0
+        self._next_round_ms = monotonic_ms() + ROUND_MS
         self._reach = bytes_per_second
         self._running = False
-        self.begin = begin
-        self.position = begin
-        self.end = end
+        self._looks: dict[int, int] = {}
+        """Places to look at, and how far behind them a valid record is searched."""
+        self._marks: list[int] = []
+        """Ends of valid records, in order: where slices of the present round and the one before began."""
+        self.begin = self.position = log.min_offset
+        self.end = readable_end()
+        self.rounds = 0
+        """Rounds that have ended."""
         self.healed = 0
         self.problem: str | None = None
 
     @property
     def done(self) -> bool:
+        """Whether the present round has ended."""
         return self.position >= self.end or self._rate <= 0
 
     def as_dict(self) -> dict[str, object]:
         """The state for the health report."""
         return {
             "begin": self.begin, "position": self.position, "end": self.end, "done": self.done,
-            "bytesPerSecond": self._rate, "healedEntries": self.healed, "problem": self.problem,
+            "rounds": self.rounds, "bytesPerSecond": self._rate, "healedEntries": self.healed,
+            "problem": self.problem,
         }  # fmt: skip
+
+    def look_at(self, position: int) -> None:
+        """Somebody finds no record at this place. The next job looks what is there, also when the rate is 0."""
+        if len(self._looks) < _MAX_LOOKS and not self._damage.covers(position, position + 1):
+            self._looks.setdefault(position, _LOOK_BYTES)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for a look."""
+        return bool(self._looks) and not self._running
+
+    def cut(self, end: int) -> None:
+        """The log was taken back to ``end``."""
+        self.end = min(self.end, end)
+        del self._marks[bisect.bisect_right(self._marks, end) :]
+        self._looks = {place: reach for place, reach in self._looks.items() if place < end}
+        self._damage.remove(end, INT64_MAX)
 
     def job(self, deleted: Mapping[str, int]) -> ScrubJob | None:
         """The next slice, when it is due."""
+        if self._running:
+            return None
+        self._damage.remove(0, self._log.min_offset)
+        asked = self._job_of_look(deleted)
+        if asked is not None:
+            return asked
         now_ms = self._monotonic_ms()
-        if self.done or self._running or now_ms < self._next_ms:
+        if self.done and self._rate > 0 and now_ms >= self._next_round_ms:
+            self._begin_round()
+        if self.done or now_ms < self._next_ms:
             return None
         self.position = max(self.position, self._log.min_offset)
         segment = self._log.segment_of(self.position)
@@ -224,21 +270,46 @@ class Scrub:
             segment = self._log.segment_of(self.position)
         if segment is None or self.done:
             return None
-        self._running = True
         limit = min(self.position + self._reach, segment.end, self.end)
         self._next_ms = now_ms + (limit - self.position) * 1000 // max(self._rate, 1)
+        return self._new_job(segment, self.position, limit, deleted)
+
+    def _begin_round(self) -> None:
+        self.begin = self.position = self._log.min_offset
+        self.end = self._readable_end()
+        del self._marks[: bisect.bisect_left(self._marks, self.begin)]
+
+    def _new_job(
+        self, segment: Segment, start: int, limit: int, deleted: Mapping[str, int], look: int | None = None
+    ) -> ScrubJob:
+        self._running = True
         self._private.segments = [Segment(segment.path, segment.start, segment.length, segment.end)]
         reader = _Slice(self._private, self._table, self._levels, self._files, deleted)
         reader.every = list(self._log.segments)
-        return ScrubJob(self, reader, segment, self.position, limit)
+        return ScrubJob(self, reader, segment, start, limit, look)
+
+    def _job_of_look(self, deleted: Mapping[str, int]) -> ScrubJob | None:
+        for place, reach in list(self._looks.items()):
+            segment = self._log.segment_of(place)
+            end = self._readable_end()
+            if segment is None or place >= end or self._damage.covers(place, place + 1):
+                del self._looks[place]
+                continue
+            index = bisect.bisect_right(self._marks, place) - 1
+            start = max(self._marks[index] if index >= 0 else segment.start, segment.start)
+            return self._new_job(segment, start, min(place + reach, segment.end, end), deleted, place)
+        return None
 
     def finish(self, job: ScrubJob) -> None:
         self._running = False
+        if job.look is not None:
+            self._looked(job, job.look)
+            return
         if job.error is not None:
             # Retention has removed the file. Any other error is reported and the segment is skipped.
             if not isinstance(job.error, FileNotFoundError):
                 self.problem = f"reading the log at {job.start} failed: {str(job.error) or repr(job.error)}"
-            self.position = job.segment.end
+            self._pass(job.segment.end)
             return
         end = job.end
         is_last = job.limit in (job.segment.end, self.end)
@@ -246,20 +317,48 @@ class Scrub:
             self._reach *= 2  # a record or a damaged range is longer than a slice
             return
         self._reach = max(self._rate, 1)
+        self._mark(job.start)
         if is_last and end < job.limit:
             self._note_damage(end, job.limit)
             end = job.limit
         for low, high in job.reader.damaged:
             self._note_damage(low, high)
-        self.position = end
+        self._pass(end)
         self._heal(job.reader.wrong)
 
-    def _note_damage(self, low: int, high: int) -> None:
-        if any(begin <= low and high <= end for begin, end in self._known):
+    def _pass(self, end: int) -> None:
+        self.position = end
+        if self.position >= self.end:
+            self.rounds += 1
+            self._next_round_ms = self._monotonic_ms() + ROUND_MS
+
+    def _looked(self, job: ScrubJob, place: int) -> None:
+        reach = self._looks.get(place, 0)
+        is_last = job.limit >= min(job.segment.end, self._readable_end())
+        if job.error is None and job.end <= place and not is_last:
+            self._looks[place] = reach * 8  # no valid record follows so near
             return
-        self._known.append((low, high))
-        text = f"{high - low} bytes of the log hold no valid record"
+        self._looks.pop(place, None)
+        if job.error is not None:
+            self.problem = f"reading the log at {place} failed: {str(job.error) or repr(job.error)}"
+            return
+        if job.end <= place:
+            self._note_damage(job.end, job.limit)
+        for low, high in job.reader.damaged:
+            self._note_damage(low, high)
+        self._heal(job.reader.wrong)
+
+    def _mark(self, position: int) -> None:
+        at = bisect.bisect_left(self._marks, position)
+        if self._marks[at : at + 1] != [position]:
+            self._marks.insert(at, position)
+
+    def _note_damage(self, low: int, high: int) -> None:
+        if self._damage.covers(low, high):
+            return
         lost = lost_offsets(self._table.queues.values(), low, high)
+        self._damage.add(low, high, is_led_into=bool(lost))
+        text = f"{high - low} bytes of the log hold no valid record"
         self._note(Damage("log.damaged", Outcome.LOST, text, low, high - low, lost))
 
     def _heal(self, wrong: list[_Wrong]) -> None:
@@ -283,8 +382,12 @@ class Scrub:
 class ScrubJob:
     """Reads a slice. Blocking, in any thread."""
 
-    def __init__(self, owner: Scrub, reader: _Slice, segment: Segment, start: int, limit: int) -> None:
+    def __init__(
+        self, owner: Scrub, reader: _Slice, segment: Segment, start: int, limit: int, look: int | None
+    ) -> None:
+        """``look``: the place that somebody asked about."""
         self._owner = owner
+        self.look = look
         self.reader = reader
         self.segment = segment
         self.start = start

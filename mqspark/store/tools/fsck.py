@@ -469,11 +469,10 @@ class _LogCheck(LogScan):
         good = np.zeros(len(positions), np.bool_)
         for segment in self._log.segments:
             inside = (positions >= segment.start) & (positions + sizes <= segment.start + segment.length)
-            inside &= sizes >= BLANK_BYTES
+            inside &= sizes >= MIN_RECORD_BYTES
             if inside.any():
-                good[inside] = heads_agree(
-                    self._log.view(segment), positions[inside] - segment.start, sizes[inside]
-                )
+                starts = positions[inside] - segment.start
+                good[inside] = heads_agree(self._log.view(segment), starts, sizes[inside], positions[inside])
                 release(self._log.view(segment), 0, segment.length)
         good &= positions < self._found.end_offset
         for low, high in self.report.damaged:

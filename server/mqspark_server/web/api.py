@@ -99,6 +99,7 @@ def store_report(app: BrokerNode) -> dict[str, Any]:
             "readOnly": store.condition.read_only if store is not None and app.lifecycle.ready else None,
             "diskFull": store.status.disk_full if store is not None else None,
             "readProblem": store.status.read_problem if store is not None else None,
+            "damageProblem": store.status.damage_problem if store is not None else None,
             "indexProblem": store.status.index_problem if store is not None else None,
             "scrub": store.scrub.as_dict() if store is not None and store.scrub is not None else None,
             "damageCounts": store.damages.summary() if store is not None else {},
@@ -169,7 +170,9 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         read_only = store.condition.read_only if store is not None and app.lifecycle.ready else None
         disk_full = store.status.disk_full if store is not None else None
         read_problem = store.status.read_problem if store is not None else None
-        good = app.lifecycle.ready and read_only is None and disk_full is None and read_problem is None
+        damage_problem = store.status.damage_problem if store is not None else None
+        problems_now = (read_only, disk_full, read_problem, damage_problem)
+        good = app.lifecycle.ready and all(problem is None for problem in problems_now)
         body = {
             "status": "ready" if good else "not ready",
             **app.lifecycle.describe(),

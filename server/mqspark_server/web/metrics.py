@@ -307,8 +307,13 @@ class _Collector:
             ),
             (
                 "storage_damaged_places",
-                "damaged places of the log found by recovery or reads; /health/ready lists them",
+                "damaged places of the log that are not healed; /health/ready lists them",
                 len(store.status.damaged_offsets),
+            ),
+            (
+                "storage_damaged_bytes",
+                "bytes of the log that hold no valid record now",
+                store.log_damage.damaged_bytes,
             ),
             ("send_waiting", "sends that wait for their flush", len(core.acks)),
             ("pull_waiting", "pulls that wait for messages", core.pulls.parked.count),
