@@ -43,7 +43,12 @@ GROUPS = {
     "tests/interop/": CLIENTS,
 }  # fmt: skip
 """By the begin of a test's id; the first that fits."""
-EACH_ALONE = ("tests/crash/", "tests/property/", "tests/simulation/")
+EACH_ALONE = (
+    "tests/crash/",
+    "tests/property/",
+    "tests/simulation/",
+    "tests/integration/replicas/test_replica_damage.py::test_each",
+)
 SECONDS = {
     SPARK: 250,
     CLIENTS: 240,
@@ -70,6 +75,7 @@ SECONDS = {
     "tests/integration/commands/test_commands.py": 10,
     "tests/simulation/": 8,
     "tests/integration/replicas/test_replica_rounds.py": 20,
+    "tests/integration/replicas/test_replica_damage.py": 40,
     "tests/unit/store/tools/test_tools.py": 20,
     "tests/security/store/test_interrupted_starts.py": 15,
     "tests/security/sockets/test_descriptors.py": 15,

@@ -1,0 +1,57 @@
+"""One of three replicas comes back damaged, or older, or empty: nothing acknowledged is lost, no place gets a second
+message, intact logs stay as they are, and the set serves again by itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.damagedset import IDS, ROLES, SCHEDULES, Case, Images, play
+from tests.support.damages import KINDS
+
+FEW = (
+    ("flip queue id, last", "only it is down"),
+    ("flip properties, last", "only it is down"),
+)
+"""In each run."""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
+
+
+def case_of(kind: str, schedule: str) -> Case:
+    """Each kind has another role in each schedule."""
+    number = list(KINDS).index(kind) + SCHEDULES.index(schedule)
+    return Case(kind, schedule, *ROLES[number % len(ROLES)])
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
+    return Images(tmp_path_factory.mktemp("images"))
+
+
+def test_there_are_all_kinds_of_damage() -> None:
+    assert len(KINDS) == 36
+    assert {node for node, _ in ROLES} == {IDS[0], IDS[-1]}
+
+
+def check(case: Case, images: Images, folder: Path) -> None:
+    play(case, images, folder)
+    print(f"{case.title}: served after {case.served_s:.1f} s, all three in sync after {case.whole_s:.1f} s")
+
+
+@pytest.mark.parametrize(("kind", "schedule"), FEW)
+def test_a_damage_takes_nothing_from_the_others(
+    kind: str, schedule: str, images: Images, tmp_path: Path
+) -> None:
+    check(case_of(kind, schedule), images, tmp_path)
+
+
+@pytest.mark.slow("minutes for all; test_a_damage_takes_nothing_from_the_others has some of them")
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_damage_takes_nothing_from_the_others(
+    kind: str, schedule: str, images: Images, tmp_path: Path
+) -> None:
+    check(case_of(kind, schedule), images, tmp_path)
