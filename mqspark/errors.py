@@ -9,7 +9,7 @@
     │   ├── FrameTooLarge        a length field exceeds its limit                      (.length, .limit)
     │   └── IllegalName          a topic, group, broker … has an illegal name          (.what)
     ├── StoreError               the disk part
-    │   ├── StoreLocked          another process holds the directory                   (.path)
+    │   ├── StoreLocked          another process holds the directory                   (.path, .holder)
     │   ├── StoreCorrupt         a file does not match its name                        (.path, .offset)
     │   ├── StoreReadOnly        a write or sync failed; nothing more is acked         (.reason)
     │   ├── NotNow               nothing was changed, and a retry may succeed
@@ -129,6 +129,7 @@ class StoreLocked(StoreError):
             f"store directory {path} is in use{holder or ' by another process'}: it or its 'lock' file is locked"
         )
         self.path = path
+        self.holder = holder or " by another process"
 
 
 class StoreCorrupt(StoreError):

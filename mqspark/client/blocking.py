@@ -307,12 +307,13 @@ class BlockingClient:
         header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
         self._ask_every_nameserver(RequestCode.PUT_KV_CONFIG, header, (ResponseCode.SUCCESS,))
 
-    def has_note(self, namespace: str, key: str) -> bool:
-        """Whether a name server that answers has such a value. Raises the last failure if none answered."""
+    def notes(self, namespace: str, key: str) -> set[str]:
+        """The values that the name servers that answer have. Raises the last failure if none answered."""
         header = GetKVConfigRequestHeader(namespace=namespace, key=key)
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         answers = self._ask_every_nameserver(RequestCode.GET_KV_CONFIG, header, accept)
-        return any(answer.code == ResponseCode.SUCCESS for answer in answers)
+        found = (each.ext.get("value") for each in answers if each.code == ResponseCode.SUCCESS)
+        return {value for value in found if value is not None}
 
     def _ask_every_nameserver(self, code: int, header: Header, accept: Sequence[int]) -> list[Command]:
         answers: list[Command] = []
@@ -456,6 +457,13 @@ class BlockingClient:
         """The names of the brokers that are registered."""
         answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)
         return set(decode_body(ClusterInfo, answer.body).broker_addr_table)
+
+    def masters(self) -> dict[str, str]:
+        """The addresses of the masters that are registered, by broker name."""
+        answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        table = decode_body(ClusterInfo, answer.body).broker_addr_table
+        found = {name: data.broker_addrs.get(MASTER_ID) for name, data in table.items()}
+        return {name: address for name, address in found.items() if address and is_address(address)}
 
     def topics(self) -> list[str]:
         answer = self._ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqspark.clock import Clock, SystemClock
+from mqspark.errors import ConfigError, StoreLocked
 from mqspark.extensions import RpcHook
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
+from mqspark.store.disk.files import OsFiles
 from mqspark_server.net.addresses import bind, listening
 from mqspark_server.net.servertls import client_context
 from mqspark_server.peers.notifier import Notifier
@@ -60,6 +63,8 @@ class NameServerApp(ProcessApp):
         ends.on_stop(sock.close)
         port = sock.getsockname()[1]
         self.lifecycle.advance(Phase.STARTING)
+        if self.settings.namesrv.kv_config_path:
+            self._lock_table(Path(self.settings.namesrv.kv_config_path))
         outbox: list[Session] = []
         authority: Authority | None = None
         if self.settings.auth.authentication_enabled:
@@ -121,6 +126,24 @@ class NameServerApp(ProcessApp):
         self._start_http(worker)
         self.lifecycle.advance(Phase.READY)
         log.info("name server at %s", self.address)
+
+    def _lock_table(self, path: Path) -> None:
+        """Another name server of this user would have the same file by default, and each would overwrite what the
+        other has saved."""
+        files, lock = OsFiles(), path.with_name(path.name + ".lock")
+        try:
+            files.make_directory(path.parent)
+            fd = files.lock(lock, alone=False)
+        except StoreLocked as error:
+            raise ConfigError(
+                f"kvConfigPath: {path} is in use{error.holder}: name servers overwrite each other's table in one file;"
+                ' set kvConfigPath to another file, or to "" to keep the table in memory',
+                key="kvConfigPath",
+            ) from None
+        except OSError as error:
+            log.warning("the key-value table will not be saved in %s: %s", path, error)
+            return
+        self._ends.always(lambda: files.unlock(lock, fd))
 
     def _start_http(self, worker: Worker) -> None:
         config = self.settings.server

@@ -25,8 +25,8 @@ only a hash of it. Forged, damaged and foreign decisions are skipped; the code i
 decompressed. The group's offset is a hint: it is used only if a decision of an earlier batch lies there.
 
 A log whose broker is away is not taken for a missing one. Name servers forget the route of a topic while its broker is
-away. Therefore the log is recorded at the name servers before its first decision (in their table of settings, which
-they keep on disk). A recorded log without a route is waited for, for ``retryTimeout``; then the batch fails.
+away. Therefore the log is noted at the name servers before its first decision (``decisionnote``). A noted log without a
+route is waited for, for ``retryTimeout``; then the batch fails.
 
 Remaining risks without authentication: a client that guesses a ``transactionId`` can decide in its name, so choose an
 unguessable one. A client that reads the half messages can end them in the name of their producer group, and so hide
@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Any
 from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.compression import ZLIB, decompress
 from mqspark.errors import (
+    ClientError,
     ConfigError,
     InvalidMessage,
     MQError,
@@ -85,6 +86,7 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.record import decode_records
 from pyspark_pymq.cluster.cluster_queues import PULL_ANSWERS
 from pyspark_pymq.options import WriteOptions
+from pyspark_pymq.writing.decisionnote import LogNote
 from pyspark_pymq.writing.pipeline import EXACTLY_ONCE, Pipeline, Send, send_header
 from pyspark_pymq.writing.reports import Half, Halves, Sent, Task
 from pyspark_pymq.writing.routing import Router
@@ -94,7 +96,7 @@ if TYPE_CHECKING:
 
     from pyspark_pymq.records.encode import EncodedBatch
 
-__all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "abort", "commit", "end_all", "prepare"]
+__all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "abort", "check", "commit", "end_all", "prepare"]
 
 log = escaping("pyspark_pymq")
 
@@ -109,8 +111,6 @@ _READ_MESSAGES = 1024
 _COMMITTED_AT_ONCE_BYTES = 16 << 20
 """Approximate bytes of commits that a broker has to store before it gets more."""
 _WAIT_S = 30.0
-_NOTES = "MQSPARK_SINK"
-"""The namespace of the record at name servers that the log was made."""
 
 
 class _HalfMessages:
@@ -223,6 +223,15 @@ def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
         decisions.show()
 
 
+def check(options: WriteOptions) -> None:
+    """In the driver, before the tasks run: log it if they will wait for the decision log."""
+    with closing(_client(options)) as client, client.without_retries():
+        try:
+            DecisionLog(client, "", options.topic or "").check()
+        except ClientError as error:
+            log.warning("%s; the tasks try again", error)
+
+
 def abort(options: WriteOptions, messages: Sequence[Sent]) -> None:
     """Roll back what was prepared, unless it is decided (Spark also aborts when the answer of a commit was lost)."""
     with closing(_client(options)) as client:
@@ -284,6 +293,11 @@ class DecisionLog:
         self._group = f"mqspark-sink-{self._digest}"
         self._key = hashlib.sha256(b"mqspark sink decision\0" + identity.encode()).digest()
         self._found_at = -1
+        self._note = LogNote(client)
+
+    def check(self) -> None:
+        """In the driver, before the tasks run: say what they will wait for."""
+        self._away()
 
     def find(self, batch: int) -> list[Halves] | None:
         """The first complete decision for the batch; an empty one if a later batch is decided already. None if
@@ -452,10 +466,10 @@ class DecisionLog:
         try:
             return self._place()
         except NoRoute:
-            if not self._was_made():
+            if not self._away():
                 return None
         try:
-            return self._client.bridged(self._place)
+            return self._client.bridged(self._place_if_made)
         except NoRoute as error:
             raise NoRoute(
                 DECISIONS,
@@ -463,20 +477,36 @@ class DecisionLog:
                 " broker again, or create the topic if it was deleted on purpose",
             ) from error
 
-    def _was_made(self) -> bool:
+    def _place_if_made(self) -> tuple[MessageQueue, str] | None:
         try:
-            self._client.route(DECISIONS)
+            return self._place()
         except NoRoute:
-            return self._client.has_note(_NOTES, DECISIONS)
-        return True
+            if self._note.find() is None:
+                return None
+            raise
+
+    def _away(self) -> bool:
+        """Whether the log was made but its broker is away, which is logged."""
+        try:
+            self._place()
+        except NoRoute:
+            noted = self._note.find()
+            if noted is not None:
+                log.warning(
+                    "waiting for broker %s (retryTimeout): it has the decision log %s, and no name server knows where"
+                    " it is. Without that log it is unknown whether a batch is decided",
+                    noted,
+                    DECISIONS,
+                )
+            return noted is not None
+        return False
 
     def _queue(self) -> tuple[MessageQueue, str]:
         """As ``_existing_queue``, but makes the log if none was ever made."""
         place = self._existing_queue() or self._made_queue()
-        if not self._client.has_note(_NOTES, DECISIONS):
-            # Before the first decision is written. Not before the topic is made: a driver that died between the two
-            # would leave a note of a log that does not exist.
-            self._client.note(_NOTES, DECISIONS, place[0].broker_name)
+        # Before the first decision is written. Not before the topic is made: a driver that died between the two
+        # would leave a note of a log that does not exist.
+        self._note.keep(place[0].broker_name, place[1])
         return place
 
     def _made_queue(self) -> tuple[MessageQueue, str]:

@@ -90,6 +90,10 @@ class _SinkWriter(PickledToTask):
             TaskSpans()  # without the API the driver says so, not each task
         if not self._has_written:
             meet(self._options.nameserver, self._options.signing.credentials())
+        if self._options.exactly_once:
+            from pyspark_pymq.writing.exactlyonce import check
+
+            check(self._options)
         return self.__dict__
 
     @staticmethod

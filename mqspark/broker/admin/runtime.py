@@ -25,6 +25,8 @@ STORE_PATH_KEY = "mqsparkStorePath"
 COMMIT_LOG_PATH_KEY = "mqsparkCommitLogPath"
 STORE_NONCE_KEY = "mqsparkStoreNonce"
 """Always empty. Readers recognise an mqspark broker by this row; earlier versions put the store's secret here."""
+STORE_ID_KEY = "mqsparkStoreId"
+"""Names the store, also after a restart and in its copies."""
 STORE_PROOF_KEY = "mqsparkStoreProof"
 """Proof that the broker knows the secret in the store's directory: ``mqspark.store.disk.trusted``."""
 
@@ -94,6 +96,7 @@ def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
     table[STORE_PATH_KEY] = root
     table[COMMIT_LOG_PATH_KEY] = ",".join(log_directories)
     table[STORE_NONCE_KEY] = ""
+    table[STORE_ID_KEY] = store.directory.identity
     return table
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +22,14 @@ __all__ = ["StoreDirectory"]
 
 _log = sparing(__name__)
 
+_IDENTITY_BYTES = 16
+_IDENTITY = re.compile(f"[0-9a-f]{{{2 * _IDENTITY_BYTES}}}")
+
 
 class StoreDirectory:
     """The directory of one store. ``poison`` makes the store read-only."""
 
-    __slots__ = ("_files", "_lock_fd", "_paths", "_poison", "nonce", "note")
+    __slots__ = ("_files", "_lock_fd", "_paths", "_poison", "identity", "nonce", "note")
 
     def __init__(
         self, paths: StorePaths, files: FileLayer, poison: Callable[[str, Exception], object]
@@ -36,6 +40,8 @@ class StoreDirectory:
         self._lock_fd = -1
         self.note = DurableNote(paths.abort, files)
         """How far the log is synced. Its file marks the directory as in use."""
+        self.identity = ""
+        """Names this store, also after a restart. Not secret."""
         self.nonce = ""
         """Secret of this run, written to ``mqspark.nonce`` only. A process that knows it can read this
         directory (``mqspark.store.disk.trusted``)."""
@@ -59,6 +65,7 @@ class StoreDirectory:
         """Mark the directory as in use by this process, whose log is synced up to ``position``. ``is_new``: whether
         the name of the directory itself may not be on disk. Raises OSError."""
         files, paths = self._files, self._paths
+        self.identity = self._known_identity() or self._new_identity()
         self.nonce = secrets.token_hex(16)
         self.note.open(os.getpid(), position)
         files.remove(paths.nonce)  # a file left by a crash may have wider permissions than a new one
@@ -68,6 +75,15 @@ class StoreDirectory:
             # Losing the name of the directory would lose everything acknowledged.
             files.sync_directory(paths.commit_log.parent)
             files.sync_directory(paths.root.parent)
+
+    def _known_identity(self) -> str | None:
+        text = (self._files.read(self._paths.identity) or b"").decode("ascii", "replace").strip()
+        return text if _IDENTITY.fullmatch(text) else None
+
+    def _new_identity(self) -> str:
+        text = secrets.token_hex(_IDENTITY_BYTES)
+        self._write_small(self._paths.identity, f"{text}\n".encode(), durable=True)
+        return text
 
     def end(self) -> None:
         """Mark the directory as left cleanly. Raises OSError."""
@@ -109,10 +125,12 @@ class StoreDirectory:
         except OSError as error:
             _log.warning("the lock file was removed and cannot be created again: %s", error)
 
-    def _write_small(self, path: Path, data: bytes) -> None:
+    def _write_small(self, path: Path, data: bytes, *, durable: bool = False) -> None:
         fd = self._files.open(path, create=True)
         try:
             self._files.set_length(fd, 0)
             self._files.write(fd, data, 0)
+            if durable:
+                self._files.sync(fd)
         finally:
             self._files.close(fd)

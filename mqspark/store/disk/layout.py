@@ -49,6 +49,7 @@ class StorePaths:
         "diverged",
         "ends",
         "epochs",
+        "identity",
         "index",
         "index_mark",
         "lock",
@@ -90,5 +91,8 @@ class StorePaths:
         """What a replica knows of itself, in controller mode (``disk.membernote``). RocketMQ ignores it."""
         self.diverged = root / "mqspark.diverged"
         """Parts of the log that were taken back, because a master's log differs (``upkeep.cutback``)."""
+        self.identity = root / "mqspark.id"
+        """Names this store and its copies for ever, so that notes elsewhere can say which one they are about. RocketMQ
+        ignores it."""
         self.nonce = root / "mqspark.nonce"
         """Proves to a process on this host that a broker serves this directory. RocketMQ ignores it."""

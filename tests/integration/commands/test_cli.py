@@ -221,7 +221,9 @@ def test_a_process_whose_settings_do_not_fit_says_it_in_one_line(start: Callable
 
 
 def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path) -> None:
-    names = start("namesrv", "run", "--set", "listenPort=0", "--set", "bindAddress=127.0.0.1")
+    names = start(
+        "namesrv", "run", "--set", "listenPort=0", "--set", "bindAddress=127.0.0.1", "--set", "kvConfigPath="
+    )
     namesrv = names.ready()["namesrv"]
     assert names.line == f"READY namesrv={namesrv}\n"
     process = start(
@@ -243,6 +245,26 @@ def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path
     # It has said good-bye.
     assert b'"broker-a"' not in bytes(request(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)
     assert names.stop()[0] == 0
+
+
+def test_two_name_servers_of_one_user_do_not_share_a_file(
+    start: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default both would save their tables in it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    common = ("namesrv", "run", "--set", "listenPort=0", "--set", "bindAddress=127.0.0.1")
+    first = start(*common)
+    first.ready()
+    said = failure(start(*common), 2)
+    assert f"kvConfigPath: {tmp_path}/namesrv/kvConfig.json is in use by process " in said
+    others = [start(*common, "--set", f"kvConfigPath={path}") for path in ("", tmp_path / "other.json")]
+    for other in others:
+        other.ready()
+        assert other.stop()[0] == 0
+    assert first.stop()[0] == 0
+    again = start(*common)
+    again.ready()
+    assert again.stop()[0] == 0
 
 
 def test_what_was_changed_while_servers_ran_outlives_their_kill(
@@ -283,7 +305,10 @@ def test_a_broker_waits_for_no_name_server_and_finds_it_later(
         "--set", f"storePathRootDir={tmp_path}", "--set", "bindAddress=127.0.0.1", "--set", "brokerIP1=127.0.0.1",
     )  # fmt: skip
     address = process.ready()["broker"]
-    names = start("namesrv", "run", "--set", f"listenPort={port}", "--set", "bindAddress=127.0.0.1")
+    names = start(
+        "namesrv", "run",
+        "--set", f"listenPort={port}", "--set", "bindAddress=127.0.0.1", "--set", "kvConfigPath=",
+    )  # fmt: skip
     names.ready()
 
     def known() -> bytes:

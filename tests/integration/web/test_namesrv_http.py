@@ -15,7 +15,7 @@ from tests.support.processes import HOST, mqspark_command, process, ready_line, 
 
 
 def test_health_metrics_and_brokers(tmp_path: Path) -> None:
-    values = {"listenPort": 0, "bindAddress": HOST, "httpPort": 0}
+    values = {"listenPort": 0, "bindAddress": HOST, "httpPort": 0, "kvConfigPath": tmp_path / "kvConfig.json"}
     command = [*mqspark_command(), "namesrv", "run", *set_options(values)]
     log = tmp_path / "namesrv.err"
     with process(command, log, stdout=subprocess.PIPE) as child:

@@ -80,6 +80,23 @@ def test_closed_and_unopened_stores_refuse(tmp_path: Path) -> None:
         put(store, "T", 0, b"")
 
 
+def test_a_store_has_one_name_for_ever(tmp_path: Path) -> None:
+    def name() -> str:
+        store = opened(tmp_path / "store")
+        store.close()
+        return store.directory.identity
+
+    first = name()
+    assert name() == first != ""
+    path = tmp_path / "store" / "mqspark.id"
+    assert path.read_text().strip() == first
+    for damaged in (b"", b"\xff" * 33, first.encode()[:9], b"x" * 32):
+        path.write_bytes(damaged)
+        other = name()
+        assert other not in ("", first)
+        assert name() == other
+
+
 def test_small_files(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert (tmp_path / "abort").read_text().split()[0].isdigit()
