@@ -9,9 +9,11 @@ JVM.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import operator
 import os
 import pkgutil
 import re
@@ -84,8 +86,9 @@ class _Unwell(Exception):
 def checks(nameserver: str | None) -> Iterator[tuple[str, Any]]:
     yield "python", _python
     yield "pyspark", _pyspark
-    yield "pyarrow", lambda: _library("pyarrow", (18,))
-    yield "numpy", lambda: _library("numpy", (1, 26))
+    for name, bounds in _required().items():
+        if name != "pyspark":
+            yield name, functools.partial(_library, name, bounds)
     yield "java", _java
     yield "discovery", _discovery
     yield "workers", _workers
@@ -106,10 +109,22 @@ def _version(name: str) -> tuple[str, tuple[int, ...]]:
     return text, tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
-def _library(name: str, oldest: tuple[int, ...]) -> str:
+def _required() -> dict[str, str]:
+    """What the extra ``spark`` asks for, as this package was installed: names and bounds like ``<3,>=2.2``."""
+    pattern = r"([\w.-]+)\s*([^;]*?)\s*;.*\bextra == ['\"]spark['\"]"
+    found = (re.match(pattern, line) for line in importlib.metadata.requires("mqspark") or [])
+    return {match[1]: match[2] for match in found if match is not None}
+
+
+_COMPARED = {">=": operator.ge, "<": operator.lt}
+"""How requirements of the extra are bounded."""
+
+
+def _library(name: str, bounds: str) -> str:
     text, version = _version(name)
-    if version < oldest:
-        raise _Unwell(f"{name} {text} is older than {'.'.join(map(str, oldest))}: pip install -U {name}")
+    for sign, bound in re.findall(r"(>=|<)([\d.]+)", bounds):
+        if not _COMPARED[sign](version, tuple(map(int, bound.split(".")))):
+            raise _Unwell(f"{name} {text}: {name}{bounds} is needed: pip install '{name}{bounds}'")
     return text
 
 
@@ -202,7 +217,8 @@ def warn_of_mismatch(chosen: str | None = None) -> None:
 def _workers() -> str:
     """Workers run PYSPARK_PYTHON, otherwise the first python3 of PATH, which may be another one."""
     chosen = os.environ.get("PYSPARK_PYTHON") or shutil.which("python3") or "python3"
-    program = "import pyarrow, numpy, pyspark_pymq, sys; print(sys.version_info[:2])"
+    names = ", ".join([*_required(), "pyspark_pymq", "sys"])
+    program = f"import {names}; print(sys.version_info[:2])"
     try:
         command = [chosen, "-c", program]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
@@ -223,7 +239,7 @@ def _delta() -> str:
     try:
         text, _ = _version("delta-spark")
     except _Unwell:
-        return "delta-spark is not installed; archive and redeliver need pip install 'mqspark[delta]'"
+        return "delta-spark is not installed; archive and redeliver need pip install 'mqspark[jobs]'"
     _, spark = _version("pyspark")
     if spark > (4, 2):
         raise _Unwell(

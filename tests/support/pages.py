@@ -18,7 +18,7 @@ PAGES = [
 
 SHOWN = {
     "make demo": "tests/spark/test_notebooks.py runs the demo",
-    "pip install .": "tests/integration/project/test_packaging.py installs each extra",
+    "pip install .": "tests/integration/project/test_installs.py installs each extra",
     "mqspark dev\n": "server/README.md has a block with it that ends",
     "mqspark namesrv run": "tests/integration/commands/test_cli.py starts both, on free ports",
     "make bench": "tests/unit/project/test_benchmarks.py",
