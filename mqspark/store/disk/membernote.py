@@ -112,10 +112,12 @@ class MemberNote:
     # --- epochs ---
 
     def expect_epochs(self, before: tuple[int, int], after: tuple[int, int]) -> None:
-        """The file of the epochs is about to change. Blocks. Raises OSError."""
+        """The file of the epochs is about to change; or, with the same marks, it has. Blocks. Raises OSError."""
         noted = self.noted
-        self._write(Noted(noted.epoch, noted.acknowledged, noted.confirmed, noted.damage, (before, after)))
-        self.sync()
+        marks = (before, after) if before != after else (after,)
+        self._write(Noted(noted.epoch, noted.acknowledged, noted.confirmed, noted.damage, marks))
+        if before != after:
+            self.sync()
 
     # --- damage ---
 

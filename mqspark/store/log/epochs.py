@@ -114,7 +114,8 @@ class EpochFile:
         expect: Callable[[EpochMark, EpochMark], None] = lambda before, after: None,
     ) -> None:
         """Entries behind ``log_end`` are dropped: their part of the log was never stored, or is lost. ``expect`` is
-        called with the marks of the old and the new entries before the file changes."""
+        called with the marks of the old and the new entries before the file changes, and with the new one twice
+        afterwards."""
         self._file = file
         self._expect = expect
         data = file.load(is_valid_epochs)
@@ -186,6 +187,7 @@ class EpochFile:
         mark = mark_of(epochs)
         self._expect(self._mark, mark)
         self._file.save(data)
+        self._expect(mark, mark)
         self._mark = mark
         self._epochs = epochs
         # The .bak gets the same content: without the last epoch, a master that is still in it would note a later begin,
