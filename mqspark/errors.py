@@ -18,6 +18,7 @@
     │   │   ├── TooFewReplicas   fewer brokers in sync than minInSyncReplicas          (.in_sync, .needed)
     │   │   ├── TableFull        a table that peers can grow has no room for a key     (.table, .bound, .setting)
     │   │   └── StoreUnreadable  a read failed                                         (.errno)
+    │   ├── TooManyAlike         a look-up by key meets too many other keys of the same hash
     │   └── MessageTooLarge      body, properties or record over a limit               (.size_bytes, .limit_bytes)
     └── ClientError              the client part
         ├── BrokerError          a server answered with a response code                (.code, .remark, .address)
@@ -57,6 +58,7 @@ __all__ = [
     "TooFewReplicas",
     "is_shortage",
     "MessageTooLarge",
+    "TooManyAlike",
     "ClientError",
     "BrokerError",
     "NotANameServer",
@@ -193,6 +195,15 @@ class StoreUnreadable(NotNow, OSError):
     def __init__(self, message: str, error: Exception) -> None:
         super().__init__(message)
         self.errno = error.errno if isinstance(error, OSError) else errno.ENOMEM
+
+
+class TooManyAlike(StoreError, InvalidMessage):
+    def __init__(self, topic: str, compared: int) -> None:
+        InvalidMessage.__init__(
+            self,
+            f"over {compared} records have keys of the same hash as this one of topic {topic}: ask for a shorter time",
+            field="key",
+        )
 
 
 class MessageTooLarge(StoreError, InvalidMessage):

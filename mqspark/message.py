@@ -204,6 +204,17 @@ def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
     return properties
 
 
+def has_key(properties: Mapping[str, str], key: str) -> bool:
+    """Whether a message with these properties has that key or unique key. Only a space separates keys
+    (MessageConst.KEY_SEPARATOR)."""
+    return bool(key) and (key == properties.get(UNIQ_KEY) or key in properties.get(KEYS, "").split(" "))
+
+
+def awaited_topic(topic: str, properties: Mapping[str, str]) -> str:
+    """The topic that a message is for: the real one of a message that waits in a topic of the broker."""
+    return properties.get(REAL_TOPIC) or topic if is_broker_topic(topic) else topic
+
+
 SET_BY_BROKERS = frozenset(
     {
         UNIQ_KEY,

@@ -29,6 +29,7 @@ from mqspark.message import (
     RETRY_PREFIX,
     SELF_TEST_TOPIC,
     TRACE_TOPIC,
+    awaited_topic,
     decode_offset_id,
     is_broker_topic,
     is_system_topic,
@@ -60,6 +61,8 @@ __all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessa
 MAX_BODY_OBJECTS = 16_385
 """Limit of groups, subscriptions or queues in one body. A body with more is refused before it is decoded."""
 _MULTI_DISPATCH = re.compile(MULTI_DISPATCH.encode() + rb"\x01([^\x02\x00]*)")
+
+_STORED_TOPICS = "the topic of the stored message, and the one it waits for"
 
 PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
 DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
@@ -285,7 +288,8 @@ def _stored_at(find: Callable[[Any], int]) -> Find:
         message = request.facts.stored(find(header))
         if message is not None:
             group = getattr(header, "group", None) or getattr(header, "consumer_group", None)
-            yield from request.topic(message.topic, wanted, group)
+            for topic in dict.fromkeys((message.topic, awaited_topic(*message))):
+                yield from request.topic(topic, wanted, group)
 
     return stored
 
@@ -422,7 +426,7 @@ TABLE: dict[int, Row] = {
     C.POP_ROLLBACK: _CHANGE_CLUSTER,
     C.CONSUMER_SEND_MSG_BACK: _row(
         _group(SUB, field="group"),
-        _need("the topic of the stored message", _stored_at(lambda h: h.offset), SUB),
+        _need(_STORED_TOPICS, _stored_at(lambda h: h.offset), SUB),
     ),
     C.QUERY_CONSUMER_OFFSET: _row(_topic(GET, SUB), _group(GET, SUB)),
     C.UPDATE_CONSUMER_OFFSET: _row(_topic(SUB, UPDATE), _group(SUB, UPDATE)),
@@ -442,7 +446,12 @@ TABLE: dict[int, Row] = {
     C.GET_EARLIEST_MSG_STORETIME: _OFFSETS,
     C.QUERY_MESSAGE: _row(_topic(GET, SUB)),
     C.VIEW_MESSAGE_BY_ID: _row(
-        _need("the topic of the stored message", _stored_at(lambda h: h.offset), GET, SUB)
+        _need(
+            _STORED_TOPICS,
+            _stored_at(lambda h: h.offset),
+            GET,
+            SUB,
+        )
     ),
     C.QUERY_CONSUME_QUEUE: _row(_topic(GET), _group(GET)),
     # --- topics
@@ -476,7 +485,11 @@ TABLE: dict[int, Row] = {
     C.CONSUME_MESSAGE_DIRECTLY: _row(
         _group(SUB),
         _topic(SUB),
-        _need("the topic of the stored message", _stored_at(lambda h: _position(h.msg_id)), SUB),
+        _need(
+            _STORED_TOPICS,
+            _stored_at(lambda h: _position(h.msg_id)),
+            SUB,
+        ),
     ),
     C.INVOKE_BROKER_TO_RESET_OFFSET: _row(_topic(UPDATE, group="group"), _group(UPDATE, field="group")),
     C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _row(_topic(GET, group="group"), _group(GET, field="group")),

@@ -128,9 +128,9 @@ class Authority:
         if self.gate is not None:
             self.gate.left(session)
 
-    def may(self, session: Session, kind: Kind, name: str, action: Action) -> bool:
+    def may(self, session: Session, kind: Kind, name: str, *actions: Action) -> bool:
         """See ``Gate.may``."""
-        return self.gate is not None and self.gate.may(session, kind, name, action)
+        return self.gate is not None and self.gate.may(session, kind, name, *actions)
 
     def user_name(self, session: Session) -> str:
         """The user name of the connection's current request; empty for an anonymous one."""

@@ -31,7 +31,6 @@ from mqspark.auth.policies import Access, Action, Kind, Ruling
 from mqspark.auth.users import User, Users, UserStatus
 from mqspark.clock import Clock, SystemClock
 from mqspark.extensions import AuthenticationProvider, PresentedCredentials
-from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal
@@ -406,8 +405,8 @@ class Gate:
             return None
         return "no matched policies." if decision is None else "the decision is deny."
 
-    def may(self, session: Session, kind: Kind, name: str, action: Action) -> bool:
-        """Whether the connection's last user has a right that no request asks for explicitly."""
+    def may(self, session: Session, kind: Kind, name: str, *actions: Action) -> bool:
+        """Whether the connection's last user may do one of the actions, where no request asks for that explicitly."""
         known = session.attributes.get(_KNOWN)
         if not isinstance(known, KnownUser):
             return False
@@ -418,9 +417,8 @@ class Gate:
             known = session.attributes[_KNOWN] = KnownUser(user, str(known.source), self._users.generation)
         if known.user.is_super or not self._authorizes:
             return True
-        return (
-            self._problem(known, Access(kind, name.removeprefix(RETRY_PREFIX), frozenset({action}))) is None
-        )
+        needed = accesses(self._facts, kind, name, frozenset(actions))
+        return all(self._problem(known, access) is None for access in needed)
 
     # --- audit ---
 

@@ -25,6 +25,7 @@ from mqspark.message import (
     check_group,
     check_topic,
     decode_offset_id,
+    has_key,
     is_system_topic,
     parse_number,
     split_tags,
@@ -458,8 +459,10 @@ class AdminClient(Lifecycle):
         if unique:
             fields["_UNIQUE_KEY_QUERY"] = "true"
         found = await self._query(topic, fields)
-        # Brokers compare hashes.
-        return [message for message in found if _has_key(message, key, unique=unique)]
+        # RocketMQ compares hashes.
+        return [
+            message for message in found if message.topic == topic and _has_key(message, key, unique=unique)
+        ]
 
     async def messages_by_tag(
         self,
@@ -481,7 +484,7 @@ class AdminClient(Lifecycle):
             index_type="T",
         )
         found = await self._query(topic, to_ext(header))
-        return [message for message in found if message.tags == tag]
+        return [message for message in found if message.topic == topic and message.tags == tag]
 
     async def _query(self, topic: str, fields: dict[str, str]) -> list[MessageExt]:
         """The messages that the index of each broker finds, oldest first."""
@@ -805,4 +808,4 @@ def _lines(settings: Mapping[str, str]) -> bytes:
 def _has_key(message: MessageExt, key: str, *, unique: bool) -> bool:
     if unique:
         return message.properties.get(UNIQ_KEY) == key or message.offset_message_id == key
-    return key in (message.keys or "").split() or message.properties.get(UNIQ_KEY) == key
+    return has_key(message.properties, key)

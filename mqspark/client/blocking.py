@@ -628,7 +628,8 @@ class BlockingClient:
     # --- messages ---------------------------------------------------------------------------------------------
 
     def messages_by_key(self, address: str, topic: str, key: str, max_messages: int) -> bytes | memoryview:
-        """Records of messages with that key, concatenated; messages with the same hash may be among them."""
+        """Records of messages with that key, concatenated. RocketMQ compares hashes, so the caller compares topics and
+        keys."""
         header = QueryMessageRequestHeader(
             topic=topic, key=key, max_num=max_messages, begin_timestamp=0, end_timestamp=(1 << 63) - 1
         )

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
-from mqspark.errors import StoreUnreadable
+from mqspark.errors import StoreUnreadable, TooManyAlike
 from mqspark.logs import sparing
 from mqspark.record import Parts
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.config import StoreConfig
 from mqspark.store.index.indexer import Indexer
-from mqspark.store.index.keys import tag_key
+from mqspark.store.index.keys import Sought
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
@@ -26,6 +26,11 @@ from mqspark.store.older import OlderMessages
 __all__ = ["Reads"]
 
 _log = sparing(__name__)
+
+MAX_COMPARED = 100_000
+"""Limit of records that one query compares. Only keys that are made to have one hash come near."""
+_COMPARED_AT_ONCE = 64
+"""Records compared in one slice: each may have to come from the disk."""
 
 
 class Reads:
@@ -138,20 +143,67 @@ class Reads:
     def query_message(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, *, is_tag: bool = False
     ) -> list[memoryview]:
-        """Visible records with a key (``is_tag``: a tag) of this hash, stored between the two times (inclusive, in
-        whole seconds), in log order: the newest ``max_num``, but at most max_msgs_num_batch.
+        """``search`` in one go."""
+        search = self.search(Sought(topic, key, is_tag=is_tag), max_num, begin_ms, end_ms)
+        while True:
+            try:
+                next(search)
+            except StopIteration as end:
+                found: list[memoryview] = end.value
+                return found
 
-        Other keys may have the same hash, so the caller compares. Follows DefaultMessageStore.queryMessage.
+    def search(
+        self,
+        sought: Sought,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        unique_first: bool = False,
+        accepts: Callable[[Parts], bool] = lambda record: True,
+    ) -> Generator[None, None, list[memoryview]]:
+        """Visible records with a key or tag that ``accepts`` takes, stored between the two times (inclusive, in whole
+        seconds), in log order: the newest ``max_num``, but at most max_msgs_num_batch. ``unique_first``: others
+        come after those whose unique key it is. Pauses between slices of work.
+
+        The index finds by hash, and each record is compared, so records of the same hash hide none (unlike in
+        DefaultMessageStore.queryMessage). Raises TooManyAlike when more than MAX_COMPARED would have to be
+        compared, StoreUnreadable.
         """
-        if self._indexer is None:
-            return []
         limit = min(max_num, self._config.max_msgs_num_batch)
-        if is_tag:
-            key = tag_key(key)
-        found = self._indexer.find(
-            topic, key, limit, begin_ms, end_ms, end=self._pipeline.visible_end, durable=self._log.durable
+        if self._indexer is None or limit <= 0:
+            return []
+        steps = self._indexer.search(
+            sought.topic,
+            sought.indexed,
+            begin_ms,
+            end_ms,
+            end=self._pipeline.visible_end,
+            durable=self._log.durable,
         )
-        return [record for position in sorted(found) if (record := self.record_at(position)) is not None]
+        chosen: list[int] = []
+        others: list[int] = []
+        compared: set[int] = set()
+        for step in steps:
+            for number, position in enumerate(step, 1):
+                if position in compared:  # each word of a record is indexed
+                    continue
+                if len(compared) == MAX_COMPARED:
+                    raise TooManyAlike(sought.topic, MAX_COMPARED)
+                compared.add(position)
+                parts = self.parts_at(position)
+                if parts is not None and sought.is_in(parts) and accepts(parts):
+                    is_first = not unique_first or sought.is_unique_key_of(parts)
+                    (chosen if is_first else others).append(position)
+                    if len(chosen) == limit:
+                        break
+                if number % _COMPARED_AT_ONCE == 0:
+                    yield
+            if len(chosen) == limit:
+                break
+            yield
+        chosen += others[: limit - len(chosen)]
+        return [record for position in sorted(chosen) if (record := self.record_at(position)) is not None]
 
     def is_in_cold_area(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message is so old that it is probably not in memory. Raises StoreUnreadable."""

@@ -1,7 +1,7 @@
 """``option("key", ...)``: the messages of a topic with certain keys, found by the brokers' index (QUERY_MESSAGE).
 
-A broker returns at most maxMsgsNumBatch messages per key (64), the newest. It searches by hash; the keys are
-compared here.
+A broker returns at most maxMsgsNumBatch messages per key (64), the newest. RocketMQ searches by hash alone, so topics
+and keys are compared here, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import ConfigError
-from mqspark.message import KEYS, UNIQ_KEY
+from mqspark.message import has_key
 from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 from pyspark_pymq.options import ReadOptions
 
@@ -77,7 +77,9 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
                     strict=options.fail_on_data_loss,
                     limits=options.limits,
                 )
-                keys_of = Decoder(("properties",), topic=topic, broker=partition.broker, queue_id=None)
+                names_of = Decoder(
+                    ("topic", "properties"), topic=None, broker=partition.broker, queue_id=None
+                )
                 seen: set[int] = set()
                 for key in dict.fromkeys(options.keys):
                     body = client.messages_by_key(partition.address, topic, key, MAX_MESSAGES)
@@ -87,13 +89,16 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
                     for records, positions in unwrap_inner_batches(
                         found, record_positions(found), strict=decoder.strict, limits=decoder.limits
                     ):
-                        maps = keys_of(records, positions).column(0).to_pylist(maps_as_pydicts="strict")
+                        names = names_of(records, positions)
+                        topics = names.column("topic").to_pylist()
+                        maps = names.column("properties").to_pylist(maps_as_pydicts="strict")
                         physical = records.longs(positions + _PHYSICAL).tolist()
                         kept = [
                             index
                             for index, properties in enumerate(maps)
                             if physical[index] not in seen
-                            and (key == properties.get(UNIQ_KEY) or key in properties.get(KEYS, "").split())
+                            and topics[index] == topic
+                            and has_key(properties, key)
                         ]
                         seen.update(physical[index] for index in kept)
                         if kept:

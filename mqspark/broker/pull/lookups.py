@@ -6,12 +6,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
+from mqspark.auth.policies import Action, Kind
 from mqspark.broker.lite.litenames import lite_queue
 from mqspark.broker.pull.logiclookups import LogicLookups
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.logicqueues import physical_offset
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND, is_brokers_own
-from mqspark.message import PhysicalOffset
+from mqspark.message import PhysicalOffset, awaited_topic, decode_properties, is_broker_topic
 from mqspark.protocol.bodies.admin_bodies import MAX_QUEUES_ASKED, OffsetsOfQueues, QueuesOfTopics
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -30,10 +31,12 @@ from mqspark.protocol.headers.client_headers import (
     ViewMessageRequestHeader,
 )
 from mqspark.protocol.session import Session
-from mqspark.record import parts_at
+from mqspark.protocol.slices import Slices
+from mqspark.record import Parts, parts_at
+from mqspark.store.index.keys import Sought
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
-__all__ = ["LookupProcessor"]
+__all__ = ["LookupProcessor", "readable"]
 
 _PHYSICAL_OFFSET_AT = 28
 """Where a stored record keeps its own physical offset."""
@@ -43,7 +46,9 @@ _NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"
 _NO_YOUNG_QUEUE = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 """The texts that RocketMQ's clients log for a group without an offset."""
 _TAG_INDEX = "T"
-"""The index type of tags. Keys and unique keys, K and U, are one type."""
+"""The index type of tags."""
+_UNIQUE_INDEX = "U"
+"""The index type of unique keys. In files they and other keys, K, are one type."""
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
 """No client accepts a longer frame (RocketMQ would send it)."""
@@ -53,6 +58,18 @@ def store_time_of(buffers: Sequence[memoryview]) -> int:
     """The store time of the first record, ms; -1 without one."""
     parts = parts_at(buffers[0], 0, len(buffers[0])) if buffers else None
     return -1 if parts is None else parts.store_timestamp_ms
+
+
+def readable(may_read: Callable[[str], bool]) -> Callable[[Parts], bool]:
+    """Judges records by the topics that they are for, which of those in topics of the broker is another one."""
+
+    def is_readable(record: Parts) -> bool:
+        if not is_broker_topic(record.topic):
+            return True
+        topic = awaited_topic(record.topic, decode_properties(record.properties))
+        return topic == record.topic or may_read(topic)
+
+    return is_readable
 
 
 class LookupProcessor:
@@ -221,22 +238,24 @@ class LookupProcessor:
             timestamp = store.offsets.store_timestamp_at(header.topic, header.queue_id, first)
         return ok(command, {"timestamp": str(timestamp)})
 
-    def query_message(self, session: Session, command: Command) -> None:
-        """Records with a key or, if the request says so, a unique key or a tag, in log order. The match is by hash, so
-        clients compare the keys. If they exceed a frame, the newest are returned. The answer consists of views of
-        the log's files, so it needs no memory of its own."""
+    def query_message(self, session: Session, command: Command) -> Slices:
+        """Records with a key or, if the request says so, a unique key or a tag, in log order. Of messages that wait in
+        topics of the broker, those for topics that the user may read. If they exceed a frame, the newest are
+        returned. The answer consists of views of the log's files, so it needs no memory of its own."""
         header = command.header(QueryMessageRequestHeader)
         store = self._state.store
         max_num = header.max_num
-        if command.ext.get(_UNIQUE_KEY_QUERY) == "true":
+        is_unique = command.ext.get(_UNIQUE_KEY_QUERY) == "true"
+        if is_unique:
             max_num = store.config.default_query_max_num
-        records = store.reads.query_message(
-            header.topic,
-            header.key,
+        permits = self._state.permits
+        records = yield from store.reads.search(
+            Sought(header.topic, header.key, is_tag=header.index_type == _TAG_INDEX),
             max_num,
             header.begin_timestamp,
             header.end_timestamp,
-            is_tag=header.index_type == _TAG_INDEX,
+            unique_first=is_unique or header.index_type == _UNIQUE_INDEX,
+            accepts=readable(lambda topic: permits(session, Kind.TOPIC, topic, Action.GET, Action.SUB)),
         )
         if not records:
             raise Refusal(
@@ -252,7 +271,7 @@ class LookupProcessor:
             first -= 1
             size_bytes += len(records[first])
         if command.is_oneway:
-            return
+            return None
         timestamp_ms, physical_offset = store.status.index_last_update
         head = encode_response_head(
             command.opaque,
@@ -263,6 +282,7 @@ class LookupProcessor:
             size_bytes,
         )
         session.send(head, *records[first:])
+        return None
 
     def view_message(self, session: Session, command: Command) -> bytes:
         header = command.header(ViewMessageRequestHeader)

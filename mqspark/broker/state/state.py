@@ -31,10 +31,12 @@ from mqspark.store.store import MessageStore
 
 __all__ = ["BrokerState", "Random", "new_state"]
 
-Permits = Callable[[Session, Kind, str, Action], bool]
+
+class Permits(Protocol):
+    def __call__(self, session: Session, kind: Kind, name: str, *actions: Action) -> bool: ...
 
 
-def _permits(session: Session, kind: Kind, name: str, action: Action) -> bool:
+def _permits(session: Session, kind: Kind, name: str, *actions: Action) -> bool:
     return True
 
 
@@ -78,7 +80,7 @@ class BrokerState:
     """The users of acknowledgements of POP that wait for their check points."""
     long_work: LongWork = field(default_factory=LongWork)
     permits: Permits = _permits
-    """Whether a connection's user may have what the broker sends it unasked."""
+    """Whether a connection's user may do one of these actions, where no row of the table asks for it."""
     remove_lite_topics: Callable[[str], Work[None]] = _no_lite_topics
     """Removes the lite topics of a parent topic that is being deleted."""
     ahead_ms: int = 0

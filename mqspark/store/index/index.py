@@ -18,7 +18,7 @@ Must not know the log's files; ``indexer.py`` reads them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +39,7 @@ from mqspark.store.index.indexfile import (
     IndexMaps,
     Shape,
     find_shape,
+    first_of,
 )
 from mqspark.store.index.keys import KeyColumns, index_hash
 
@@ -469,16 +470,24 @@ class MessageIndex:
         return header.end_timestamp_ms, header.end_position
 
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records that have this key or one of the same hash, newest first, stored
-        between the two times (inclusive, in whole seconds). Follows IndexService.queryOffset."""
+        """The first ``limit`` of ``search``, each once."""
+        return first_of(self.search(topic, key, begin_ms, end_ms), limit)
+
+    def search(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[list[int]]:
+        """Physical offsets of records that have this key or one of the same hash, newest first, stored between the
+        two times (inclusive, in whole seconds), step by step as ``IndexFile.search``. Follows
+        IndexService.queryOffset, which stops at a number of records whatever their keys are."""
         key_hash = index_hash(topic, key)
-        found: dict[int, None] = {}
-        for file in reversed(self.index_files):
+        for file in reversed(self.index_files.copy()):
+            if file not in self.index_files:
+                continue  # retention has removed it since the last step
             if file.overlaps(begin_ms, end_ms):
-                found.update(dict.fromkeys(file.find(key_hash, limit, begin_ms, end_ms)))
-            if file.header.begin_timestamp_ms < begin_ms or len(found) >= limit:
-                break
-        return list(found)[:limit]
+                for found in file.search(key_hash, begin_ms, end_ms):
+                    yield found
+                    if file not in self.index_files:
+                        break
+            if file.header.begin_timestamp_ms < begin_ms:
+                return
 
 
 def _behind(keys: KeyColumns, position: int) -> KeyColumns:

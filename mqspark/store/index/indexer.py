@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from mqspark.errors import NotNow, is_shortage
 from mqspark.logs import sparing
@@ -192,12 +192,16 @@ class Indexer:
             except (OSError, NotNow) as error:
                 self._index.disable(f"cutting the index failed: {error}")
 
-    def find(
-        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, end: int, durable: int
-    ) -> list[int]:
-        """``MessageIndex.find``, after catching up with recent records (but not with a large backlog)."""
-        self.follow(end, durable, _QUERY_BYTES)
-        return self._index.find(topic, key, limit, begin_ms, end_ms)
+    def search(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, *, end: int, durable: int
+    ) -> Iterator[list[int]]:
+        """``MessageIndex.search``, after catching up with recent records (but not with a large backlog)."""
+        for _ in range(_QUERY_BYTES // _WINDOW_BYTES):
+            before = self._index.position
+            if self.follow(end, durable, _WINDOW_BYTES) or self._index.position == before:
+                break
+            yield []
+        yield from self._index.search(topic, key, begin_ms, end_ms)
 
     def idle(self, end: int, durable: int) -> IndexJob | None:
         """Catch up, at most once a second. Returns, at intervals, a job that makes the index durable."""

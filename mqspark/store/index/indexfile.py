@@ -19,7 +19,7 @@ import errno
 import itertools
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ __all__ = [
     "IndexMaps",
     "Shape",
     "find_shape",
+    "first_of",
     "link",
 ]
 
@@ -55,6 +56,8 @@ _MAX_SECONDS = 0x7FFFFFFF
 _MAX_HOPS = 20_000
 """Entries that a query visits one by one. After that it scans the entries as columns (a key shared by
 millions)."""
+_STEP_HOPS = 512
+"""Entries after which a search may pause."""
 _BLOCK_ENTRIES = 1 << 18
 _MAX_MAPPED_FILES = 8
 _SEARCH_BYTES = 1 << 20
@@ -238,50 +241,51 @@ class IndexFile:
         return begin_ms <= header.end_timestamp_ms and end_ms >= header.begin_timestamp_ms
 
     def find(self, key_hash: int, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records with that hash and a time in [begin_ms, end_ms], newest first. Times
-        have a resolution of a second, counted from the file's begin."""
-        found: dict[int, None] = {}
+        """The first ``limit`` of ``search``, each once."""
+        return first_of(self.search(key_hash, begin_ms, end_ms), limit)
+
+    def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[list[int]]:
+        """Physical offsets of records with that hash and a time in [begin_ms, end_ms], newest first, and an empty list
+        after a stretch without one, so that a caller can pause. A record may come twice. Times have a resolution
+        of a second, counted from the file's begin."""
         header = self.header
         if header.next_number <= 1:
-            return []
+            return
         begin_of_file_ms, entries_at = header.begin_timestamp_ms, self.shape.entries_at
         slot_at = HEADER_BYTES + key_hash % self.shape.slots * _SLOT_BYTES
-        view = self._maps.view(self)
-        (number,) = _SLOT.unpack_from(*self._at(view, slot_at, _SLOT_BYTES))
+        (number,) = _SLOT.unpack_from(*self._at(slot_at, _SLOT_BYTES))
         above = header.next_number
         hops = 0
+        found: list[int] = []
         # Every entry points to an older one: damage can end a chain, but not make it a cycle.
-        while 0 < number < above and len(found) < limit:
+        while 0 < number < above:
             if hops == _MAX_HOPS:
-                self._scan(number + 1, key_hash, limit, begin_ms, end_ms, found)
-                break
+                yield found
+                yield from self._scan(number + 1, key_hash, begin_ms, end_ms)
+                return
             hops += 1
             entry_hash, position, seconds, previous = _ENTRY.unpack_from(
-                *self._at(view, entries_at + number * _ENTRY.size, _ENTRY.size)
+                *self._at(entries_at + number * _ENTRY.size, _ENTRY.size)
             )
             time_ms = begin_of_file_ms + seconds * 1000
             if seconds < 0:
                 break
             if entry_hash == key_hash and begin_ms <= time_ms <= end_ms:
-                found[position] = None
+                found.append(position)
             if time_ms < begin_ms:
                 break
             above, number = number, previous
-        return list(found)
+            if hops % _STEP_HOPS == 0:
+                yield found
+                found = []
+        yield found
 
-    def _at(self, view: mmap | None, low: int, count: int) -> tuple[mmap | bytes, int]:
+    def _at(self, low: int, count: int) -> tuple[mmap | bytes, int]:
         """The buffer with these bytes of the file, and their place in it."""
+        view = self._maps.view(self)
         return (view, low) if view is not None else (self._maps.copied(self, low, count), 0)
 
-    def _scan(
-        self,
-        end: int,
-        key_hash: int,
-        limit: int,
-        begin_ms: int,
-        end_ms: int,
-        found: dict[int, None],
-    ) -> None:
+    def _scan(self, end: int, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[list[int]]:
         """Search as if following the chain from entry ``end`` - 1 on. For chains too long to follow."""
         low_seconds = -((self.header.begin_timestamp_ms - begin_ms) // 1000)
         high_seconds = (end_ms - self.header.begin_timestamp_ms) // 1000
@@ -292,12 +296,21 @@ class IndexFile:
             too_old = np.flatnonzero(seconds < max(low_seconds, 0))
             if len(too_old):
                 same, seconds = same[: too_old[0]], seconds[: too_old[0]]
-            for position in block["position"][same[seconds <= high_seconds]].tolist():
-                if len(found) >= limit:
-                    return
-                found[position] = None
+            positions: list[int] = block["position"][same[seconds <= high_seconds]].tolist()
+            for first in range(0, max(len(positions), 1), _STEP_HOPS):
+                yield positions[first : first + _STEP_HOPS]
             if len(too_old):
                 return
+
+
+def first_of(steps: Iterable[list[int]], limit: int) -> list[int]:
+    """The first ``limit`` positions of a search, each once."""
+    found: dict[int, None] = {}
+    for step in steps:
+        found.update(dict.fromkeys(step))
+        if len(found) >= limit:
+            break
+    return list(found)[: max(limit, 0)]
 
 
 def _seconds(timestamps_ms: Ints, begin_ms: int) -> Ints:

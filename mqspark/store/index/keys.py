@@ -28,10 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, java_hash
+from mqspark.record import Parts, find_property
 from mqspark.store.log.record_tables import Layout
 from mqspark.store.log.scan import Run
 
-__all__ = ["Ints", "KeyColumns", "index_hash", "run_keys", "tag_key"]
+__all__ = ["Ints", "KeyColumns", "Sought", "index_hash", "run_keys"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -72,6 +73,33 @@ _NO_INTS: Ints = np.empty(0, dtype=np.int64)
 def tag_key(tag: str) -> str:
     """What the index has for a tag in the place of a key (MessageConst.INDEX_TAG_TYPE)."""
     return _TAG_PREFIX + tag
+
+
+class Sought:
+    """What a query looks for: messages of a topic with a key or, with ``is_tag``, a tag. The index finds records by the
+    hash of ``indexed``, and ``is_in`` decides."""
+
+    __slots__ = ("_text", "indexed", "is_tag", "topic")
+
+    def __init__(self, topic: str, key: str, *, is_tag: bool = False) -> None:
+        self.topic = topic
+        self.is_tag = is_tag
+        self.indexed = tag_key(key) if is_tag else key
+        # No record has an unpaired surrogate.
+        self._text = key.encode("utf-8", "surrogatepass")
+
+    def is_in(self, record: Parts) -> bool:
+        """Whether the record is of the topic and has the key or tag."""
+        if record.topic != self.topic or not self._text:
+            return False
+        if self.is_tag:
+            return find_property(record.properties, b"TAGS") == self._text
+        return self.is_unique_key_of(record) or self._text in (
+            find_property(record.properties, b"KEYS") or b""
+        ).split(b" ")
+
+    def is_unique_key_of(self, record: Parts) -> bool:
+        return find_property(record.properties, b"UNIQ_KEY") == self._text
 
 
 def index_hash(topic: str, key: str) -> int:

@@ -22,6 +22,7 @@ from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import Signer
+from mqspark.record import decode_records
 from tests.unit.auth_kit import ROOT, SECRET, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, ManualClock, Peer, pull_ext, send_ext
 
@@ -697,3 +698,48 @@ def test_a_name_server_believes_only_its_users(tmp_path: Path) -> None:
         job.done()
     assert [(answer.opaque, answer.code) for answer in root.peer.heard()] == [(created, 0)]
     assert authority(tmp_path).users.find("late") is not None
+
+
+# --- look-ups ---
+
+
+def looked_up(peer: SignedPeer, topic: str, key: str) -> list[bytes]:
+    ext = {"topic": topic, "key": key, "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+    answer = peer.ask(R.QUERY_MESSAGE, ext)
+    return [each.body for each in decode_records(answer.body)] if answer.code == 0 else []
+
+
+def test_a_key_of_the_same_hash_opens_no_other_topic(guarded: Guarded) -> None:
+    guarded.topic("AaTopic", "BBTopic")
+    guarded.send("BBTopic", properties="KEYS\x01Aa\x02UNIQ_KEY\x01AaAa\x02")
+    reader = guarded.user("reader", "Topic:AaTopic Get,Sub")
+    assert looked_up(guarded.root, "BBTopic", "Aa") == [b"secret of others"]
+    for key in ("BB", "Aa", "BBBB", "AaBB"):
+        assert looked_up(reader, "AaTopic", key) == []
+    assert looked_up(guarded.root, "AaTopic", "BB") == []
+
+
+@pytest.mark.parametrize(
+    "waits", ["DELAY\x013\x02", "TIMER_DELAY_MS\x0160000\x02", "TRAN_MSG\x01true\x02PGROUP\x01P\x02"]
+)
+def test_a_waiting_message_is_for_readers_of_its_real_topic(guarded: Guarded, waits: str) -> None:
+    guarded.topic("Own", "Other")
+    flag = {"f": "4"} if "TRAN_MSG" in waits else {}
+    positions = {}
+    for topic in ("Own", "Other"):
+        ext = send_ext(topic, properties=f"KEYS\x01k\x02{waits}", **flag)
+        answer = guarded.root.ask(R.SEND_MESSAGE_V2, ext, topic.encode())
+        assert answer.code == 0, answer.remark
+        positions[topic] = int(decode_offset_id(answer.ext["msgId"])[2])
+    stored = guarded.bench.store.reads.parts_at(positions["Own"])
+    assert stored is not None
+    assert stored.topic != "Own"
+    operator = guarded.user("operator", "Cluster:C Get", "Topic:Own Sub")
+    assert looked_up(guarded.root, stored.topic, "k") == [b"Own", b"Other"]
+    assert looked_up(operator, stored.topic, "k") == [b"Own"]
+    seen = {
+        topic: operator.ask(R.VIEW_MESSAGE_BY_ID, {"offset": str(position)}).code
+        for topic, position in positions.items()
+    }
+    assert seen == {"Own": 0, "Other": DENIED}
+    assert looked_up(guarded.user("owner", "Topic:Own Sub"), stored.topic, "k") == []

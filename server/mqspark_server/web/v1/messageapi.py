@@ -10,10 +10,13 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
+from mqspark.broker.pull.lookups import readable
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, StoreUnreadable
-from mqspark.message import MessageExt, decode_offset_id
+from mqspark.message import MessageExt, decode_offset_id, has_key
 from mqspark.protocol.slices import Work
+from mqspark.record import Parts, take_apart
+from mqspark.store.index.keys import Sought
 from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
@@ -239,14 +242,32 @@ async def _by_key(
     limit: int,
     accepts: Callable[[MessageExt], bool],
 ) -> list[MessageExt]:
-    def has_key(message: MessageExt) -> bool:  # the index compares hashes
-        return (key in (message.keys or "").split() or key == message.unique_id) and accepts(message)
+    def is_meant(message: MessageExt) -> bool:  # not every message of a batch has its keys
+        return has_key(message.properties, key) and accepts(message)
 
+    search = asker.state.store.reads.search(
+        Sought(topic, key), min(limit, MAX_BY_KEY), begin_ms, end_ms, accepts=_readable(asker)
+    )
     try:
-        records = asker.state.store.reads.query_message(topic, key, min(limit, MAX_BY_KEY), begin_ms, end_ms)
+        records = await between_turns(search)
     except StoreUnreadable as error:
         raise Problem(503, str(error)) from None
-    return await read_records(asker, records, has_key)
+    except InvalidMessage as error:
+        raise Problem(400, str(error)) from None
+    return await read_records(asker, records, is_meant)
+
+
+def _readable(asker: Asker) -> Callable[[Parts], bool]:
+    """Whether the caller may read what a record is for."""
+
+    def may_read(topic: str) -> bool:
+        try:
+            asker.authorize(topic_named(topic), Action.GET, Action.SUB)
+        except Problem:
+            return False
+        return True
+
+    return readable(may_read)
 
 
 async def _by_offset_id(
@@ -260,4 +281,6 @@ async def _by_offset_id(
         record = asker.state.store.reads.record_at(position)
     except StoreUnreadable as error:
         raise Problem(503, str(error)) from None
-    return [] if record is None else await read_records(asker, [record], accepts)
+    if record is None or not _readable(asker)(take_apart(record)):
+        return []
+    return await read_records(asker, [record], accepts)

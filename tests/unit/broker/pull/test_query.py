@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from mqspark.broker.pull import lookups
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record import decode_records
+from mqspark.store import reads
 from tests.unit.broker_kit import Bench, Peer, send_ext
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -128,3 +131,68 @@ def test_after_a_restart(bench: Bench) -> None:
     send(bench.peer(), 5)
     bench.reopen()
     assert bodies(query(bench.peer(), "order-3")) == [b"3"]
+
+
+# "Aa" and "BB" have one hash in Java, so AaTopic#BB and BBTopic#Aa have one, and so have all words of ten of them.
+ALIKE = ["".join(parts) for parts in itertools.product(("Aa", "BB"), repeat=10)]
+
+
+def test_only_what_was_asked_for_comes_of_one_hash(bench: Bench) -> None:
+    peer = bench.peer()
+    for topic, key in (("AaTopic", "BB"), ("BBTopic", "Aa"), ("AaTopic", "Aa"), ("BBTopic", "BB")):
+        text = f"UNIQ_KEY\x01{key}U\x02KEYS\x01x {key}\x02TAGS\x01{key}T\x02"
+        peer.ask(SEND, send_ext(topic, properties=text), f"{topic} {key}".encode())
+    assert bodies(query(peer, "BB", topic="AaTopic")) == [b"AaTopic BB"]
+    assert bodies(query(peer, "Aa", topic="BBTopic")) == [b"BBTopic Aa"]
+    assert bodies(query(peer, "AaU", topic="AaTopic", unique=True)) == [b"AaTopic Aa"]
+    assert bodies(query(peer, "BBU", topic="BBTopic", indexType="U")) == [b"BBTopic BB"]
+    assert bodies(query(peer, "AaT", topic="BBTopic", indexType="T")) == [b"BBTopic Aa"]
+    for kind in ("K", "U"):
+        missed = query(peer, "T#AaT", topic="BBTopic", indexType=kind)
+        assert missed.code == ResponseCode.QUERY_NOT_FOUND, "the index has a tag as T#tag"
+    assert query(peer, "AaBB", topic="BBTopic").code == ResponseCode.QUERY_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("KEYS", {}), ("UNIQ_KEY", {"unique": True}), ("TAGS", {"indexType": "T"})]
+)
+def test_newer_records_of_the_same_hash_hide_none(bench: Bench, name: str, more: dict[str, Any]) -> None:
+    peer = bench.peer()
+    for number, key in enumerate(ALIKE):
+        peer.ask(SEND, send_ext(properties=f"{name}\x01{key}\x02"), b"%d" % number)
+    for number in (0, 1, 500, len(ALIKE) - 1):
+        assert bodies(query(peer, ALIKE[number], **more)) == [b"%d" % number]
+
+
+def test_keys_that_are_another_ones_unique_key_do_not_hide_it(bench: Bench) -> None:
+    peer = bench.peer()
+    peer.ask(SEND, send_ext(properties="UNIQ_KEY\x01U\x02"), b"meant")
+    for _ in range(70):
+        peer.ask(SEND, send_ext(properties="KEYS\x01U\x02"), b"pretends")
+    assert b"meant" in bodies(query(peer, "U", unique=True))
+    assert b"meant" in bodies(query(peer, "U", indexType="U"))
+
+
+def test_a_query_that_would_compare_too_much_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = bench.peer()
+    for number, key in enumerate(ALIKE[:20]):
+        peer.ask(SEND, send_ext(properties=f"KEYS\x01{key}\x02"), b"%d" % number)
+    monkeypatch.setattr(reads, "MAX_COMPARED", 10)
+    assert bodies(query(peer, ALIKE[15], 1)) == [b"15"]
+    refused = query(peer, ALIKE[5], 1)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "over 10 records have keys of the same hash" in refused.remark
+
+
+def test_other_requests_are_served_while_one_compares(bench: Bench) -> None:
+    asker, other = bench.peer(), bench.peer()
+    for key in ALIKE:
+        asker.ask(SEND, send_ext(properties=f"KEYS\x01{key}\x02"), b"x")
+    ext = {"topic": "T", "key": ALIKE[0], "maxNum": "1", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+    asker.give(RequestCode.QUERY_MESSAGE, ext)
+    slices = 0
+    while bench.broker.work():
+        slices += 1
+    assert slices > len(ALIKE) // 100
+    assert len(asker.heard()) == 1
+    assert bodies(query(other, ALIKE[1])) == [b"x"]
