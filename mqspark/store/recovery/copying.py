@@ -33,7 +33,7 @@ from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog
 from mqspark.store.log.scan import read_run
 from mqspark.store.messages.append import Appender, Queue
 from mqspark.store.queue.batchqueue import BatchEntry, BatchQueue, BatchTable
-from mqspark.store.queue.consumequeue import ENTRY_BYTES, FILLER, ConsumeQueue
+from mqspark.store.queue.consumequeue import ENTRY_BYTES, FILLER, FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.recovery import Recovery
@@ -226,10 +226,25 @@ class LogCopier(Recovery):
         is_new = not queue.next_offset and not queue.file_starts and not queue.entries
         if is_new and offsets[0]:
             queue.set_end(offsets[0])  # this log begins in the middle of the queue
+        if offsets[0] < queue.next_offset:
+            self._take_fillers_back(queue, offsets[0])
         if not _is_dense(offsets, queue.next_offset):
             entries = self._filled(queue, offsets, entries)
         queue.reserve(len(entries) // ENTRY_BYTES)
         return queue, entries
+
+    def _take_fillers_back(self, queue: ConsumeQueue, offset: int) -> None:
+        """A start has put fillers for records that it has lost at the end of the queue, and now they come again."""
+        if queue.next_offset != queue.max_offset or offset < queue.min_offset:
+            return
+        at = offset
+        while at < queue.max_offset:
+            rows = queue.read(at, queue.max_offset - at)
+            if not len(rows) or (rows["size"] != FILLER_SIZE).any():
+                return
+            at += len(rows)
+        queue.set_end(offset)
+        queue.clear_tail()
 
     def _filled(self, queue: ConsumeQueue, offsets: array[int], entries: bytearray) -> bytearray:
         filled, expected = bytearray(), queue.next_offset
@@ -261,7 +276,9 @@ class LogCopier(Recovery):
                 entries = entries[index:]
                 self._restart(queue)
                 break
-        planned, expected = [], queue.next_offset
+        is_quiet = queue.array.next_offset == queue.array.max_offset
+        # A start keeps the offsets of records that it has lost, and now they come again.
+        planned, expected = [], queue.max_offset if is_quiet else queue.next_offset
         for entry in entries:
             if entry.base >= expected:
                 planned.append(entry)

@@ -1,0 +1,67 @@
+"""A copy that has lost records: when they come again, they get their places in the queues again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mqspark.batchitems import encode_batch
+from mqspark.message import Message
+from mqspark.record import PendingRecord
+from mqspark.store import MessageStore
+from tests.support.store_tools import BORN_HOST, drain, flush, opened, put
+
+TOPIC, QUEUE = "Kept", 0
+RECORDS = 6
+AT_FIRST = 4
+"""Of them the copy has before it loses some."""
+
+
+def add(store: MessageStore, number: int, *, batch: bool) -> None:
+    bodies = [b"%d-%d" % (number, each) * 20 for each in range(3)]
+    if batch:
+        store.appender.use_batch_queues(TOPIC)
+        content = encode_batch([Message(topic=TOPIC, body=body) for body in bodies])
+        record = PendingRecord(
+            topic=TOPIC, queue_id=QUEUE, body=content, properties=b"UNIQ_KEY\x01u\x02", born_timestamp_ms=1,
+            born_host=BORN_HOST,
+        )  # fmt: skip
+        store.appender.put_inner_batch(record, len(bodies))
+    else:
+        put(store, TOPIC, QUEUE, bodies[0])
+    flush(store)
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["messages", "batches"])
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_what_a_start_has_lost_comes_again(tmp_path: Path, lost: int, batch: bool) -> None:
+    master = opened(tmp_path / "master")
+    ends = [0]
+    for number in range(RECORDS):
+        add(master, number, batch=batch)
+        ends.append(master.log.position)
+    log = master.copy.log_bytes(0, ends[-1])
+    copy = opened(tmp_path / "copy")
+    copy.copy.follow()
+    copy.copy.append(log[: ends[AT_FIRST]])
+    flush(copy)
+    next_offset = copy.offsets.max_offset(TOPIC, QUEUE)
+    copy.close()
+    first = ends[AT_FIRST - lost]
+    (path,) = (tmp_path / "copy" / "commitlog").iterdir()
+    with path.open("r+b") as file:
+        file.seek(first)
+        file.write(bytes(path.stat().st_size - first))
+    (tmp_path / "copy" / "abort").touch()
+
+    copy = opened(tmp_path / "copy")
+    assert copy.log.position == first
+    assert batch or copy.offsets.max_offset(TOPIC, QUEUE) == next_offset, "their offsets are not given again"
+    copy.copy.follow()
+    copy.copy.append(log[first:])
+    flush(copy)
+    expected = [(each.queue_offset, each.body) for each in drain(master, TOPIC, QUEUE)]
+    assert [(each.queue_offset, each.body) for each in drain(copy, TOPIC, QUEUE)] == expected
+    copy.close()
+    master.close()
