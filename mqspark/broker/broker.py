@@ -555,6 +555,14 @@ class BrokerCore:
         return [*(each.shares for each in ledgers), *others]
 
     @property
+    def sends_refused(self) -> str | None:
+        """Why this broker refuses sends that it should take; None if it takes them, or its master does."""
+        refusing = self.store.condition.why_refusing
+        return (
+            refusing if refusing is not None or self.role.follower is not None else self._sends.why_refusing
+        )
+
+    @property
     def delay_problem(self) -> str | None:
         """Why due delayed or timed messages are not delivered; None if they are."""
         return self.delays.problem or self.timers.problem

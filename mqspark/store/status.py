@@ -1,6 +1,6 @@
 """The status of an open store, as health, metrics and tools show it.
 
-Must not know who shows it. Whether messages are taken is for ``mqspark.store.messages.condition`` to say.
+Must not know who shows it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexer import Indexer
 from mqspark.store.log.opendamage import OpenDamage
 from mqspark.store.messages.commit import CommitPipeline
+from mqspark.store.messages.condition import Condition
 from mqspark.store.reads import Reads
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
@@ -23,6 +24,7 @@ class StoreStatus:
         "_checkpoints",
         "_cleaner",
         "_damage",
+        "_condition",
         "_index",
         "_indexer",
         "_pipeline",
@@ -40,6 +42,7 @@ class StoreStatus:
         indexer: Indexer | None,
         pipeline: CommitPipeline,
         damage: OpenDamage,
+        condition: Condition,
     ) -> None:
         self._reads = reads
         self._checkpoints = checkpoints
@@ -48,6 +51,7 @@ class StoreStatus:
         self._indexer = indexer
         self._pipeline = pipeline
         self._damage = damage
+        self._condition = condition
         self.was_clean = True
         """Whether the previous process that had the store stopped cleanly."""
         self.sure_position = 0
@@ -88,7 +92,7 @@ class StoreStatus:
     @property
     def disk_full(self) -> str | None:
         """Why messages are refused for want of disk space."""
-        return self._cleaner.full
+        return self._condition.full
 
     # --- figures --------------------------------------------------------------------------------------------
 

@@ -223,6 +223,7 @@ class MessageStore:
             condition.check_writable,
             lambda: self.pipeline.write_in_flight(),
             condition.poison,
+            condition.lack_space,
             self.indexer.expect_no_keys if self.indexer is not None else lambda start, end: None,
         )
         note = self.directory.note
@@ -242,7 +243,14 @@ class MessageStore:
             config, self.log, fetcher, self.compacted, self.offsets.log_bounds, self.indexer, pipeline
         )
         self.status = StoreStatus(
-            self.reads, self.checkpoints, self.cleaner, self.index, self.indexer, pipeline, self.log_damage
+            self.reads,
+            self.checkpoints,
+            self.cleaner,
+            self.index,
+            self.indexer,
+            pipeline,
+            self.log_damage,
+            condition,
         )
         self._compacted_end = CompactedEnd(
             root,
@@ -541,6 +549,8 @@ class MessageStore:
             scrub_job = self.scrub.job(self.deletions.positions.copy())
             if scrub_job is not None:
                 jobs.append(scrub_job)
+        if self.condition.no_space is not None and self.cleaner.has_room():
+            self.condition.lack_space(None)  # perhaps nobody sends, because the broker says that it refuses
         if self.cleaner.full is not None:
             self.log.hold()  # the next put asks for room and is refused
         if self.cleaner.needs_checkpoint and not checkpoints.is_running:

@@ -125,6 +125,10 @@ def fill(disk: Path) -> Path:
     return path
 
 
+def is_ready(ready: dict[str, str]) -> bool:
+    return web.get(f"{ready['http']}/health/ready").status_code == 200
+
+
 def health(ready: dict[str, str]) -> dict[str, object]:
     body: dict[str, object] = web.get(f"{ready['http']}/health/ready").json()
     return body
@@ -140,6 +144,8 @@ def test_no_space_at_all(disk: Path, tmp_path: Path) -> None:
             refused = send(connection, "Full")
             assert refused.code == SERVICE_NOT_AVAILABLE
             assert "space" in (refused.remark or "")
+            assert not is_ready(ready)
+            assert "space" in str(health(ready)["sendsRefused"])
             # A new topic: its name is kept in a config file, which cannot be written now.
             connection.request(
                 UPDATE_AND_CREATE_TOPIC, topic="New", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
@@ -152,6 +158,7 @@ def test_no_space_at_all(disk: Path, tmp_path: Path) -> None:
             assert child.poll() is None
             assert health(ready)["store"]["readOnly"] is None  # type: ignore[index]
             filler.unlink()
+            eventually(lambda: is_ready(ready))  # nobody sends meanwhile
             send_until(connection, "Full", 0)
             send_until(connection, "New", 0)
             eventually(lambda: health(ready)["housekeepingError"] is None)

@@ -209,6 +209,13 @@ class SendProcessor:
         self._region = config.region_id
         self._multi_dispatch = self._state.store_config.multi_dispatch
 
+    @property
+    def why_refusing(self) -> str | None:
+        """Why every send is refused although the store takes messages, or None."""
+        if self._state.clock.now_ms() >= self._start_ms:
+            return None
+        return f"broker unable to service, until time {self._start_ms} (ms since the epoch)"
+
     def _send_old(self, session: Session, command: Command) -> None:
         """A request with the long names of the header's fields."""
         before = len(self._waiting) + len(self._unsafe)
@@ -676,12 +683,8 @@ class SendProcessor:
     def _admit(self, session: Session, header: SendHeader, topic: Topic | None) -> Topic:
         """The checks for a new topic or one with a rule of its own, in RocketMQ's order."""
         state = self._state
-        start_ms = state.config.start_accept_send_request_time_stamp
-        if state.clock.now_ms() < start_ms:
-            raise self._refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"broker unable to service, until time {start_ms} (ms since the epoch)",
-            )
+        if (refusing := self.why_refusing) is not None:
+            raise self._refusal(ResponseCode.SYSTEM_ERROR, refusing)
         if topic is not None and topic.order and not state.config.broker_permission & PERM_WRITE:
             raise self._refusal(
                 ResponseCode.NO_PERMISSION,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from mqspark.clock import Clock
-from mqspark.errors import InvalidMessage, MessageTooLarge, StoreError
+from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreError
 from mqspark.message import (
     BORN_HOST_V6,
     INNER_BATCH,
@@ -70,7 +70,8 @@ Group = list[tuple[Queue, bytearray]]
 class Appender:
     """All kinds of put. ``check_writable`` raises when nothing may be stored. ``poison`` makes the store
     read-only and returns the error to raise; for a shortage of descriptors or memory it only returns the
-    error. ``before_roll`` is called before the end of a segment is written. ``expect_no_keys`` is called with
+    error. ``lack_space`` is called when a put is refused for want of disk space, and with None when the log has room
+    again. ``before_roll`` is called before the end of a segment is written. ``expect_no_keys`` is called with
     ranges of the log in which no record has properties."""
 
     __slots__ = (
@@ -82,6 +83,7 @@ class Appender:
         "_expect_no_keys",
         "_flags",
         "_flags_v6",
+        "_lack_space",
         "_levels",
         "_log",
         "_poison",
@@ -107,6 +109,7 @@ class Appender:
         check_writable: Callable[[], None],
         before_roll: Callable[[], None],
         poison: Callable[[str, Exception], StoreError],
+        lack_space: Callable[[DiskFull | None], None],
         expect_no_keys: Callable[[int, int], None],
     ) -> None:
         self._clock = clock
@@ -123,6 +126,7 @@ class Appender:
         self._check_writable = check_writable
         self._before_roll = before_roll
         self._poison = poison
+        self._lack_space = lack_space
         self._expect_no_keys = expect_no_keys
         self.max_body_bytes = config.max_message_size
         self.now_ms = 0
@@ -330,6 +334,9 @@ class Appender:
             raise self._too_large(len(body), len(properties))
         try:
             queue.reserve()
+        except DiskFull as error:
+            self._lack_space(error)
+            raise
         except OSError as error:
             raise self._poison(f"preparing {queue!r} failed", error) from error
         size = HEADS[(sys_flag >> 4) & 3].size + array.overhead_bytes + len(body) + len(properties)
@@ -444,6 +451,9 @@ class Appender:
         self._check_writable()
         try:
             queue.reserve(count)
+        except DiskFull as error:
+            self._lack_space(error)
+            raise
         except OSError as error:
             raise self._poison(f"preparing {queue!r} failed", error) from error
 
@@ -453,9 +463,14 @@ class Appender:
         try:
             if log.position + size + BLANK_BYTES > log.segments[-1].end:
                 self._before_roll()
-            return log.make_room(size)
+            position = log.make_room(size)
+        except DiskFull as error:
+            self._lack_space(error)
+            raise
         except OSError as error:
             raise self._poison("extending the CommitLog failed", error) from error
+        self._lack_space(None)
+        return position
 
 
 def _not_alone(record: PendingRecord) -> InvalidMessage:

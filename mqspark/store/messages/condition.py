@@ -18,7 +18,7 @@ __all__ = ["Condition"]
 
 class Condition:
     """The condition of one store. ``hold`` makes the next put ask ``check_writable``. ``drop`` forgets what was put
-    and is not written. ``disk_full`` says why a full disk refuses messages, or None."""
+    and is not written. ``disk_full`` says why the marks of a disk refuse messages, or None."""
 
     __slots__ = (
         "_disk_full",
@@ -27,6 +27,7 @@ class Condition:
         "_hold",
         "_root",
         "is_copy",
+        "no_space",
         "read_only",
         "refusal",
         "shortage",
@@ -54,10 +55,12 @@ class Condition:
         """Why the owner refuses puts although the store is healthy, or None."""
         self.shortage: NoResources | None = None
         """The current shortage. Puts are refused until it is over."""
+        self.no_space: DiskFull | None = None
+        """The error of the last put, when its log or queue could not grow. The next put tries again."""
 
     def begin(self) -> None:
         """Take messages: the store is open."""
-        self.read_only = self._failed_save = None
+        self.read_only = self._failed_save = self.no_space = None
 
     def check_writable(self) -> None:
         """Raises StoreReadOnly, NotNow, DiskFull or NoResources when nothing may be put."""
@@ -70,6 +73,18 @@ class Condition:
             raise DiskFull(full)
         if self.shortage is not None:
             raise self.shortage
+
+    @property
+    def full(self) -> str | None:
+        """Why messages are refused for want of disk space, or None."""
+        return self._disk_full() or (None if self.no_space is None else str(self.no_space))
+
+    @property
+    def why_refusing(self) -> str | None:
+        """Why puts are refused, or None. A copy of a master's log takes none while it is healthy, too: that is no
+        reason."""
+        why = self.refusal or self.full or self.shortage
+        return self.read_only or (None if why is None or self.is_copy else str(why))
 
     def poison(self, what: str, error: Exception) -> StoreError:
         """Make the store read-only and return the error to raise. A shortage poisons nothing."""
@@ -90,6 +105,12 @@ class Condition:
         """Refuse puts for want of descriptors or memory, until ``relieve``."""
         self.shortage = NoResources(what, error)
         self._hold()
+
+    def lack_space(self, error: DiskFull | None) -> None:
+        """A put was refused with this error, because log or queue could not grow; None: they can again."""
+        self.no_space = error
+        if error is not None:
+            self._hold()
 
     def relieve(self) -> None:
         """The shortage is over."""

@@ -45,6 +45,9 @@ _RETURN_MS = 20_000
 """How long the space of deleted segments is waited for. A reader on this host lets go of one within half of it
 (``mqspark.store.tools.reader``), and some file systems free blocks in the background."""
 
+_ROOM_BYTES = 1 << 20
+"""Free space at which a log and its queues can grow again for a while."""
+
 _Looked = tuple[ConsumeQueue, list[int], int, int]
 """A queue, its files, and the range of its offsets when the job was created."""
 
@@ -112,6 +115,16 @@ class Cleaner:
     def ask_queues(self) -> None:
         """Let the queues follow the log. Requested by an operator."""
         self._queues_behind = True
+
+    def has_room(self) -> bool:
+        """Whether the disks of log and queues have some space."""
+        files, paths = self._files, self._paths
+        try:
+            log = [files.disk(path)[1].free_bytes for path in paths.commit_logs.writable]
+            return min(max(log), files.disk(paths.consume_queue)[1].free_bytes) >= _ROOM_BYTES
+        except OSError as error:
+            self.problem = f"measuring the disk failed: {error}"
+            return False
 
     def round(self, settled: int, *, checkpoint_running: bool) -> CleaningJob | None:
         """``settled``: position of a checkpoint on disk; everything before it is in log and queues, synced."""

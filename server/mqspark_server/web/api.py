@@ -97,6 +97,7 @@ def store_report(app: BrokerNode) -> dict[str, Any]:
             "path": str(app.store_path),
             "segments": segments,
             "readOnly": store.condition.read_only if store is not None and app.lifecycle.ready else None,
+            "refusing": store.condition.why_refusing if store is not None and app.lifecycle.ready else None,
             "diskFull": store.status.disk_full if store is not None else None,
             "readProblem": store.status.read_problem if store is not None else None,
             "damageProblem": store.status.damage_problem if store is not None else None,
@@ -164,18 +165,18 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         "/health/ready", tags=["health"], responses={503: {"description": "not ready; the body says why"}}
     )
     async def ready(request: Request) -> JSONResponse:
-        """Whether messages are accepted and served: the start-up state, the store, the name servers. A broker with
-        users gives the reason only to callers who may Get its cluster."""
+        """Whether messages are accepted and served: the start-up state, the store, the replicas, the name servers. A
+        broker with users gives the reason only to callers who may Get its cluster."""
         store, parts = app.store, app.parts
-        read_only = store.condition.read_only if store is not None and app.lifecycle.ready else None
-        disk_full = store.status.disk_full if store is not None else None
+        is_serving = app.lifecycle.ready and parts is not None
+        refused = parts.core.sends_refused if parts is not None and is_serving else None
         read_problem = store.status.read_problem if store is not None else None
         damage_problem = store.status.damage_problem if store is not None else None
-        problems_now = (read_only, disk_full, read_problem, damage_problem)
-        good = app.lifecycle.ready and all(problem is None for problem in problems_now)
+        good = is_serving and all(problem is None for problem in (refused, read_problem, damage_problem))
         body = {
             "status": "ready" if good else "not ready",
             **app.lifecycle.describe(),
+            "sendsRefused": refused,
             "store": store_report(app)["store"],
             "delayProblem": parts.core.delay_problem if parts is not None else None,
             "registeredWith": parts.registrar.known_to if parts is not None else [],

@@ -315,6 +315,11 @@ class _Collector:
                 "bytes of the log that hold no valid record now",
                 store.log_damage.damaged_bytes,
             ),
+            (
+                "sends_refused",
+                "1 while sends are refused; /health/ready says why",
+                core.sends_refused is not None,
+            ),
             ("send_waiting", "sends that wait for their flush", len(core.acks)),
             ("pull_waiting", "pulls that wait for messages", core.pulls.parked.count),
             ("slaves_in_sync", "slaves that are in sync", role.replicas.in_sync - 1),

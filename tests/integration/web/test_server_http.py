@@ -336,6 +336,7 @@ def test_a_full_disk_is_seen_and_got_over(tmp_path: Path) -> None:
             return eventually(asked) or {}
 
         free[0] = 5
+        assert "95.0% full" in readiness(503)["sendsRefused"]
         assert "95.0% full" in readiness(503)["store"]["diskFull"]
         refused = post(http, "t", body="second", queueId=0)
         assert refused.status_code == 503
@@ -350,6 +351,21 @@ def test_a_full_disk_is_seen_and_got_over(tmp_path: Path) -> None:
         free[0] = 50
         assert readiness(200)["store"]["diskFull"] is None
         assert post(http, "t", body="third", queueId=0).status_code == 201
+
+        # The marks say nothing, but queues cannot grow.
+        allocate = store.files.allocate
+
+        def no_space(fd: int, offset: int, length: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        broker.call(lambda: setattr(store.files, "allocate", no_space))
+        assert post(http, "new", body="fourth", queueId=0).status_code == 503
+        assert "No space left" in readiness(503)["sendsRefused"]
+        assert f"rocketmq_sends_refused{node} 1.0" in http.get("/metrics").text
+        broker.call(lambda: setattr(store.files, "allocate", allocate))
+        free[0] = 50 << 20  # nobody sends
+        assert readiness(200)["sendsRefused"] is None
+        assert post(http, "new", body="fifth", queueId=0).status_code == 201
 
 
 def test_metrics_of_all_tables_together(http: httpx.Client, broker: Broker) -> None:
