@@ -149,12 +149,12 @@ class BrokerCore:
             config,
             clock,
             published_generation=lambda: self.publication.known_generation,
-            is_deleted=lambda: not store.deletions.behind,
+            is_deleted=lambda: not store.deletions.unsaved,
             long_work=state.long_work,
             rpc=state.stats.rpc,
             changed=table_notices.changed,
         )
-        store.deletions.on_removed = self._changes.answer_due
+        store.deletions.on_saved = self._changes.answer_due
         store.compact_duty.topics = state.topics.compacted
         modes = RequestModes(lambda: config.max_group_table_bytes)
         self._saved = SavedState(state, modes, config_file, self._changes.answer_due, settings_file)
@@ -489,11 +489,14 @@ class BrokerCore:
         """Due work for a worker thread. Called about once a second, and not again before the previous jobs are
         done."""
         self.role.forget_epochs()
-        jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
+        deletions = self.store.deletions
+        jobs: list[Job] = [deletions.save_job()] if deletions.unsaved else []
         jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.jobs())
         jobs.extend(self.timers.jobs())
         jobs.extend(self.store.maintenance())
+        if deletions.behind:  # last: nobody waits for it
+            jobs.append(deletions.removal_job())
         return jobs
 
     @property

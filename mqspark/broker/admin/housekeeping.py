@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+from mqspark.broker.admin.change import AnswerWhenSafe
+from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, ok
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices
 
 __all__ = ["HousekeepingProcessor"]
 
 
 class HousekeepingProcessor:
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, change: AnswerWhenSafe) -> None:
         self._state = state
+        self._change = change
         self.handlers: dict[int, Handler] = {
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_log,
         }
 
-    def clean_unused_topics(self, session: Session, command: Command) -> bytes:
-        """Delete the queues of topics that are no longer configured."""
+    def clean_unused_topics(self, session: Session, command: Command) -> Slices:
+        """Delete the queues of topics that are no longer configured. Raises TableFull."""
         state = self._state
-        state.store.delete_topics(
-            [
-                name
-                for name in state.store.offsets.queues()
-                if state.topics.get(name) is None and not state.topics.is_system(name)
-            ]
-        )
-        return ok(command)
+        unused = [
+            name
+            for name in state.store.offsets.queues()
+            if state.topics.get(name) is None and not state.topics.is_system(name)
+        ]
+        for first in range(0, len(unused), CHANGED_AT_ONCE):
+            some = [name for name in unused[first : first + CHANGED_AT_ONCE] if name not in state.topics]
+            for name in some:
+                state.store.deletions.admit(name)
+            state.store.delete_topics(some)
+            yield ESSENTIAL
+        self._change(session, command, topics=True)
+        return None
 
     def clean_expired_queues(self, session: Session, command: Command) -> bytes:
         """Delete queue entries whose records are no longer in the log."""

@@ -41,7 +41,7 @@ def admin_handlers(
         InspectionProcessor(state, runtime_info).handlers,
         LagProcessor(state).handlers,
         ConnectionsProcessor(state).handlers,
-        HousekeepingProcessor(state).handlers,
+        HousekeepingProcessor(state, change).handlers,
         ColdAdminProcessor(state).handlers,
         UnsupportedProcessor(state).handlers,
     )

@@ -75,7 +75,7 @@ class _Announcement:
 
 class PendingChanges:
     """``published_generation`` tells which generation of the topics a name server knows, ``is_deleted`` whether all
-    deletions of topics are on disk. ``answer_due`` is called when one of the two has advanced, and with time."""
+    deletions of topics are noted on disk. ``answer_due`` is called when one of the two has advanced, and with time."""
 
     def __init__(
         self,

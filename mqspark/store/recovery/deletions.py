@@ -11,8 +11,9 @@ and a store from RocketMQ lacks:
                         9d0ad5c7                            CRC-32 of everything before
 
 The topic is hidden at once, then this file is saved, then the files of its queues are removed. After a crash
-before the save the topic exists as before: nobody was told that it was deleted. After a crash following the
-save it stays deleted: the next start removes the rest of its files. Creating the topic again before the save
+before the save the topic exists as before: nobody was told that it was deleted. Who deletes it is answered after the
+save, however many files there are. After a crash following the save it stays deleted: the next start removes the rest
+of its files. Creating the topic again before the save
 waits for the save. Space for the next list is reserved in a second file, because topics are deleted to free a
 full disk.
 
@@ -28,6 +29,7 @@ import contextlib
 import threading
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.errors import StoreCorrupt
@@ -36,10 +38,12 @@ from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.disk.saved import SteppedJob
 
-__all__ = ["Deletions", "load_deletions"]
+__all__ = ["STEPS_PER_ROUND", "Deletions", "load_deletions"]
 
 _TITLE = b"mqspark-deletions-1\n"
 _BLOCK_BYTES = 4096
+STEPS_PER_ROUND = 16
+"""Steps of removals in one round of jobs: some 500 queues, a tenth of a second."""
 
 
 def load_deletions(file: ConfigFile) -> dict[str, int]:
@@ -94,7 +98,7 @@ class Deletions:
         "_room_generation",
         "_saved_generation",
         "ledger",
-        "on_removed",
+        "on_saved",
         "positions",
     )
 
@@ -114,8 +118,8 @@ class Deletions:
         )
         self._pending: dict[str, int] = {}
         """Topics whose files still exist, and the generation that has to be saved before they are removed."""
-        self.on_removed: Callable[[], None] = lambda: None
-        """Called when added deletions are on disk and carried out."""
+        self.on_saved: Callable[[], None] = lambda: None
+        """Called when added deletions are on disk."""
         self.positions: dict[str, int] = {}
         """Records of these topics before these physical offsets belong to no queue."""
 
@@ -171,14 +175,29 @@ class Deletions:
         """Whether a job has to run."""
         return bool(self._pending)
 
-    def job(self) -> _SaveDeletionsJob:
+    @property
+    def unsaved(self) -> bool:
+        """Whether a deletion is not on disk yet. Who asked for it is answered then: the files go afterwards."""
+        return self._generation > self._saved_generation
+
+    def save_job(self) -> _SaveDeletionsJob:
+        """Saves the list alone."""
         return _SaveDeletionsJob(self, self._generation, self.positions.copy())
+
+    def removal_job(self) -> _RemoveFilesJob:
+        """Removes some of the files whose deletion is on disk."""
+        return _RemoveFilesJob(self)
+
+    def job(self) -> _CarryOutJob:
+        """Saves the list, then removes all files."""
+        return _CarryOutJob(self, self._generation, self.positions.copy())
 
     def finish(self, topic: str) -> None:
         """Call this before a queue of the topic is created: waits until the deletion is on disk and the files
         are removed. Raises OSError."""
         if topic in self._pending:
-            self.job().run()
+            self.save_job().run()
+            self.on_saved()
             for _ in self.removals((topic,)):
                 continue
 
@@ -224,11 +243,10 @@ class Deletions:
                 if not self._remove(topic):
                     del self._pending[topic]
                 yield
-        self.on_removed()
 
 
-class _SaveDeletionsJob(SteppedJob):
-    """Saves the list, then removes the files of its topics."""
+class _SaveDeletionsJob:
+    """Saves the list."""
 
     __slots__ = ("_deletions", "_generation", "_positions")
 
@@ -241,9 +259,36 @@ class _SaveDeletionsJob(SteppedJob):
         self._deletions.save(self._generation, self._positions)
 
     def done(self, error: BaseException | None = None) -> None:
+        """After an error the topics wait for the next job."""
+        if error is None:
+            self._deletions.on_saved()
+
+
+class _RemoveFilesJob(SteppedJob):
+    """A part of the removals. What is left waits for the next round of jobs, so that no other change does."""
+
+    __slots__ = ("_deletions",)
+
+    def __init__(self, deletions: Deletions) -> None:
+        self._deletions = deletions
+
+    def run(self) -> None:
+        """Does nothing: files of queues are removed on the store's thread."""
+
+    def done(self, error: BaseException | None = None) -> None:
         for _ in self.steps(error):
             continue
 
     def steps(self, error: BaseException | None = None) -> Iterator[None]:
-        """``done``, in steps. After an error the topics wait for the next job."""
-        return self._deletions.removals() if error is None else iter(())
+        return islice(self._deletions.removals(), STEPS_PER_ROUND) if error is None else iter(())
+
+
+class _CarryOutJob(_SaveDeletionsJob):
+    """Saves the list, then removes the files of its topics."""
+
+    __slots__ = ()
+
+    def done(self, error: BaseException | None = None) -> None:
+        super().done(error)
+        for _ in self._deletions.removals() if error is None else ():
+            continue

@@ -12,6 +12,7 @@ import pytest
 
 from mqspark.protocol.codes import RequestCode
 from mqspark.store import Job
+from mqspark.store.disk.flush import run_here
 from mqspark_server.process.diskwork import Housekeeper, Worker
 from tests.support.store_tools import FaultyFiles, TestClock, flush, opened, put
 from tests.support.waiting import eventually_async
@@ -86,14 +87,19 @@ def read_ahead(root: Path) -> Case:
     return Case(due, only_housekeeping, store.abandon)
 
 
-def deletions(root: Path) -> Case:
+def deletions(root: Path, *, removes: bool) -> Case:
     store = opened(root)
     put(store, "T", 0, b"x")
     flush(store)
     store.delete_topic("T")
-    return Case(
-        lambda: [store.deletions.job()] if store.deletions.behind else [], only_housekeeping, store.abandon
-    )
+    lists = store.deletions
+
+    def due() -> list[Job]:
+        if removes and lists.unsaved:
+            run_here(lists.save_job())
+        return [lists.removal_job()] if removes else [lists.save_job()] if lists.unsaved else []
+
+    return Case(due, only_housekeeping, store.abandon)
 
 
 def cut_back(root: Path) -> Case:
@@ -151,7 +157,8 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "ScrubJob": lambda root: of_store(root, "scrub", scrub_bytes_per_second=512),
     "SyncNoteJob": note,
     "TimerFlush": of_broker,
-    "_SaveDeletionsJob": deletions,
+    "_RemoveFilesJob": lambda root: deletions(root, removes=True),
+    "_SaveDeletionsJob": lambda root: deletions(root, removes=False),
     "_SaveStateJob": of_controller,
     "_SaveTableJob": of_broker,
 }

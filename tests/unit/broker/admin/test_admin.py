@@ -12,7 +12,9 @@ from mqspark.broker.config import UPDATABLE_KEYS
 from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.store.store import REMOVED_AT_ONCE
 from mqspark_server.settings.settingsfile import SettingsFile
+from tests.support.store_tools import put
 from tests.unit.broker.admin.admin_kit import body_of, commit, create, group, topic_ext
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, last_registration, pull_ext, send_ext
 
@@ -57,6 +59,28 @@ def test_create_change_and_delete_a_topic(bench: Bench) -> None:
     assert gone.code == ResponseCode.TOPIC_NOT_EXIST
 
 
+@pytest.mark.parametrize("code", [RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_TOPIC])
+def test_a_topic_of_many_queues_is_answered_before_its_files_go(bench: Bench, code: RequestCode) -> None:
+    peer, queues = bench.peer(), 40 * REMOVED_AT_ONCE
+    assert create(peer, "Wide") == 0
+    for queue_id in range(queues):
+        put(bench.store, "Wide", queue_id, b"x")
+    bench.broker.turn()
+    if code == RequestCode.CLEAN_UNUSED_TOPIC:
+        bench.broker.state.topics.remove("Wide")
+    opaque = peer.give(code, {"topic": "Wide"})
+    while bench.broker.work():
+        pass
+    bench.run_jobs()
+    answers = peer.heard()
+    assert [(answer.opaque, answer.code) for answer in answers] == [(opaque, 0)]
+    directory = bench.directory / "consumequeue/Wide"
+    assert len(list(directory.iterdir())) > queues // 2, "most files go afterwards"
+    while bench.broker.jobs_due:
+        bench.run_jobs()
+    assert not directory.exists()
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_deletion_is_answered_when_no_crash_takes_it_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_known: bool
@@ -75,7 +99,7 @@ def test_a_deletion_is_answered_when_no_crash_takes_it_back(
     assert peer.heard() == []
     monkeypatch.undo()
     bench.run_jobs()
-    assert not bench.store.deletions.behind
+    assert not bench.store.deletions.unsaved
     assert [(answer.opaque, answer.code) for answer in peer.heard()] == [(opaque, 0)]
 
 

@@ -12,7 +12,8 @@ from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly
 from mqspark.record import PendingRecord
 from mqspark.store import ConfigFile, MessageStore, OsFiles
 from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
-from mqspark.store.recovery.deletions import Deletions, load_deletions
+from mqspark.store.disk.flush import run_here
+from mqspark.store.recovery.deletions import STEPS_PER_ROUND, Deletions, load_deletions
 from mqspark.store.store import REMOVED_AT_ONCE
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
@@ -429,9 +430,8 @@ def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
     store.pipeline.commit()
     store.delete_topic("T")
     store.delete_topic("U")
-    job = store.deletions.job()
-    job.run()
-    steps = job.steps()
+    store.deletions.save_job().run()
+    steps = store.deletions.removal_job().steps()
     left = []
     for _ in range(2):
         next(steps)
@@ -447,4 +447,26 @@ def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
     assert not (tmp_path / "consumequeue/U").exists()
     assert [path.name for path in (tmp_path / "consumequeue/T").iterdir()] == ["0"]
     assert store.offsets.max_offset("T", 0) == 1
+    store.close()
+
+
+def test_one_round_of_jobs_removes_a_part(tmp_path: Path) -> None:
+    """Saves of other changes come between two rounds. A kill in between leaves the rest to the next start."""
+    store = opened(tmp_path)
+    queues = (STEPS_PER_ROUND + 1) * REMOVED_AT_ONCE
+    for queue_id in range(queues):
+        put(store, "T", queue_id, b"x")
+    store.pipeline.commit()
+    store.delete_topic("T")
+    assert store.deletions.unsaved
+    run_here(store.deletions.save_job())
+    assert (store.deletions.unsaved, store.deletions.behind) == (False, True)
+    run_here(store.deletions.removal_job())
+    assert store.deletions.behind
+    assert len(list((tmp_path / "consumequeue/T").iterdir())) == REMOVED_AT_ONCE
+    crash(store)
+    store = opened(tmp_path)
+    assert store.offsets.queues() == {}
+    assert not (tmp_path / "consumequeue/T").exists()
+    assert put(store, "T", 0, b"new")[0] == 0
     store.close()
