@@ -23,8 +23,8 @@ class StoreStatus:
     __slots__ = (
         "_checkpoints",
         "_cleaner",
-        "_damage",
         "_condition",
+        "_damage",
         "_index",
         "_indexer",
         "_pipeline",

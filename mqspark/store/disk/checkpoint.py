@@ -15,6 +15,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from mqspark.config import INT64_MAX
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 
 __all__ = ["Checkpoint"]
@@ -38,7 +39,10 @@ def _mark_numbers(data: bytes | None) -> list[int] | None:
     """Position, two times and the number of queues; None for a damaged file, and for the content of another one."""
     text, _, crc = (data or b"").rstrip(b"\n").rpartition(b" ")
     title, *words = text.split(b" ")
-    return [int(word) for word in words] if crc == _mark_crc(text) and title == _TITLE else None
+    if crc != _mark_crc(text) or title != _TITLE:
+        return None
+    numbers = [int(word) for word in words]
+    return numbers if max(numbers, default=0) <= INT64_MAX else None
 
 
 @dataclass(slots=True)

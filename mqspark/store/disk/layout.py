@@ -11,7 +11,7 @@ from pathlib import Path
 from mqspark.config import INT64_MAX
 from mqspark.store.disk.logpaths import LogPaths
 
-__all__ = ["StorePaths", "file_name", "file_start", "is_storable_topic"]
+__all__ = ["BEYOND", "StorePaths", "file_name", "file_start", "is_beyond", "is_storable_topic"]
 
 _TOPIC = re.compile(r"[%|+a-zA-Z0-9_-]{1,255}|(?=.{1,255}\Z)%LMQ%\$[%|+a-zA-Z0-9_-]+\$[%|+a-zA-Z0-9_-]+")
 
@@ -21,10 +21,19 @@ def file_name(start: int) -> str:
     return f"{start:020d}"
 
 
+BEYOND = "where the positions of a log end"
+
+
 def file_start(name: str) -> int | None:
     """The reverse of ``file_name``; None for another kind of name."""
     start = int(name) if len(name) == 20 and name.isascii() and name.isdigit() else -1
     return start if 0 <= start <= INT64_MAX else None
+
+
+def is_beyond(name: str, size_bytes: int = 1) -> bool:
+    """Whether a file of this name and length has positions that no 64 bits hold."""
+    start = int(name) if len(name) == 20 and name.isascii() and name.isdigit() else -1
+    return start > INT64_MAX - size_bytes
 
 
 def is_storable_topic(topic: str) -> bool:

@@ -22,12 +22,13 @@ from mmap import MADV_NORMAL, MADV_RANDOM, mmap
 from pathlib import Path
 
 from mqspark.bounded import require
+from mqspark.config import INT64_MAX
 from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed, is_disk_full
 from mqspark.store.disk.flush import ReadAheadJob, joined
-from mqspark.store.disk.layout import file_name, file_start
+from mqspark.store.disk.layout import BEYOND, file_name, file_start, is_beyond
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.mapping import MapBudget, try_map
 
@@ -44,6 +45,10 @@ _MARK = -1
 _I64 = struct.Struct(">q")
 _RECORD_STORE_TIME = struct.Struct(">36xi16xq")
 """System flag and store timestamp of a record whose born host is IPv4 (12 bytes later for IPv6)."""
+
+
+def _beyond(path: Path) -> StoreCorrupt:
+    return StoreCorrupt(f"{path} reaches position 2^63, {BEYOND}", path=str(path))
 
 
 class Segment:
@@ -139,6 +144,8 @@ class CommitLog:
                 files.make_directory(directory, durable=True)
             for name in files.names(directory):
                 start = file_start(name)
+                if is_beyond(name):
+                    raise _beyond(directory / name)
                 if start is not None and start in paths:
                     raise StoreCorrupt(
                         f"both {paths[start]} and {directory / name} are the same part of the log",
@@ -169,6 +176,8 @@ class CommitLog:
                         path=str(paths[start]),
                         offset=start,
                     )
+                if is_beyond(paths[start].name, size):
+                    raise _beyond(paths[start])
         self.segments = [
             Segment(paths[start], start, min(lengths[start], self.segment_bytes), start + self.segment_bytes)
             for start in starts
@@ -386,6 +395,8 @@ class CommitLog:
     def _create_segment(self, start: int) -> tuple[Segment, int, int]:
         """The new segment, its open descriptor, and the end of its allocated range. DiskFull leaves no file
         behind."""
+        if start > INT64_MAX - self.segment_bytes:
+            raise OSError(errno.EOVERFLOW, f"another segment would reach position 2^63, {BEYOND}")
         path = self._directories.for_segment(start // self.segment_bytes) / file_name(start)
         segment = Segment(path, start, self.segment_bytes, start + self.segment_bytes)
         with disk_full_as_typed(f"a new CommitLog segment {path.name}"):

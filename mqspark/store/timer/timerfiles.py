@@ -29,8 +29,8 @@ import numpy as np
 from mqspark.errors import ProtocolError, StoreCorrupt, is_shortage
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, is_disk_full
-from mqspark.store.disk.layout import file_start
-from mqspark.store.timer.timerlog import RECORD_BYTES, TimerLog, valid_end
+from mqspark.store.disk.mapping import MapBudget
+from mqspark.store.timer.timerlog import RECORD_BYTES, TimerLog
 from mqspark.store.timer.timerwheel import SLOTS, Page, Seal, TimerWheel, save_pages
 
 __all__ = ["TimerCheckpoint", "TimerFiles", "TimerFlush", "timer_damage"]
@@ -110,16 +110,17 @@ class TimerFiles:
         log_file_bytes: int,
         on_failure: Callable[[Path, OSError], None] | None = None,
         note: Note = lambda damage: None,
+        budget: MapBudget | None = None,
     ) -> None:
         """``on_failure`` is called for every error except a full disk and a shortage of descriptors or
-        memory, in the thread where it happens. ``note`` receives damage."""
+        memory, in the thread where it happens. ``note`` receives damage. ``budget``: as of ``TimerLog``."""
         self._files = files
         self._on_failure = on_failure
         self._note = note
         self._precision_ms = precision_ms
         self._wheel_path = root / "timerwheel"
         self._checkpoint_path = root / "config" / "timercheck"
-        self.log = TimerLog(root / "timerlog", files, file_bytes=log_file_bytes)
+        self.log = TimerLog(root / "timerlog", files, file_bytes=log_file_bytes, budget=budget)
         self.wheel = TimerWheel()
         self.checkpoint = TimerCheckpoint()
         """The checkpoint on disk."""
@@ -209,6 +210,8 @@ class TimerFiles:
             return ""
         if len(data) < _FIELDS.size:
             return f"it has {len(data)} bytes"
+        if _is_flipped(data):
+            return "its CRC is wrong in one byte"
         if self.checkpoint == TimerCheckpoint() and self.log.files_from(0):
             return "it is empty"
         return "" if self._is_plausible(now_ms, queue_end) else f"{self.checkpoint} is impossible"
@@ -357,36 +360,30 @@ class TimerFlush:
         self._owner.checkpoint = self.checkpoint
 
 
-def timer_damage(root: Path, files: FileLayer, queue_end: int, *, clean: bool) -> list[Damage]:
-    """The damage that a start would find in the timer files of a directory. Only reads."""
+def timer_damage(
+    root: Path,
+    files: FileLayer,
+    now_ms: int,
+    queue_end: int,
+    *,
+    precision_ms: int,
+    log_file_bytes: int,
+    clean: bool,
+) -> list[Damage]:
+    """The damage that a start would find in the timer files of a directory. ``files`` changes nothing."""
     found: list[Damage] = []
-    path = root / "config" / "timercheck"
-    data = files.read(path)
-    saved = TimerCheckpoint.load(path, files)
-    starts = sorted(
-        start for name in files.names(root / "timerlog") if (start := file_start(name)) is not None
+    would = TimerFiles(
+        root,
+        files,
+        precision_ms=precision_ms,
+        log_file_bytes=log_file_bytes,
+        note=found.append,
+        budget=MapBudget(1),  # a file that is too short is not made longer
     )
-    if data is not None and saved is None:
-        found.append(Damage("timer.checkpoint", Outcome.HEALED, f"config/timercheck has {len(data)} bytes"))
-    elif saved is not None and starts:
-        numbers = (saved.read_time_ms, saved.log_position, saved.queue_offset, saved.master_queue_offset)
-        if saved == TimerCheckpoint() or min(numbers) < 0 or max(numbers[2:]) > queue_end:
-            found.append(
-                Damage("timer.checkpoint", Outcome.HEALED, f"config/timercheck: {saved} is impossible")
-            )
-        elif (end := valid_end(root / "timerlog", starts, files, saved.log_position)) < saved.log_position:
-            text = f"the timer log ends at {end} and went up to {saved.log_position}"
-            found.append(Damage("timer.log", Outcome.HEALED, text))
-    elif saved is not None and saved.log_position:
-        found.append(Damage("timer.log", Outcome.HEALED, "the timer log is missing"))
-    wheel, (sealed, digest) = TimerWheel(), _sealed(data)
     try:
-        has_wheel = wheel.load(root / "timerwheel", files)
-        is_other = wheel.used_count != sealed or digest not in (None, wheel.seal.digest)
-        if starts and sealed and clean and (not has_wheel or is_other):
-            found.append(Damage("timer.wheel", Outcome.HEALED, "timerwheel is not the one that was saved"))
+        would.load(now_ms, queue_end, clean=clean)
     except StoreCorrupt as error:
-        found.append(Damage("timer.wheel", Outcome.HEALED, str(error)))
+        found.append(Damage("timer.log", Outcome.WRONG, str(error)))
     return found
 
 
@@ -402,6 +399,28 @@ def _sealed(data: bytes | None) -> tuple[int | None, int | None]:
     at = end + _CRC.size
     has_digest = _ends_with_crc(data, at + _DIGEST.size)
     return used, _DIGEST.unpack_from(data, at)[0] if has_digest else None
+
+
+def _is_flipped(data: bytes) -> bool:
+    """Whether one byte of a checkpoint of this project was changed. RocketMQ, which leaves the CRCs as they are,
+    replaces several."""
+    end = _FIELDS.size + _SEAL.size
+    if not any(data[_FIELDS.size : end + _CRC.size]) or _ends_with_crc(data, end):
+        return False
+    changed = bytearray(data[:end])
+    (wanted,) = _CRC.unpack_from(data, end)
+    for at, value in enumerate(data[:end]):
+        for other in range(256):
+            changed[at] = other
+            if zlib.crc32(changed) == wanted:
+                return True
+        changed[at] = value
+    text = (
+        data[:end]
+        + _CRC.pack(zlib.crc32(data[:end]))
+        + data[end + _CRC.size : end + _CRC.size + _DIGEST.size]
+    )
+    return _ends_with_crc(text + data[len(text) :], len(text))  # the CRC itself
 
 
 def _ends_with_crc(data: bytes, end: int) -> bool:

@@ -31,7 +31,7 @@ from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.disk.layout import file_name, file_start
 from mqspark.store.disk.mapping import MapBudget, try_map
 
-__all__ = ["DELETE", "NONE", "RECORD_BYTES", "ROLL", "TimerLog", "TimerRecord", "valid_end"]
+__all__ = ["DELETE", "NONE", "RECORD_BYTES", "ROLL", "TimerLog", "TimerRecord"]
 
 _RECORD = struct.Struct(">iqiqiqiiq")
 RECORD_BYTES = _RECORD.size
@@ -383,44 +383,3 @@ class TimerLog:
             yield fd
         finally:
             self._files.close(fd)
-
-
-def valid_end(directory: Path, starts: list[int], files: FileLayer, position: int) -> int:
-    """Where a start would end a log of these files that is expected to reach ``position``. Only reads. Raises
-    OSError."""
-    lengths: dict[int, int] = {}
-    for start in starts:
-        fd = files.open_read(directory / file_name(start))
-        try:
-            lengths[start] = files.length(fd)
-        finally:
-            files.close(fd)
-    file_bytes = max(lengths.values())
-    end = starts[0]
-    for start in starts:
-        if start + file_bytes <= position - file_bytes:
-            end = start + file_bytes
-            continue
-        if start != starts[0] and start != end:
-            break
-        count, is_full = _valid_records(directory / file_name(start), files, lengths[start])
-        if not is_full and file_bytes - count * RECORD_BYTES >= RECORD_BYTES + _BLANK.size:
-            return start + count * RECORD_BYTES
-        end = start + file_bytes
-    return end
-
-
-def _valid_records(path: Path, files: FileLayer, length: int) -> tuple[int, bool]:
-    """Number of valid records at the beginning of a file, and whether a blank record follows."""
-    fd = files.open_read(path)
-    try:
-        whole = length // RECORD_BYTES
-        for first in range(0, whole, _READ_RECORDS):
-            count = min(_READ_RECORDS, whole - first)
-            data = files.read_at(fd, count * RECORD_BYTES, first * RECORD_BYTES)
-            valid, is_blank = TimerLog._count_valid(np.frombuffer(data, dtype=_DTYPE))
-            if valid < count:
-                return first + valid, is_blank
-        return whole, False
-    finally:
-        files.close(fd)

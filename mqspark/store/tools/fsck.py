@@ -26,6 +26,7 @@ from mqspark.record import BLANK_BYTES, MIN_RECORD_BYTES, check_record, tags_cod
 from mqspark.store.compaction.compacted import Generation, generations, sound_record
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Outcome
+from mqspark.store.disk.layout import BEYOND
 from mqspark.store.index.indexfile import IndexFile, link
 from mqspark.store.index.keys import KeyColumns, run_keys
 from mqspark.store.log.commitlog import Segment, missing_parts
@@ -183,6 +184,9 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
         report.add(Finding("error", part.kind, part.text, repair=part.advice))
     for path in store.misplaced:
         text = f"{path} does not belong to a log of {store.log.segment_bytes}-byte segments"
+        report.add(Finding("error", "log.misplaced-file", text, repair="move it elsewhere"))
+    for path in store.beyond:
+        text = f"{path} reaches position 2^63, {BEYOND}"
         report.add(Finding("error", "log.misplaced-file", text, repair="move it elsewhere"))
     if store.unreadable_deletions is not None:
         report.add(Finding("error", "deletions.unreadable", store.unreadable_deletions, repair=SET_ASIDE))

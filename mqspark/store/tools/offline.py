@@ -22,7 +22,7 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles, StrPath, is_locked_directory, lock_name, open_regular
-from mqspark.store.disk.layout import StorePaths, file_start
+from mqspark.store.disk.layout import StorePaths, file_start, is_beyond
 from mqspark.store.index.indexfile import HEADER_BYTES, IndexFile, IndexHeader, IndexMaps, Shape, find_shape
 from mqspark.store.log.commitlog import CommitLog, Segment, segment_size
 from mqspark.store.log.scan import Run
@@ -35,7 +35,7 @@ from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.rocksdb import found_in_rocksdb
 
-__all__ = ["LogScan", "OfflineStore", "ReadOnlyFiles", "release", "require_store"]
+__all__ = ["LogScan", "OfflineStore", "ReadOnlyFiles", "UnchangingFiles", "release", "require_store"]
 
 _RELEASE_BYTES = 32 << 20
 _MAX_MAPPED = 8
@@ -98,6 +98,16 @@ class ReadOnlyFiles(OsFiles):
         return False
 
 
+class UnchangingFiles(ReadOnlyFiles):
+    """A file layer on which a start changes nothing although it believes so: what it does shows what it would do."""
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        return
+
+    def remove(self, path: StrPath) -> None:
+        return
+
+
 def _refused(path: StrPath) -> OSError:
     return OSError(errno.EROFS, "this tool only reads", str(path))
 
@@ -149,6 +159,8 @@ class OfflineStore:
         self.checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
         self.strange: list[Path] = []
         """Files in the directories of the log that are not segments."""
+        self.beyond: list[Path] = []
+        """Segments whose positions reach 2^63: no broker starts with them."""
         self.blocking: list[Path] = []
         """Paths named like segments that are not regular files: no broker starts with them."""
         found = self._segments()
@@ -157,6 +169,9 @@ class OfflineStore:
             config.mapped_file_size_commit_log,
             self.checkpoint.position,
         )
+        beyond = [segment for segment in found if is_beyond(segment.path.name, size)]
+        self.beyond += [segment.path for segment in beyond]
+        found = [segment for segment in found if segment not in beyond]
         segments = [segment for segment in found if segment.start % size == 0]
         self.misplaced = [segment.path for segment in found if segment.start % size]
         """Files named like segments, but not at a segment boundary of this log: no broker starts with them."""
@@ -229,6 +244,9 @@ class OfflineStore:
         for directory in self.paths.commit_logs.all:
             for name in self.files.names(directory):
                 path, start = directory / name, file_start(name)
+                if is_beyond(name):
+                    self.beyond.append(path)
+                    continue
                 if start is None or start in found:
                     self.strange.append(path)
                     continue

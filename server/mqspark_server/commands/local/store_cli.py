@@ -97,7 +97,7 @@ def fsck(directory: str, repair: bool, output: str, config: str | None, assignme
     from mqspark.store.timer.timerfiles import timer_damage
     from mqspark.store.tools.fsck import START, Finding, cut_log
     from mqspark.store.tools.fsck import fsck as check
-    from mqspark.store.tools.offline import OfflineStore
+    from mqspark.store.tools.offline import OfflineStore, UnchangingFiles
     from mqspark.store.tools.remake import remake
 
     settings = _settings(directory, config, assignments)
@@ -109,7 +109,15 @@ def fsck(directory: str, repair: bool, output: str, config: str | None, assignme
         end = queue.max_offset if queue is not None else 1 << 62
         damages = [
             *found_in_tables(found, SystemClock()),
-            *timer_damage(found.paths.root, found.files, end, clean=found.clean),
+            *timer_damage(
+                found.paths.root,
+                UnchangingFiles(),
+                SystemClock().now_ms(),
+                end,
+                precision_ms=settings.timer_precision_ms,
+                log_file_bytes=settings.mapped_file_size_timer_log,
+                clean=found.clean,
+            ),
         ]
         severities = {"healed": "note", "lost": "lost", "wrong": "error"}
         for damage in damages if not found.in_use else []:

@@ -6,7 +6,8 @@ import json
 import os
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from mqspark.store.disk.files import OsFiles
 from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles, timer_damage
 from mqspark.store.timer.timerlog import NONE, TimerLog
 from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, Seal, TimerWheel, save_pages
+from mqspark.store.tools.offline import UnchangingFiles
 
 VECTORS = Path(__file__).parents[3] / "golden" / "vectors" / "timer.jsonl"
 # Test vectors, made with RocketMQ's own classes: docs/rocketmq/later.md#timer-log
@@ -147,6 +149,103 @@ def test_a_lost_wheel_is_made_from_the_whole_log(tmp_path: Path) -> None:
     assert found == list(range(2, 60))
 
 
+def checked(root: Path, *, clean: bool = True) -> list[str]:
+    """What fsck says. It changes nothing."""
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+    found = timer_damage(
+        root,
+        UnchangingFiles(),
+        1_700_000_000_000,
+        9,
+        precision_ms=1000,
+        log_file_bytes=1024,
+        clean=clean,
+    )
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == before
+    return [each.kind for each in found]
+
+
+def saved(root: Path) -> TimerFiles:
+    """The files of a process that has ended, with 30 messages that wait."""
+    files = TimerFiles(root, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    files.log.make_room(30)
+    for number in range(30):
+        at = files.log.add(NONE, 0, 1_700_000_000_000, 1_000 * number, number, 179, 0)
+        files.wheel.put(1_700_000_000 + number, at, at, 1)
+    files.log.write()
+    job = files.flush(TimerCheckpoint(1_700_000_000_000, files.log.position, 5, 5), 0)
+    job.run()
+    job.done()
+    files.log.close()
+    return files
+
+
+def flip(path: Path, at: int, bits: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= bits
+    path.write_bytes(data)
+
+
+def cut(path: Path, length: int) -> None:
+    os.truncate(path, length)
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(4096))
+
+
+SLOT = 1_700_000_010 % SLOTS * 32
+CHECK, WHEEL, LOG = "config/timercheck", "timerwheel", f"timerlog/{0:020d}"
+DAMAGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    **{
+        f"bit of checkpoint byte {at}": (CHECK, partial(flip, at=at), "timer.checkpoint")
+        for at in (14, 23, 63, 73)
+    },
+    "byte of the checkpoint": (CHECK, partial(flip, at=23, bits=0x6A), "timer.checkpoint"),
+    "checkpoint cut": (CHECK, partial(cut, length=40), "timer.checkpoint"),
+    "checkpoint zeroed": (CHECK, zero, "timer.checkpoint"),
+    "tick of a slot": (WHEEL, partial(flip, at=SLOT + 7), "timer.wheel"),
+    "chain of a slot": (WHEEL, partial(flip, at=SLOT + 23, bits=4), "timer.wheel"),
+    "slot emptied": (WHEEL, partial(flip, at=SLOT + 4, bits=0x65), "timer.wheel"),
+    "wheel cut": (WHEEL, partial(cut, length=SLOT), "timer.wheel"),
+    "wheel emptied": (WHEEL, partial(cut, length=0), "timer.wheel"),
+    "wheel gone": (WHEEL, Path.unlink, "timer.wheel"),
+    "record of the log": (LOG, partial(flip, at=3), "timer.log"),
+    "log gone": (f"timerlog/{1024:020d}", Path.unlink, "timer.log"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("clean", [True, False])
+def test_fsck_says_what_a_start_finds(tmp_path: Path, name: str, clean: bool) -> None:
+    """And both say it of every damage that costs a message."""
+    saved(tmp_path)
+    assert checked(tmp_path, clean=clean) == []
+    path, damage, kind = DAMAGES[name]
+    damage(tmp_path / path)
+    found = checked(tmp_path, clean=clean)
+    said: list[Damage] = []
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024, note=said.append)
+    files.load(1_700_000_000_000, 9, clean=clean)
+    assert found == [each.kind for each in said]
+    if clean or name not in ("slot emptied", "wheel emptied"):
+        assert kind in found
+    if kind != "timer.log":
+        ticks = [number for number in range(30) if files.wheel.get(1_700_000_000 + number) is not None]
+        assert ticks == list(range(30)) or name == "slot emptied"
+        assert files.is_reset or files.checkpoint.queue_offset == 5
+
+
+def test_a_checkpoint_of_rocketmq_is_not_damaged(tmp_path: Path) -> None:
+    """It leaves what follows its own bytes as it was."""
+    saved(tmp_path)
+    path = tmp_path / CHECK
+    newer = TimerCheckpoint(1_700_000_003_000, 30 * 52 + 36, 6, 6, version_counter=4)
+    path.write_bytes(newer.encode() + path.read_bytes()[56:])
+    assert "timer.checkpoint" not in checked(tmp_path)
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_an_older_wheel_is_told_from_the_one_that_was_saved(tmp_path: Path, clean: bool) -> None:
     def loaded(*, clean: bool) -> tuple[TimerFiles, list[str]]:
@@ -173,9 +272,7 @@ def test_an_older_wheel_is_told_from_the_one_that_was_saved(tmp_path: Path, clea
     again, said = loaded(clean=clean)
     assert (again.wheel.used_count, said) == (1, [])
     (tmp_path / "timerwheel").write_bytes(older)
-    assert ["timer.wheel"] * clean == [
-        each.kind for each in timer_damage(tmp_path, OsFiles(), 9, clean=clean)
-    ]
+    assert checked(tmp_path, clean=clean) == ["timer.wheel"]
     again, said = loaded(clean=clean)
     assert said == ["timer.wheel"]
     assert again.wheel.get(1_700_000_020) == (1_700_000_020, 52, 52, 1, 0)
