@@ -21,6 +21,7 @@ from mqspark.config import (
     no_foreign_keys,
 )
 from mqspark.controller.config import ControllerConfig
+from mqspark.controller.doubts import Claim, Doubts, is_newer, read_claim
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.remote_settings import settings_handlers
 from mqspark.controller.replicasets import FIRST_ID, ReplicaSet, ReplicaTable
@@ -46,6 +47,7 @@ from mqspark.protocol.headers.cluster_headers import (
     ApplyBrokerIdRequestHeader,
     ApplyBrokerIdResponseHeader,
     BrokerHeartbeatRequestHeader,
+    BrokerHeartbeatResponseHeader,
     CleanControllerBrokerDataRequestHeader,
     ElectMasterRequestHeader,
     ElectMasterResponseHeader,
@@ -147,8 +149,13 @@ class Controller:
             except ValueError as error:
                 raise state.corrupt(str(error)) from None
         self._durable = self.replicas.generation
+        self._state_id = self.replicas.state_id
+        """Empty until it is durable."""
+        if not self._state_id:
+            self.replicas.name(f"{address};{clock.now_ms()}")
         self._liveness = liveness if liveness is not None else Liveness(clock, TICK_MS)
         self._liveness.know(self.replicas)
+        self._doubts = Doubts(clock, self._liveness.is_alive, self.replicas.sets)
         self._waiting: deque[_Waiting] = deque()
         self._notices: dict[str, Notice] = {}
         self._long_work = LongWork()
@@ -254,6 +261,7 @@ class Controller:
 
     def _saved(self, generation: int) -> None:
         self._durable = generation
+        self._state_id = self.replicas.state_id
         while self._waiting and self._waiting[0].generation <= generation:
             one = self._waiting.popleft()
             if one.session is not None:
@@ -322,7 +330,11 @@ class Controller:
             raise Refusal(
                 ResponseCode.CONTROLLER_INVALID_REQUEST, f"brokerAddress is not host:port: {address[:80]!r}"
             )
+        is_moved_master = broker_id == found.master and address != found.address(broker_id)
         self.replicas.move(found, broker_id, address, self._liveness.is_alive(name, broker_id))
+        if is_moved_master:  # RocketMQ's slaves learn where it is with its next epoch only
+            self.replicas.set_master(found, None)
+        self._hear(found, broker_id, read_claim(header.known_epoch), header.damage)
         if (header.incarnation or "") != found.replicas[broker_id].incarnation:
             self._liveness.forget(name, broker_id)
         self._report(found, broker_id, header.incarnation, header.damage)
@@ -341,6 +353,11 @@ class Controller:
         if header.broker_id is None:
             raise Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId")
         found = self.replicas.get(header.broker_name)
+        if found is not None and found.cluster == header.cluster_name:
+            claim = read_claim(
+                header.epoch, header.known_epoch, set_epoch=header.known_set_epoch, members=header.known_set
+            )
+            self._hear(found, header.broker_id, claim, header.damage)
         if found is None or found.cluster != header.cluster_name or header.broker_id not in found.replicas:
             raise Refusal(
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
@@ -355,19 +372,39 @@ class Controller:
             )
         expires_ms = self._liveness.heard(session, header.broker_id, header)
         self._next_expiry_ms = min(self._next_expiry_ms, expires_ms)
-        if header.broker_id == found.master and header.epoch == found.master_epoch:
+        self._doubts.heard(found, header.broker_id)
+        leads = header.broker_id == found.master and header.epoch == found.master_epoch
+        if leads or (found.to_hear and not header.damage):
             self._confirm(found, header.confirm_offset, header.confirm_epoch)
         self._report(found, header.broker_id, header.incarnation, header.damage)
-        if header.epoch is not None and header.epoch > found.master_epoch:
-            _log.error(
-                "broker %s: the log of %d is in epoch %d, and the last one that this controller knows is %d: its state"
-                " is older than the log. Elect the replica with the longest log: mqadmin electMaster",
-                found.name,
-                header.broker_id,
-                header.epoch,
-                found.master_epoch,
-            )
-        return ok(command, remark="Heart beat success")
+        why = self._doubts.waits_for(found) or self._elect(found, None).why if found.to_hear else ""
+        answer = BrokerHeartbeatResponseHeader(
+            master_epoch=found.master_epoch, state_id=self._state_id or None
+        )
+        if found.to_hear:
+            raise Refusal(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, f"No master: {why}", answer)
+        return ok(command, answer, remark="Heart beat success")
+
+    def _hear(
+        self, found: ReplicaSet, broker_id: int | None, claim: Claim | None, damage: str | None = None
+    ) -> None:
+        """A broker says what it knows. A damaged one may know nothing."""
+        if claim is None or damage or not is_newer(claim, found):
+            return
+        _log.error(
+            "broker %s: the log of %s is in epoch %d, and the last one that this controller knows is %d; it knows"
+            " SyncStateSet %s of epoch %d, this controller %s of epoch %d. Its state is older. It names no"
+            " master before all replicas were heard; mqadmin electMaster elects one without waiting",
+            found.name,
+            "somebody" if broker_id is None else broker_id,
+            claim.epoch,
+            found.master_epoch,
+            sorted(claim.members) or "unknown",
+            claim.set_epoch,
+            sorted(found.in_sync),
+            found.in_sync_epoch,
+        )
+        self.replicas.doubt(found, *claim)
 
     def _report(self, found: ReplicaSet, broker_id: int, incarnation: str | None, damage: str | None) -> None:
         """What a replica says of itself may cost it its place in the SyncStateSet, or as the master."""
@@ -408,16 +445,19 @@ class Controller:
             raise Refusal(
                 ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed"
             )
-        self.replicas.alter(
-            found,
-            header.master_broker_id,
-            header.master_epoch,
-            asked.sync_state_set,
-            asked.sync_state_set_epoch,
-            self._liveness.is_alive,
-            confirms=bool(header.confirms),
-            least=max(0, header.min_in_sync_replicas or 0),
-        )
+        try:
+            self.replicas.alter(
+                found,
+                header.master_broker_id,
+                header.master_epoch,
+                asked.sync_state_set,
+                asked.sync_state_set_epoch,
+                self._liveness.is_alive,
+                confirms=bool(header.confirms),
+                least=max(0, header.min_in_sync_replicas or 0),
+            )
+        finally:
+            self._hear(found, header.master_broker_id, read_claim(header.known_epoch))
         self._confirm(found, header.confirm_offset, header.confirm_epoch)
         _log.info("broker %s: the SyncStateSet is %s", found.name, sorted(found.in_sync))
         answer = AlterSyncStateSetResponseHeader(new_sync_state_set_epoch=found.in_sync_epoch)
@@ -433,7 +473,7 @@ class Controller:
         if asked is not None and asked not in found.replicas:
             raise Refusal(unknown, f"BrokerId: {asked} hasn't been registered in broker-set: {found.name}")
         old = found.master
-        if found.master_epoch == 0 and asked is not None:
+        if found.master_epoch == 0 and asked is not None and not self._doubts.waits_for(found):
             self._elected(
                 found, asked
             )  # it sent this itself, or an operator chose it; no other replica has more
@@ -479,6 +519,8 @@ class Controller:
 
     def _elect(self, found: ReplicaSet, preferred: int | None) -> Choice:
         """Elect the best master. A dead master without a successor is deposed."""
+        if preferred is None and found.master is None and (why := self._doubts.waits_for(found)):
+            return Choice(None, why)
         choice = self._liveness.choose(found, preferred, unclean=self.config.enable_elect_unclean_master)
         if choice.master is not None and choice.master != found.master:
             self._elected(found, choice.master)
@@ -553,9 +595,11 @@ class Controller:
     # --- queries ---
 
     def _replica_info(self, command: Command) -> bytes:
-        found = self.replicas.get(command.header(GetReplicaInfoRequestHeader).broker_name)
+        header = command.header(GetReplicaInfoRequestHeader)
+        found = self.replicas.get(header.broker_name)
         if found is None:
             raise Refusal(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed")
+        self._hear(found, None, read_claim(header.known_epoch))
         answer = GetReplicaInfoResponseHeader(
             master_broker_id=found.master,
             master_address=found.address(found.master),
@@ -600,6 +644,7 @@ class Controller:
             controller_leader_address=self._address,
             is_leader=True,
             peers=self.config.peers(self._address),
+            state_id=self._state_id or None,
         )
         return ok(command, answer)
 

@@ -24,12 +24,14 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import I32, I64
 
-__all__ = ["FIRST_ID", "KnownReplica", "ReplicaSet", "ReplicaTable"]
+__all__ = ["FIRST_ID", "MAX_REPLICAS", "NOBODY", "KnownReplica", "ReplicaSet", "ReplicaTable"]
 
 FIRST_ID = 1
+NOBODY = 0
+"""The id of no replica: in ``ReplicaSet.to_hear`` it stands for replicas that are not known."""
 MAX_REPLICAS = 64
 """Limit of replicas per broker name."""
-MAX_CODE_LENGTH = 512
+MAX_CODE_LENGTH = MAX_STATE_ID_LENGTH = 512
 MAX_DAMAGE_LENGTH, MAX_INCARNATION_LENGTH = 300, 64
 _REPLICA_BYTES = 1_500
 """Memory of a replica in this table and in the table of live replicas."""
@@ -70,6 +72,8 @@ class ReplicaSet:
     """The epoch of the byte before ``confirmed``."""
     unclean_epoch: int = 0
     """The last epoch whose master an operator has chosen although it lacked messages; 0 without one."""
+    to_hear: frozenset[int] = frozenset()
+    """Replicas that may know newer decisions than this state; empty if it is not in doubt."""
 
     def has_restarted(self, broker_id: int) -> bool:
         """Whether its process is not the one that was counted in."""
@@ -116,6 +120,12 @@ class _SavedSet(msgspec.Struct, rename="camel"):
     confirmed: I64 = 0
     confirmed_epoch: I32 = -1
     unclean_epoch: I32 = 0
+    to_hear: list[I64] = msgspec.field(default_factory=list)
+
+
+class _SavedTable(msgspec.Struct, rename="camel"):
+    state_id: str
+    sets: dict[str, _SavedSet]
 
 
 IsAlive = Callable[[str, int], bool]
@@ -126,6 +136,8 @@ class ReplicaTable:
         self.ledger = Ledger("replicas", max_bytes, "ReplicaTable._sets", setting="maxReplicaTableBytes")
         self._sets: dict[str, ReplicaSet] = {}
         self.generation = 0
+        self.state_id = ""
+        """What tells this state from that of other controllers; '' before it has one."""
         self.has_unsaved_ends = False
         """Whether confirmed ends have moved that no change has saved. They move all the time, and a controller that
         knows older ones hears the members before it relies on them."""
@@ -134,8 +146,12 @@ class ReplicaTable:
 
     def load(self, data: bytes) -> None:
         """Raises ValueError."""
-        saved = msgspec.json.decode(data, type=dict[str, _SavedSet])
-        for name, one in saved.items():
+        try:
+            saved = msgspec.json.decode(data, type=_SavedTable)
+        except msgspec.ValidationError:  # an earlier version has saved only the sets
+            saved = _SavedTable("", msgspec.json.decode(data, type=dict[str, _SavedSet]))
+        self.state_id = saved.state_id[:MAX_STATE_ID_LENGTH]
+        for name, one in saved.sets.items():
             replicas = {
                 key: KnownReplica(each.address, each.check_code, each.incarnation, each.proved, each.damage)
                 for key, each in one.replicas.items()
@@ -158,6 +174,7 @@ class ReplicaTable:
                 one.confirmed,
                 one.confirmed_epoch,
                 one.unclean_epoch,
+                frozenset(one.to_hear),
             )
             found.validate()
             self._sets[name] = found
@@ -165,30 +182,35 @@ class ReplicaTable:
                 self.ledger.note(_size(found, each))
 
     def snapshot(self) -> bytes:
-        return msgspec.json.encode(
-            {
-                name: _SavedSet(
-                    cluster=one.cluster,
-                    next_id=one.next_id,
-                    master=one.master,
-                    master_epoch=one.master_epoch,
-                    in_sync=sorted(one.in_sync),
-                    in_sync_epoch=one.in_sync_epoch,
-                    replicas={
-                        key: _SavedReplica(
-                            each.address, each.check_code, each.incarnation, each.proved, each.damage
-                        )
-                        for key, each in one.replicas.items()
-                    },
-                    least=one.least,
-                    eligible=sorted(one.eligible),
-                    confirmed=one.confirmed,
-                    confirmed_epoch=one.confirmed_epoch,
-                    unclean_epoch=one.unclean_epoch,
-                )
-                for name, one in self._sets.items()
-            }
-        )
+        sets = {
+            name: _SavedSet(
+                cluster=one.cluster,
+                next_id=one.next_id,
+                master=one.master,
+                master_epoch=one.master_epoch,
+                in_sync=sorted(one.in_sync),
+                in_sync_epoch=one.in_sync_epoch,
+                replicas={
+                    key: _SavedReplica(
+                        each.address, each.check_code, each.incarnation, each.proved, each.damage
+                    )
+                    for key, each in one.replicas.items()
+                },
+                least=one.least,
+                eligible=sorted(one.eligible),
+                confirmed=one.confirmed,
+                confirmed_epoch=one.confirmed_epoch,
+                unclean_epoch=one.unclean_epoch,
+                to_hear=sorted(one.to_hear),
+            )
+            for name, one in self._sets.items()
+        }
+        return msgspec.json.encode(_SavedTable(self.state_id, sets))
+
+    def name(self, state_id: str) -> None:
+        """Give the state an identity, which it keeps."""
+        self.state_id = state_id
+        self.generation += 1
 
     # --- queries ---
 
@@ -364,6 +386,22 @@ class ReplicaTable:
             replica.incarnation, replica.damage = said
             self.generation += 1
 
+    def doubt(self, found: ReplicaSet, epoch: int, set_epoch: int, members: frozenset[int]) -> None:
+        """A broker knows a newer epoch, or a newer SyncStateSet. Nobody leads, and who may lead is one of its
+        ``members``; of all replicas if it does not know them. All have to be heard, and are judged by their logs."""
+        known = frozenset(found.replicas)
+        strangers = frozenset() if members or found.master_epoch else frozenset({NOBODY})
+        before = found.to_hear - {NOBODY} if members else found.to_hear
+        found.to_hear = before | known | members | strangers
+        found.master = None
+        found.master_epoch = max(found.master_epoch, epoch)
+        if members:
+            found.in_sync_epoch = max(found.in_sync_epoch, set_epoch)
+        found.in_sync, found.eligible = (members & known) or known, frozenset()
+        for replica in found.replicas.values():
+            replica.proved = ""
+        self.generation += 1
+
     def set_master(self, found: ReplicaSet, master: int | None, *, above: int = 0) -> None:
         """Set the master, which starts alone in the SyncStateSet. Without a master the set stays: only its members may
         become master again. The epoch is a new one, also when it comes after ``above``."""
@@ -373,6 +411,7 @@ class ReplicaTable:
         found.master_epoch = max(found.master_epoch, above) + 1
         self.generation += 1
         if master is not None:
+            found.to_hear = frozenset()
             self._prove(found.replicas[master])
             if master not in found.heirs:  # the others have messages that it lacks
                 found.in_sync = found.eligible = frozenset()
@@ -406,6 +445,7 @@ class ReplicaTable:
             del self._sets[name]
         elif removed:
             found.eligible -= removed
+            found.to_hear -= removed
             if found.in_sync & removed:
                 found.in_sync -= removed
                 found.in_sync_epoch += 1

@@ -25,6 +25,7 @@ from mqspark.broker.replication.manager import (
     Talk,
     leader_of,
 )
+from mqspark.broker.replication.rivals import Rivals
 from mqspark.broker.replication.term import Term
 from mqspark.clock import Clock
 from mqspark.config import parse_addresses
@@ -32,6 +33,7 @@ from mqspark.errors import MQError, NotNow, StoreError
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatResponseHeader
 from mqspark.store.config import FlushDiskType
 from mqspark.store.disk.brokeridentity import IdentityFiles
 from mqspark.store.disk.files import OsFiles
@@ -61,7 +63,8 @@ NAMESRV_WAIT_S = 0.3
 
 REQUEST_TIMEOUT_S = 3.0
 LEADER_WAIT_S = 0.5
-"""Timeout for a leader named by another controller: it may be down, and soon be replaced."""
+"""How long the other controllers are waited for once a leader is known: one that was named by another controller may be
+down, and soon be replaced; one that names itself may have a rival."""
 RETRY_S = 0.5
 STEP_S = 0.1
 """Interval of the checks for due work."""
@@ -93,6 +96,8 @@ class ControlledApp(BrokerApp):
         self.more_handlers = self._manager.handlers
         self._connections: dict[str, Outbound] = {}
         self._leader = ""
+        self._rivals = Rivals(self.clock, config.controller_heart_beat_timeout_mills)
+        self._is_registered = False
         self._changing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_ending = False
@@ -245,34 +250,46 @@ class ControlledApp(BrokerApp):
 
     async def _find_leader(self) -> str:
         """Ask all controllers concurrently, so that a silent one does not use up the time of a lease. The leader's own
-        answer counts most; otherwise the leader that others name. Raises NotNow."""
+        answer counts most; otherwise the leader that others name. Raises NotNow, also when two of them lead that do not
+        share a state."""
         failure, named, found = "no controller knows a leader", "", ""
         request = ControllerRequest(RequestCode.CONTROLLER_GET_METADATA_INFO, None)
         loop = asyncio.get_running_loop()
         waiting = {
-            loop.create_task(self._ask(address, request, REQUEST_TIMEOUT_S)) for address in self._addresses
+            loop.create_task(self._ask(address, request, REQUEST_TIMEOUT_S)): address
+            for address in self._addresses
         }
+        until_s: float | None = None
         try:
-            while waiting and not found:
-                done, waiting = await asyncio.wait(
+            while waiting:
+                done, _ = await asyncio.wait(
                     waiting,
-                    timeout=LEADER_WAIT_S if named else None,
+                    timeout=None if until_s is None else max(0.0, until_s - loop.time()),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if not done:
                     break
                 for answered in done:
+                    address = waiting.pop(answered)
                     try:
-                        leader, is_leader = leader_of(await answered)
+                        leader = leader_of(await answered)
                     except _FAILURES as error:
                         failure = str(error)
                         continue
-                    named = leader or named
-                    found = leader if is_leader else found
+                    if leader.is_own:
+                        self._rivals.claims(address, leader.state_id)
+                    else:
+                        self._rivals.yields(address)
+                    named = leader.address or named
+                    found = leader.address if leader.is_own else found
+                if named and until_s is None:
+                    until_s = loop.time() + LEADER_WAIT_S
         finally:
             for each in waiting:
                 each.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+        if conflict := self._rivals.conflict:
+            raise NotNow(conflict)
         if found or named:
             return found or named
         raise NotNow(f"no leader of the controllers {';'.join(self._addresses)}: {failure}")
@@ -318,16 +335,28 @@ class ControlledApp(BrokerApp):
         timeout_s = self.settings.broker.send_heartbeat_timeout_millis / 1000
         sent_ms = self.clock.monotonic_ms()
         try:
-            answer = await self._ask(address, self._manager.heartbeat(self.address, self._log()), timeout_s)
+            request = self._manager.heartbeat(self.address, self._log(), self.term)
+            answer = await self._ask(address, request, timeout_s)
+            self._note_rival(address, answer)
             if address == self._leader:
-                if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                if answer.code == ResponseCode.CONTROLLER_NOT_LEADER or self._rivals.conflict:
                     self._leader = ""
-                elif answer.code == ResponseCode.SUCCESS and self.term is not None:
-                    self.term.answered(sent_ms)
+                elif self.term is not None:
+                    if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+                        self._is_registered = False
+                    self._manager.heartbeat_answered(answer, self.term, sent_ms)
         except _FAILURES as error:
             if address == self._leader:
                 self._leader = ""
             _troubles.warning("the heartbeat to controller %s failed: %s", address, error)
+
+    def _note_rival(self, address: str, answer: Command) -> None:
+        """Only a leader says by which state it decides."""
+        state_id = answer.header(BrokerHeartbeatResponseHeader).state_id
+        if state_id is not None:
+            self._rivals.claims(address, state_id)
+        elif answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            self._rivals.yields(address)
 
     def _log(self) -> LogState:
         core = self.parts.core if self.parts is not None else None
@@ -349,14 +378,13 @@ class ControlledApp(BrokerApp):
     # --- the part ---
 
     async def _keep_part(self) -> None:
-        registered = False
         polled_s = led_s = checked_s = -1e9
         loop, config = asyncio.get_running_loop(), self.settings.broker
         while not self._is_ending:
             try:
-                if not registered:
+                if not self._is_registered:
                     await self._ask_leader(self._manager.register(self.address, self._log()))
-                    registered = True
+                    self._is_registered = True
                 now_s = loop.time()
                 if not self._leader or now_s - led_s >= config.sync_controller_metadata_period / 1000:
                     led_s = now_s
@@ -380,7 +408,7 @@ class ControlledApp(BrokerApp):
                     await self._alter()
             except NotNow as error:
                 if "know this broker" in str(error):
-                    registered = False
+                    self._is_registered = False
                 _troubles.warning("%s; trying again", error)
                 await asyncio.sleep(RETRY_S)
             except _FAILURES as error:
@@ -390,7 +418,10 @@ class ControlledApp(BrokerApp):
 
     async def _follow_decision(self) -> None:
         decision, term = self._manager.decision, self.term
-        if decision is None or term is None or decision.epoch <= term.epoch:
+        if decision is None or term is None or decision.epoch < term.epoch:
+            return
+        if decision.epoch == term.epoch:
+            self._follow_address(term, decision.master_id, decision.master_address)
             return
         change = Term(self.clock, term.broker_id, self.settings.broker.controller_heart_beat_timeout_mills)
         change.begin(decision.epoch, decision.master_id, decision.master_address)
@@ -405,6 +436,7 @@ class ControlledApp(BrokerApp):
             term.is_over = True
         if not term.is_master and not change.is_master:
             term.begin(decision.epoch, decision.master_id, decision.master_address)
+            term.decided(decision.members, decision.set_epoch)
             term.given_up = decision.given_up
             if self.parts is not None and self.parts.following is not None:
                 self.parts.following.master_changed()
@@ -418,6 +450,15 @@ class ControlledApp(BrokerApp):
         change.renewed(sent_ms)
         self._replicated()
         self._placed.set()
+
+    def _follow_address(self, term: Term, master_id: int, address: str) -> None:
+        """The master of this epoch may have been started again at another address."""
+        if master_id != term.master_id or address == term.master_address:
+            return
+        log.info("the master of epoch %d is at %s now", term.epoch, address)
+        term.master_address = address
+        if not term.is_master and self.parts is not None and self.parts.following is not None:
+            self.parts.following.master_changed()
 
     def _continue_in_epoch(self, term: Term, change: Term) -> None:
         """This broker was elected again: only the epoch is new."""

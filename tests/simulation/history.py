@@ -281,7 +281,7 @@ class History:
             return frozenset(), {}
         if data is self._saved[0] or data == self._saved[0]:
             return self._saved[1:]
-        saved = msgspec.json.decode(StateFile(self.controller.root)._checked(data))
+        saved = msgspec.json.decode(StateFile(self.controller.root)._checked(data))["sets"]
         if "orders" not in saved:
             return frozenset(), {}
         hosts = {each.host: each for each in self.brokers}

@@ -1,5 +1,5 @@
 """Master and slave: copies of the log.
 
 Imported from outside: ``acting``, ``admission``, ``epochlink``, ``escape``, ``follower``, ``manager``, ``metadata``,
-``preonline``, ``replicas``, ``role``, ``tablenotices``, ``term``. Must not know the sockets between them.
+``preonline``, ``replicas``, ``rivals``, ``role``, ``tablenotices``, ``term``. Must not know the sockets between them.
 """

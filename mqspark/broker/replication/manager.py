@@ -9,7 +9,11 @@ SyncStateSet. Answers in, requests out.
     settle       the SyncStateSet gets a newer epoch, so that a change of unknown outcome can no longer come into force
     heartbeat    every brokerHeartbeatInterval, to all controllers; the leader's answer renews the master's lease
 
-Only a newer epoch changes the role. Must not know connections.
+Only a newer epoch changes the role; the same master may get another address in its epoch. What is older than this
+broker's log or its newest appointment comes from a controller whose state is older: it changes nothing, and renews no
+lease. Every request says which epoch this broker knows, so that such a controller notices it.
+
+Must not know connections.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from mqspark.protocol.headers.cluster_headers import (
     AlterSyncStateSetRequestHeader,
     ApplyBrokerIdRequestHeader,
     BrokerHeartbeatRequestHeader,
+    BrokerHeartbeatResponseHeader,
     ElectMasterRequestHeader,
     ElectMasterResponseHeader,
     GetMetaDataResponseHeader,
@@ -45,7 +50,14 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark.store.disk.brokeridentity import IdentityFiles
 
-__all__ = ["ControllerRequest", "Appointment", "LogState", "ReplicasManager", "leader_of"]
+__all__ = [
+    "Appointment",
+    "ControllerRequest",
+    "Leadership",
+    "LogState",
+    "ReplicasManager",
+    "leader_of",
+]
 
 MAX_MEMBERS = 1_000
 """Replicas in one SyncStateSet."""
@@ -97,14 +109,23 @@ class LogState(NamedTuple):
     """Why the log cannot be trusted, or ''."""
 
 
-def leader_of(answer: Command) -> tuple[str, bool]:
-    """The address of the controllers' leader, from the answer to CONTROLLER_GET_METADATA_INFO, empty if there is none;
-    and whether it is the leader who answers."""
+class Leadership(NamedTuple):
+    """What a controller says of who leads."""
+
+    address: str
+    """Of the leader; empty if there is none."""
+    is_own: bool = False
+    """Whether the leader says it itself."""
+    state_id: str | None = None
+
+
+def leader_of(answer: Command) -> Leadership:
+    """From the answer to CONTROLLER_GET_METADATA_INFO."""
     if answer.code != ResponseCode.SUCCESS:
-        return "", False
+        return Leadership("")
     found = answer.header(GetMetaDataResponseHeader)
     address = found.controller_leader_address or ""
-    return address, bool(address) and bool(found.is_leader)
+    return Leadership(address, bool(address) and bool(found.is_leader), found.state_id)
 
 
 def _refuse(answer: Command, what: str) -> NotNow:
@@ -120,6 +141,8 @@ class ReplicasManager:
         self._identity = identity
         self.decision: Appointment | None = None
         """The newest appointment."""
+        self._log_epoch = -1
+        """The newest epoch of the log here, as it was told last."""
         self.broker_id: int | None = None
         self.handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
@@ -139,13 +162,7 @@ class ReplicasManager:
                 if answer.code != ResponseCode.SUCCESS or broker_id is None or broker_id <= 0:
                     raise _refuse(answer, "offer a broker id")
                 found = self._identity.want(broker_id, code)
-            header = ApplyBrokerIdRequestHeader(
-                cluster_name=found.cluster,
-                broker_name=found.name,
-                applied_broker_id=found.broker_id,
-                register_check_code=found.code,
-            )
-            answer = yield ControllerRequest(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
+            answer = yield self._apply(found.broker_id, found.code)
             if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:  # somebody else has it
                 self._identity.forget_wanted()
             if answer.code != ResponseCode.SUCCESS:
@@ -161,10 +178,20 @@ class ReplicasManager:
         )
         return ControllerRequest(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
 
+    def _apply(self, broker_id: int | None, code: str) -> ControllerRequest:
+        header = ApplyBrokerIdRequestHeader(
+            cluster_name=self._config.broker_cluster_name,
+            broker_name=self._config.broker_name,
+            applied_broker_id=broker_id,
+            register_check_code=code,
+        )
+        return ControllerRequest(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
+
     # --- the master ---
 
     def register(self, address: str, log: LogState) -> Talk[None]:
         """Raises NotNow."""
+        self._look_at(log)
         header = RegisterBrokerToControllerRequestHeader(
             cluster_name=self._config.broker_cluster_name,
             broker_name=self._config.broker_name,
@@ -173,8 +200,15 @@ class ReplicasManager:
             invoke_time=self._clock.now_ms(),
             incarnation=self._incarnation,
             damage=log.damage or None,
+            known_epoch=self._known_epoch,
         )
         answer = yield ControllerRequest(RequestCode.CONTROLLER_REGISTER_BROKER, header)
+        if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+            # Its state is older than this broker's number, which nobody else can have taken without the refusal below.
+            applied = yield self._apply(self.broker_id, f"{address};{self._clock.now_ms()}")
+            if applied.code != ResponseCode.SUCCESS:
+                raise _refuse(applied, f"grant broker id {self.broker_id} again")
+            answer = yield ControllerRequest(RequestCode.CONTROLLER_REGISTER_BROKER, header)
         if answer.code != ResponseCode.SUCCESS:
             raise _refuse(answer, "register this broker")
         found = answer.header(RegisterBrokerToControllerResponseHeader)
@@ -215,7 +249,9 @@ class ReplicasManager:
 
     def poll(self, term: Term | None) -> Talk[bool]:
         """Whether there is a master. Raises NotNow."""
-        header = GetReplicaInfoRequestHeader(broker_name=self._config.broker_name)
+        header = GetReplicaInfoRequestHeader(
+            broker_name=self._config.broker_name, known_epoch=self._known_epoch
+        )
         sent_ms = self._clock.monotonic_ms()
         answer = yield ControllerRequest(RequestCode.CONTROLLER_GET_REPLICA_INFO, header)
         if answer.code != ResponseCode.SUCCESS:
@@ -264,6 +300,12 @@ class ReplicasManager:
             return
         if epoch < 0 or master_id < 0:
             raise ProtocolError(f"a controller names master {master_id} of epoch {epoch}")
+        known = self._known_epoch
+        if known is not None and epoch < known:
+            raise NotNow(
+                f"the controller names {master_id} as the master of epoch {epoch}, and this broker knows epoch {known}:"
+                " the state of the controller is older"
+            )
         if self.decision is None or epoch > self.decision.epoch:
             self.decision = Appointment(
                 epoch,
@@ -274,6 +316,18 @@ class ReplicasManager:
                 max(0, least or 0),
                 max(0, given_up or 0),
             )
+        elif master_id == self.decision.master_id and address != self.decision.master_address:
+            self.decision = self.decision._replace(master_address=address)
+
+    def _look_at(self, log: LogState) -> None:
+        if not log.damage:  # else its epochs may be forged
+            self._log_epoch = max(self._log_epoch, log.epoch)
+
+    @property
+    def _known_epoch(self) -> int | None:
+        """The newest epoch that this broker knows, or None."""
+        known = max(self._log_epoch, -1 if self.decision is None else self.decision.epoch)
+        return known if known >= 0 else None
 
     # --- the SyncStateSet ---
 
@@ -319,6 +373,7 @@ class ReplicasManager:
             min_in_sync_replicas=least,
             confirm_offset=log.confirmed,
             confirm_epoch=log.confirmed_epoch,
+            known_epoch=term.epoch,
         )
         body = encode_body(SyncStateSet(sync_state_set=sorted(wanted), sync_state_set_epoch=term.set_epoch))
         answer = yield ControllerRequest(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)
@@ -335,8 +390,11 @@ class ReplicasManager:
 
     # --- life ---
 
-    def heartbeat(self, address: str, log: LogState) -> ControllerRequest:
+    def heartbeat(self, address: str, log: LogState, term: Term | None = None) -> ControllerRequest:
+        """``term``: with the SyncStateSet that this broker knows."""
         config = self._config
+        self._look_at(log)
+        is_set_known = term is not None and term.epoch == self._known_epoch and bool(term.sync_set)
         header = BrokerHeartbeatRequestHeader(
             cluster_name=config.broker_cluster_name,
             broker_addr=address,
@@ -350,8 +408,20 @@ class ReplicasManager:
             incarnation=self._incarnation,
             damage=log.damage or None,
             confirm_epoch=log.confirmed_epoch,
+            known_epoch=self._known_epoch,
         )
+        if term is not None and is_set_known:
+            header.known_set_epoch = term.set_epoch
+            header.known_set = ";".join(map(str, sorted(term.sync_set)))
         return ControllerRequest(RequestCode.BROKER_HEARTBEAT, header)
+
+    def heartbeat_answered(self, answer: Command, term: Term, sent_ms: int) -> None:
+        """The leader has answered a heartbeat that was sent at this monotonic time. Raises ProtocolError."""
+        known = answer.header(BrokerHeartbeatResponseHeader).master_epoch
+        if answer.code != ResponseCode.SUCCESS:
+            self.is_told = True  # it does not count this broker, or names no master: ask what it knows
+        elif known is None or known >= term.epoch:
+            term.answered(sent_ms)
 
 
 def _members(answer: Command) -> list[int]:

@@ -53,6 +53,20 @@ class BrokerHeartbeatRequestHeader(Header):
     """Why the log of this broker cannot be trusted; absent when it can."""
     confirm_epoch: I32 | None = None
     """The epoch of the byte before ``confirm_offset``."""
+    known_epoch: I32 | None = None
+    """The newest master's epoch that this broker knows of, from a controller or from its log."""
+    known_set_epoch: I32 | None = None
+    """The epoch of the SyncStateSet that it knows, and its members: ``1;2;3``."""
+    known_set: str | None = None
+
+
+class BrokerHeartbeatResponseHeader(Header):
+    """Answer of a controller to request 904: an extension of this project. RocketMQ's answers have no header."""
+
+    master_epoch: I32 | None = None
+    """The newest epoch that the controller knows."""
+    state_id: str | None = None
+    """As in the answer to request 1005."""
 
 
 class QueryDataVersionRequestHeader(Header):
@@ -202,8 +216,9 @@ class AlterSyncStateSetRequestHeader(Header):
     min_in_sync_replicas: I32 | None = None
     """Extension of this project: with fewer members this master acknowledges nothing."""
     confirm_offset: I64 | None = None
-    """Extension of this project: as in the heartbeat, with ``confirm_epoch``."""
+    """Extension of this project: as in the heartbeat, with ``confirm_epoch`` and ``known_epoch``."""
     confirm_epoch: I32 | None = None
+    known_epoch: I32 | None = None
 
 
 class ElectMasterRequestHeader(Header):
@@ -225,14 +240,17 @@ class RegisterBrokerToControllerRequestHeader(Header):
     broker_address: str | None = None
     invoke_time: I64 = 0
     incarnation: str | None = None
-    """Extension of this project, as ``damage``: as in the heartbeat."""
+    """Extension of this project, as ``damage`` and ``known_epoch``: as in the heartbeat."""
     damage: str | None = None
+    known_epoch: I32 | None = None
 
 
 class GetReplicaInfoRequestHeader(Header):
     """Request 1004."""
 
     broker_name: str | None = None
+    known_epoch: I32 | None = None
+    """Extension of this project: as in the heartbeat."""
 
 
 class NotifyBrokerRoleChangedRequestHeader(Header):
@@ -319,6 +337,8 @@ class GetMetaDataResponseHeader(Header):
     is_leader: bool = False
     peers: str | None = None
     """``id:host:port;…``, also with a semicolon at the end."""
+    state_id: str | None = None
+    """Extension of this project: which state this controller decides by. Controllers that share one say the same."""
 
 
 class GetNextBrokerIdResponseHeader(Header):

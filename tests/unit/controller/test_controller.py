@@ -176,7 +176,7 @@ def test_a_silent_master_is_replaced_as_soon_as_its_time_is_over(trio: Controlle
 @pytest.mark.parametrize(
     ("two", "three", "best"),
     [
-        ({"epoch": 2, "maxOffset": 1}, {"epoch": 1, "maxOffset": 9}, 2),
+        ({"epoch": 1, "maxOffset": 1}, {"epoch": 0, "maxOffset": 9}, 2),
         ({"epoch": 1, "maxOffset": 1}, {"epoch": 1, "maxOffset": (1 << 33) + 1}, 3),
         (
             {"epoch": 1, "maxOffset": 5, "confirmOffset": 4},
@@ -207,7 +207,7 @@ def test_an_offset_that_was_truncated_counts_no_longer(trio: ControllerBench) ->
 def test_nobody_outside_the_set_is_elected(trio: ControllerBench) -> None:
     """A message that the set has acknowledged could be lost, and its offset given to another (7689)."""
     assert trio.alter(1, 1, {1, 2}, 2).code == 0
-    trio.heartbeat(3, epoch=9, maxOffset=1 << 40)
+    trio.heartbeat(3, epoch=1, maxOffset=1 << 40)
     trio.die(2)
     trio.die(1)
     assert trio.info() == (None, 2, {1, 2}, 3), "the set stays: only its members may lead again"

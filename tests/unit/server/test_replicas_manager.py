@@ -10,11 +10,15 @@ import pytest
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.manager import ControllerRequest, LogState, ReplicasManager
+from mqspark.broker.replication.rivals import Rivals
 from mqspark.broker.replication.term import Term
 from mqspark.errors import NotNow
-from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader
+from mqspark.protocol.headers.cluster_headers import (
+    ApplyBrokerIdRequestHeader,
+    BrokerHeartbeatRequestHeader,
+)
 from mqspark.store.disk.brokeridentity import IdentityFiles
 from tests.support.store_tools import QuickFiles
 from tests.unit.broker_kit import ManualClock
@@ -27,7 +31,7 @@ class Master:
     """Broker 1, alone in the set of epoch 3."""
 
     def __init__(self, directory: Path) -> None:
-        clock = ManualClock()
+        clock = self.clock = ManualClock()
         self.term = Term(clock, 1, 10_000)
         self.term.begin(1, 1, "m:1")
         self.term.decided({1}, 3)
@@ -187,3 +191,136 @@ def test_a_heartbeat_says_which_broker_is_preferred(tmp_path: Path) -> None:
     header = manager.heartbeat("a:1", LogState(1, 2, 3)).header
     assert isinstance(header, BrokerHeartbeatRequestHeader)
     assert (header.election_priority, header.heartbeat_timeout_mills) == (3, 4_000)
+
+
+# --- what an older controller says ---
+
+
+def registered(master: Master, *answers: tuple[int, dict[str, str]]) -> list[ControllerRequest]:
+    """The requests of a registration that gets these answers."""
+    talk = master.manager.register("m:1", LOG)
+    asked = [next(talk)]
+    for code, fields in answers:
+        try:
+            asked.append(talk.send(Command(code, ext_texts=fields)))
+        except StopIteration:
+            break
+    return asked
+
+
+def named(epoch: int, master_id: int = 2, address: str = "s:2") -> dict[str, str]:
+    return {
+        "masterBrokerId": str(master_id),
+        "masterAddress": address,
+        "masterEpoch": str(epoch),
+        "syncStateSetEpoch": "3",
+    }
+
+
+def test_an_appointment_that_is_older_than_the_log_is_refused(master: Master) -> None:
+    """The log is in epoch 1, and the newest appointment of epoch 4."""
+    with pytest.raises(
+        NotNow, match="of epoch 0, and this broker knows epoch 1: the state of the controller is older"
+    ):
+        registered(master, (0, named(0)))
+    registered(master, (0, named(4)))
+    with pytest.raises(NotNow, match="of epoch 3, and this broker knows epoch 4"):
+        registered(master, (0, named(3, 3, "t:3")))
+    assert master.manager.decision is not None
+    assert (master.manager.decision.epoch, master.manager.decision.master_id) == (4, 2)
+
+
+def test_epochs_of_a_damaged_log_are_no_reason_to_refuse(master: Master) -> None:
+    talk = master.manager.register("m:1", LOG._replace(epoch=900, damage="forged"))
+    next(talk)
+    with pytest.raises(StopIteration):
+        talk.send(Command(0, ext_texts=named(4)))
+
+
+def test_the_same_master_may_have_another_address_in_its_epoch(master: Master) -> None:
+    registered(master, (0, named(4)))
+    registered(master, (0, named(4, address="s:3")))
+    decision = master.manager.decision
+    assert decision is not None
+    assert (decision.epoch, decision.master_id, decision.master_address) == (4, 2, "s:3")
+    registered(master, (0, named(4, master_id=3, address="t:1")))
+    assert master.manager.decision == decision, "nobody else is the master of this epoch"
+
+
+def test_a_number_that_an_older_state_does_not_know_is_applied_for_again(master: Master) -> None:
+    master.manager.broker_id = 3
+    asked = registered(
+        master, (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, {}), (0, {}), (0, named(4))
+    )
+    assert [each.code for each in asked] == [
+        RequestCode.CONTROLLER_REGISTER_BROKER,
+        RequestCode.CONTROLLER_APPLY_BROKER_ID,
+        RequestCode.CONTROLLER_REGISTER_BROKER,
+    ]
+    header = asked[1].header
+    assert isinstance(header, ApplyBrokerIdRequestHeader)
+    assert header.applied_broker_id == 3
+    with pytest.raises(NotNow, match="grant broker id 3 again"):
+        registered(
+            master,
+            (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, {}),
+            (ResponseCode.CONTROLLER_BROKER_ID_INVALID, {}),
+        )
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "holds", "asks"),
+    [
+        (0, {}, True, False),  # RocketMQ's
+        (0, {"masterEpoch": "1"}, True, False),
+        (0, {"masterEpoch": "2", "stateId": "A"}, True, False),
+        (0, {"masterEpoch": "0"}, False, False),
+        (ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, {"masterEpoch": "3"}, False, True),
+        (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, {}, False, True),
+    ],
+)
+def test_which_answer_to_a_heartbeat_renews_a_lease(
+    master: Master, code: int, fields: dict[str, str], holds: bool, asks: bool
+) -> None:
+    """The master is in epoch 1; its lease of 10 s began when it was named."""
+    master.term.renewed(master.clock.monotonic_ms())
+    master.clock.advance(6_000)
+    master.manager.heartbeat_answered(Command(code, ext_texts=fields), master.term, master.clock.monotonic_ms())
+    master.clock.advance(6_000)
+    assert master.term.holds is holds
+    assert master.manager.is_told is asks
+
+
+def test_a_heartbeat_says_what_this_broker_knows(master: Master) -> None:
+    registered(master, (0, named(1, 1, "m:1")))
+    header = master.manager.heartbeat("m:1", LOG, master.term).header
+    assert isinstance(header, BrokerHeartbeatRequestHeader)
+    assert (header.known_epoch, header.known_set_epoch, header.known_set) == (1, 3, "1")
+    registered(master, (0, named(4)))
+    header = master.manager.heartbeat("m:1", LOG, master.term).header
+    assert isinstance(header, BrokerHeartbeatRequestHeader)
+    assert (header.known_epoch, header.known_set_epoch, header.known_set) == (4, None, None), "not that set"
+
+
+# --- two controllers that both lead ---
+
+
+def test_controllers_that_share_no_state_are_noticed() -> None:
+    clock = ManualClock()
+    rivals = Rivals(clock, 8_000)
+    rivals.claims("a:1", "A")
+    rivals.claims("b:1", "A")
+    assert rivals.conflict == "", "one leads after the other"
+    rivals.claims("b:1", "B")
+    assert "a:1 (A), b:1 (B) have states of their own" in rivals.conflict
+    rivals.claims("a:1", None)
+    assert "a:1 (of RocketMQ)" in rivals.conflict
+    rivals.claims("b:1", None)
+    assert rivals.conflict == ""
+    rivals.claims("b:1", "B")
+    rivals.yields("b:1")
+    assert rivals.conflict == ""
+    rivals.claims("b:1", "B")
+    clock.advance(8_001)
+    rivals.claims("a:1", "A")
+    assert rivals.conflict == "", "the other one has gone"
