@@ -25,6 +25,7 @@ from mqspark.controller.doubts import Claim, Doubts, is_newer, read_claim
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.remote_settings import settings_handlers
 from mqspark.controller.replicasets import FIRST_ID, ReplicaSet, ReplicaTable
+from mqspark.controller.severed import Severance
 from mqspark.controller.succession import Choice
 from mqspark.errors import StoreCorrupt
 from mqspark.logs import sparing
@@ -38,6 +39,7 @@ from mqspark.protocol.bodies.replica_bodies import (
     SyncStateSet,
 )
 from mqspark.protocol.bodies.topic_bodies import BrokerMemberGroup
+from mqspark.protocol.byid import encode_by_id
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, merged, ok
@@ -155,6 +157,7 @@ class Controller:
             self.replicas.name(f"{address};{clock.now_ms()}")
         self._liveness = liveness if liveness is not None else Liveness(clock, TICK_MS)
         self._liveness.know(self.replicas)
+        self._severance = Severance(clock, self._liveness.standing)
         self._doubts = Doubts(clock, self._liveness.is_alive, self.replicas.sets)
         self._waiting: deque[_Waiting] = deque()
         self._notices: dict[str, Notice] = {}
@@ -213,6 +216,8 @@ class Controller:
             self._next_scan_ms = now_ms + self.config.scan_inactive_master_interval
             for name in list(self.replicas.sets):
                 self._replace_dead_master(name)
+        for name in list(self.replicas.sets):
+            self._replace_cut_off_master(name)
         if self.replicas.has_unsaved_ends and now_ms >= self._next_ends_ms:
             self._next_ends_ms = now_ms + SAVE_ENDS_MS
             self.replicas.save_ends()
@@ -378,8 +383,11 @@ class Controller:
             self._confirm(found, header.confirm_offset, header.confirm_epoch)
         self._report(found, header.broker_id, header.incarnation, header.damage)
         why = self._doubts.waits_for(found) or self._elect(found, None).why if found.to_hear else ""
+        self._replace_cut_off_master(found.name)
         answer = BrokerHeartbeatResponseHeader(
-            master_epoch=found.master_epoch, state_id=self._state_id or None
+            master_epoch=found.master_epoch,
+            state_id=self._state_id or None,
+            tries=encode_by_id(self._severance.asks(found, header.broker_id)) or None,
         )
         if found.to_hear:
             raise Refusal(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, f"No master: {why}", answer)
@@ -517,6 +525,19 @@ class Controller:
         if found is not None and found.master_epoch and not self._liveness.may_be_alive(name, found.master):
             self._elect(found, None)
 
+    def _replace_cut_off_master(self, name: str) -> None:
+        found = self.replicas.get(name)
+        successor = None if found is None else self._severance.successor(found)
+        if found is not None and successor is not None:
+            _log.warning(
+                "broker %s: the master %s is cut off from all of %s, who reach each other: %d replaces it",
+                name,
+                found.master,
+                sorted(found.heirs - {found.master}),
+                successor,
+            )
+            self._elected(found, successor)
+
     def _elect(self, found: ReplicaSet, preferred: int | None) -> Choice:
         """Elect the best master. A dead master without a successor is deposed."""
         if preferred is None and found.master is None and (why := self._doubts.waits_for(found)):
@@ -590,6 +611,8 @@ class Controller:
             is_alive=self._liveness.may_be_alive,
         )
         self._liveness.keep_only(self.replicas)
+        if self.replicas.get(header.broker_name) is None:
+            self._severance.forget(header.broker_name)
         return ok(command)
 
     # --- queries ---

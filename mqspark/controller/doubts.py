@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from mqspark.clock import Clock
-from mqspark.controller.replicasets import FIRST_ID, MAX_REPLICAS, NOBODY, ReplicaSet
+from mqspark.controller.replicasets import FIRST_ID, NOBODY, ReplicaSet
+from mqspark.protocol.byid import decode_ids
 
 __all__ = ["Claim", "Doubts", "is_newer", "read_claim"]
 
 IMPOSSIBLE_EPOCH = 1 << 30
 HEAR_MS = 3_000
 """How long a controller that has just started waits for the first heartbeats of all replicas: some intervals."""
-MAX_TEXT_LENGTH = 20 * MAX_REPLICAS
 
 
 class Claim(NamedTuple):
@@ -42,9 +42,8 @@ def read_claim(*epochs: int | None, set_epoch: int | None = None, members: str |
     epoch = max((each for each in epochs if each is not None and each < IMPOSSIBLE_EPOCH), default=-1)
     if epoch < 0:
         return None
-    texts = (members or "").split(";") if len(members or "") <= MAX_TEXT_LENGTH else []
-    ids = frozenset(int(each) for each in texts if each.isdecimal() and len(each) <= 18)
-    if set_epoch is None or set_epoch < 0 or len(ids) != len(texts) or min(ids, default=0) < FIRST_ID:
+    ids = decode_ids(members)
+    if set_epoch is None or set_epoch < 0 or min(ids, default=0) < FIRST_ID:
         return Claim(epoch)
     return Claim(epoch, set_epoch, ids)
 

@@ -9,13 +9,14 @@ a smaller offset after a truncation replaces a larger one, which RocketMQ would 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from mqspark.clock import Clock
 from mqspark.config import INT32_MAX
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
 from mqspark.controller.succession import Choice, choose
+from mqspark.protocol.byid import decode_by_id, decode_ids
 from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader
 from mqspark.protocol.session import Session
 
@@ -24,6 +25,7 @@ __all__ = ["LiveReplica", "Liveness"]
 DEFAULT_TIMEOUT_MS = 10_000
 MIN_TIMEOUT_MS, MAX_TIMEOUT_MS = 100, 600_000
 """The timeout that a heartbeat asks for is kept within these limits."""
+MAX_DIGITS = 18
 _IMPOSSIBLE_EPOCH = 1 << 30
 STOOD_STILL_MS = 1_000
 """If the time between two readings of the clock is longer than expected by this, the process was paused."""
@@ -41,6 +43,10 @@ class LiveReplica:
     priority: int = INT32_MAX
     address: str = ""
     """The address in its last heartbeat."""
+    silences_ms: Mapping[int, int] = field(default_factory=dict)
+    """For how long it had not heard other replicas then."""
+    reaches: frozenset[int] = frozenset()
+    """Who had answered it then."""
 
     @property
     def expires_ms(self) -> int:
@@ -110,6 +116,12 @@ class Liveness:
             confirm_offset=-1 if header.confirm_offset is None else header.confirm_offset,
             priority=INT32_MAX if header.election_priority is None else header.election_priority,
             address=header.broker_addr,
+            silences_ms={
+                each: int(text)
+                for each, text in decode_by_id(header.silences).items()
+                if text.isdecimal() and len(text) < MAX_DIGITS
+            },
+            reaches=decode_ids(header.reaches),
         )
         return live.expires_ms
 

@@ -24,7 +24,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import I32, I64
 
-__all__ = ["FIRST_ID", "MAX_REPLICAS", "NOBODY", "KnownReplica", "ReplicaSet", "ReplicaTable"]
+__all__ = ["FIRST_ID", "NOBODY", "KnownReplica", "ReplicaSet", "ReplicaTable"]
 
 FIRST_ID = 1
 NOBODY = 0

@@ -12,14 +12,15 @@ import contextlib
 import dataclasses
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
 from mqspark.broker.config import BrokerRole
-from mqspark.broker.replication.epochlink import ControlledReplicas
+from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
 from mqspark.broker.replication.manager import (
     ControllerRequest,
+    LinkState,
     LogState,
     ReplicasManager,
     Talk,
@@ -65,6 +66,8 @@ REQUEST_TIMEOUT_S = 3.0
 LEADER_WAIT_S = 0.5
 """How long the other controllers are waited for once a leader is known: one that was named by another controller may be
 down, and soon be replaced; one that names itself may have a rival."""
+TRY_S = 1.0
+"""Timeout for a replica that a controller has asked this broker to reach."""
 RETRY_S = 0.5
 STEP_S = 0.1
 """Interval of the checks for due work."""
@@ -98,6 +101,12 @@ class ControlledApp(BrokerApp):
         self._leader = ""
         self._rivals = Rivals(self.clock, config.controller_heart_beat_timeout_mills)
         self._is_registered = False
+        self._follows_since_ms = 0
+        """When the master of this slave was named (monotonic)."""
+        self._tries: dict[int, asyncio.Task[None]] = {}
+        """Attempts to reach other replicas."""
+        self._reached: set[int] = set()
+        """Who has answered them."""
         self._changing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_ending = False
@@ -222,21 +231,26 @@ class ControlledApp(BrokerApp):
             async with self._changing:  # an interrupted change would leave parts running
                 for task in self._tasks:
                     task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        tries = list(self._tries.values())
+        for task in tries:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *tries, return_exceptions=True)
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
     # --- controllers ---
 
+    async def _connect(self, address: str, timeout_s: float = REQUEST_TIMEOUT_S) -> Outbound:
+        client_tls = self.settings.server.client_tls
+        tls = None if client_tls is None else client_context(client_tls)
+        signer = self.settings.auth.inner_signer
+        return await Outbound.connect(address, lambda: None, timeout_s, tls=tls, signer=signer)
+
     async def _connected(self, address: str) -> Outbound:
         connection = self._connections.get(address)
         if connection is None or not connection.alive:
-            client_tls = self.settings.server.client_tls
-            tls = None if client_tls is None else client_context(client_tls)
-            connection = await Outbound.connect(
-                address, lambda: None, tls=tls, signer=self.settings.auth.inner_signer
-            )
+            connection = await self._connect(address)
             known = self._connections.get(address)
             if known is not None and known.alive:  # a concurrent call has connected meanwhile
                 connection.close()
@@ -335,7 +349,7 @@ class ControlledApp(BrokerApp):
         timeout_s = self.settings.broker.send_heartbeat_timeout_millis / 1000
         sent_ms = self.clock.monotonic_ms()
         try:
-            request = self._manager.heartbeat(self.address, self._log(), self.term)
+            request = self._manager.heartbeat(self.address, self._log(), self.term, self._links())
             answer = await self._ask(address, request, timeout_s)
             self._note_rival(address, answer)
             if address == self._leader:
@@ -344,11 +358,48 @@ class ControlledApp(BrokerApp):
                 elif self.term is not None:
                     if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
                         self._is_registered = False
-                    self._manager.heartbeat_answered(answer, self.term, sent_ms)
+                    self._try_to_reach(self._manager.heartbeat_answered(answer, self.term, sent_ms))
         except _FAILURES as error:
             if address == self._leader:
                 self._leader = ""
             _troubles.warning("the heartbeat to controller %s failed: %s", address, error)
+
+    def _links(self) -> LinkState:
+        parts, term = self.parts, self.term
+        if parts is None or term is None or term.master_id is None:
+            return LinkState(reached=frozenset(self._reached))
+        replicas, follower = parts.core.role.replicas, parts.core.role.follower
+        silences_ms: dict[int, int] = {}
+        if isinstance(follower, EpochFollower):
+            since_ms = max(follower.received_ms, self._follows_since_ms)
+            silences_ms[term.master_id] = self.clock.monotonic_ms() - since_ms
+        elif isinstance(replicas, ControlledReplicas):
+            silences_ms = replicas.silences_ms()
+        return LinkState(silences_ms, frozenset(self._reached))
+
+    def _try_to_reach(self, others: Mapping[int, str]) -> None:
+        """Find out which of these replicas answer; the next heartbeat says it."""
+        self._reached &= others.keys()
+        for broker_id, address in others.items():
+            if broker_id not in self._tries:
+                task = asyncio.get_running_loop().create_task(
+                    self._reach(broker_id, address), name=f"mqspark-reach-{broker_id}"
+                )
+                self._tries[broker_id] = task
+                task.add_done_callback(lambda _, broker_id=broker_id: self._tries.pop(broker_id, None))  # type: ignore[misc]
+
+    async def _reach(self, broker_id: int, address: str) -> None:
+        try:
+            connection = await self._connect(address, TRY_S)
+            try:
+                await connection.request(RequestCode.EXCHANGE_BROKER_HA_INFO, None, timeout_s=TRY_S)
+            finally:
+                connection.close()
+        except _FAILURES as error:
+            self._reached.discard(broker_id)
+            _troubles.warning("replica %d at %s cannot be reached: %s", broker_id, address, error)
+            return
+        self._reached.add(broker_id)
 
     def _note_rival(self, address: str, answer: Command) -> None:
         """Only a leader says by which state it decides."""
@@ -427,6 +478,7 @@ class ControlledApp(BrokerApp):
         change.begin(decision.epoch, decision.master_id, decision.master_address)
         change.decided(decision.members, decision.set_epoch)
         change.least, change.given_up = decision.least, decision.given_up
+        self._follows_since_ms = self.clock.monotonic_ms()
         metadata = self.parts.core.role.metadata if self.parts is not None else None
         change.topics_known_at = None if metadata is None else metadata.topics_known_at
         if term.is_master and change.is_master and self.parts is not None:

@@ -49,6 +49,8 @@ __all__ = ["ControlledReplicas", "EpochFollower", "HaViews", "UNSURE", "reads_on
 
 UNSURE = "this replica does not know yet which of its messages are confirmed"
 
+BEATS = 10
+"""Signs of life within controllerHeartBeatTimeoutMills."""
 MAX_LEFT = 1_000
 """Slaves that are remembered after they left."""
 
@@ -70,6 +72,8 @@ class EpochFollower(Follower):
         self._term = term
         self._epochs = epochs
         self._confirmed = -1
+        self.received_ms = 0
+        """When a master has last sent anything (monotonic); 0 before the first."""
         self._member = store.member
         super().__init__(config, store, clock)
 
@@ -185,6 +189,14 @@ class EpochFollower(Follower):
             raise self.refusal
         super().take_back(position)
 
+    @property
+    def _beat_ms(self) -> int:
+        return beat_ms(self._config)
+
+    def received(self, data: bytes) -> None:
+        self.received_ms = self._clock.monotonic_ms()
+        super().received(data)
+
     def _encode(self, position: int) -> bytes:
         return encode_position(position)
 
@@ -201,6 +213,12 @@ class EpochFollower(Follower):
         except OSError:  # the store notices it
             return b""
         return report
+
+
+def beat_ms(config: BrokerConfig) -> int:
+    """In controller mode each end says so often that it is there: the controller hears from both of them how long the
+    other one was silent, and replaces a master that is cut off."""
+    return min(config.ha_send_heartbeat_interval, config.controller_heart_beat_timeout_mills // BEATS)
 
 
 class EpochReplica(Replica):
@@ -269,6 +287,10 @@ class EpochReplica(Replica):
             self._sent_end, self._sent_ms = self._store.pipeline.stored_end, self._clock.monotonic_ms()
         return out
 
+    @property
+    def _beat_ms(self) -> int:
+        return beat_ms(self._config)
+
     def _most_bytes(self, position: int) -> int:
         return min(super()._most_bytes(position), self._epochs.at(position)[1] - position)
 
@@ -299,6 +321,8 @@ class ControlledReplicas(Replicas):
         """The end of the log here at the start. A master that was started again in its term does not know what of that
         it has acknowledged before."""
         self._since_ms = clock.monotonic_ms()
+        self._heard_ms: dict[int, int] = {}
+        """When slaves whose connection ended were last heard; at most as many as ``_left``."""
         self._left: set[int] = set()
         """Slaves whose connection ended."""
         self._sure = False
@@ -312,6 +336,17 @@ class ControlledReplicas(Replicas):
         hello = replica.hello if isinstance(replica, EpochReplica) else None
         if hello is not None and len(self._left) < MAX_LEFT:
             self._left.add(hello.broker_id)
+            self._heard_ms[hello.broker_id] = max(replica.heard_ms, self._heard_ms.get(hello.broker_id, 0))
+
+    def silences_ms(self) -> dict[int, int]:
+        """For how long this master has not heard each of its slaves; those that never were, since its term began."""
+        if not self._term.is_master:
+            return {}
+        heard_ms = dict.fromkeys(self._term.members - {self._term.broker_id}, self._since_ms) | self._heard_ms
+        for broker_id, replica in self._by_id().items():
+            heard_ms[broker_id] = max(replica.heard_ms, heard_ms.get(broker_id, 0))
+        now_ms = self._clock.monotonic_ms()
+        return {each: now_ms - max(at_ms, self._since_ms) for each, at_ms in heard_ms.items()}
 
     @property
     def is_master(self) -> bool:

@@ -285,10 +285,15 @@ class Follower:
         if self.address is None:
             return b""
         position, now_ms = self._reportable, self._clock.monotonic_ms()
-        if position <= self._reported and now_ms - self._said_ms < self._config.ha_send_heartbeat_interval:
+        if position <= self._reported and now_ms - self._said_ms < self._beat_ms:
             return b""
         self._reported, self._said_ms = max(position, self._reported), now_ms
         return self._encode(self._reported)
+
+    @property
+    def _beat_ms(self) -> int:
+        """The longest time in which nothing is said."""
+        return self._config.ha_send_heartbeat_interval
 
     @property
     def heard_ms(self) -> int:

@@ -18,15 +18,17 @@ Must not know connections.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.term import Term
 from mqspark.clock import Clock
 from mqspark.errors import NotNow, ProtocolError
+from mqspark.names import is_address
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.replica_bodies import ElectMasterResponseBody, SyncStateSet
+from mqspark.protocol.byid import decode_by_id, encode_by_id, encode_ids
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, ok
@@ -54,6 +56,7 @@ __all__ = [
     "Appointment",
     "ControllerRequest",
     "Leadership",
+    "LinkState",
     "LogState",
     "ReplicasManager",
     "leader_of",
@@ -117,6 +120,18 @@ class Leadership(NamedTuple):
     is_own: bool = False
     """Whether the leader says it itself."""
     state_id: str | None = None
+
+
+class LinkState(NamedTuple):
+    """What the controller hears of this broker's connections to other replicas."""
+
+    silences_ms: Mapping[int, int] = {}
+    """For how long they were not heard: a slave's master, a master's slaves."""
+    reached: frozenset[int] = frozenset()
+    """Who has answered, of those that the controller asked to try."""
+
+
+NO_LINKS = LinkState()
 
 
 def leader_of(answer: Command) -> Leadership:
@@ -390,7 +405,9 @@ class ReplicasManager:
 
     # --- life ---
 
-    def heartbeat(self, address: str, log: LogState, term: Term | None = None) -> ControllerRequest:
+    def heartbeat(
+        self, address: str, log: LogState, term: Term | None = None, links: LinkState = NO_LINKS
+    ) -> ControllerRequest:
         """``term``: with the SyncStateSet that this broker knows."""
         config = self._config
         self._look_at(log)
@@ -409,19 +426,25 @@ class ReplicasManager:
             damage=log.damage or None,
             confirm_epoch=log.confirmed_epoch,
             known_epoch=self._known_epoch,
+            silences=encode_by_id(links.silences_ms) or None,
+            reaches=encode_ids(links.reached) or None,
         )
         if term is not None and is_set_known:
             header.known_set_epoch = term.set_epoch
-            header.known_set = ";".join(map(str, sorted(term.sync_set)))
+            header.known_set = encode_ids(term.sync_set)
         return ControllerRequest(RequestCode.BROKER_HEARTBEAT, header)
 
-    def heartbeat_answered(self, answer: Command, term: Term, sent_ms: int) -> None:
-        """The leader has answered a heartbeat that was sent at this monotonic time. Raises ProtocolError."""
-        known = answer.header(BrokerHeartbeatResponseHeader).master_epoch
+    def heartbeat_answered(self, answer: Command, term: Term, sent_ms: int) -> dict[int, str]:
+        """The leader has answered a heartbeat that was sent at this monotonic time. Returns the replicas that it wants
+        this broker to try, with their addresses. Raises ProtocolError."""
+        found = answer.header(BrokerHeartbeatResponseHeader)
+        known = found.master_epoch
         if answer.code != ResponseCode.SUCCESS:
             self.is_told = True  # it does not count this broker, or names no master: ask what it knows
         elif known is None or known >= term.epoch:
             term.answered(sent_ms)
+        tries = decode_by_id(found.tries)
+        return {each: address for each, address in tries.items() if is_address(address)}
 
 
 def _members(answer: Command) -> list[int]:

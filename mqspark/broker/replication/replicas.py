@@ -91,13 +91,23 @@ class Replica:
             out += (self._head(position, len(part)), part)
             position += len(part)
         now_ms = self._clock.monotonic_ms()
-        if not out and now_ms - self._said_ms >= self._config.ha_send_heartbeat_interval:
+        if not out and now_ms - self._said_ms >= self._beat_ms:
             out.append(self._head(position, 0))
         if out:
             self._said_ms = now_ms
             self._sent_bytes += position - self._next
             self._next = position
         return out
+
+    @property
+    def _beat_ms(self) -> int:
+        """The longest time in which nothing is said."""
+        return self._config.ha_send_heartbeat_interval
+
+    @property
+    def heard_ms(self) -> int:
+        """When the slave has last connected or reported (monotonic)."""
+        return self._heard_ms
 
     def _most_bytes(self, position: int) -> int:
         """The length of the frame that begins at ``position``."""

@@ -58,6 +58,10 @@ class BrokerHeartbeatRequestHeader(Header):
     known_set_epoch: I32 | None = None
     """The epoch of the SyncStateSet that it knows, and its members: ``1;2;3``."""
     known_set: str | None = None
+    silences: str | None = None
+    """``1=200;3=4100``: for how many milliseconds this broker has not heard its master, or a master its slaves."""
+    reaches: str | None = None
+    """Who has answered it, of those that the controller asked it to try."""
 
 
 class BrokerHeartbeatResponseHeader(Header):
@@ -67,6 +71,8 @@ class BrokerHeartbeatResponseHeader(Header):
     """The newest epoch that the controller knows."""
     state_id: str | None = None
     """As in the answer to request 1005."""
+    tries: str | None = None
+    """``2=10.0.0.2:10911;3=...``: replicas that the broker should try to reach."""
 
 
 class QueryDataVersionRequestHeader(Header):

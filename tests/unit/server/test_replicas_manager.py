@@ -285,7 +285,9 @@ def test_which_answer_to_a_heartbeat_renews_a_lease(
     """The master is in epoch 1; its lease of 10 s began when it was named."""
     master.term.renewed(master.clock.monotonic_ms())
     master.clock.advance(6_000)
-    master.manager.heartbeat_answered(Command(code, ext_texts=fields), master.term, master.clock.monotonic_ms())
+    master.manager.heartbeat_answered(
+        Command(code, ext_texts=fields), master.term, master.clock.monotonic_ms()
+    )
     master.clock.advance(6_000)
     assert master.term.holds is holds
     assert master.manager.is_told is asks
