@@ -23,14 +23,17 @@ import socket
 import stat
 from typing import Any
 
+from pyspark_pymq.watching import end_with_spark
+
 __all__ = ["PickledToTask", "begin_task"]
 
 _tasks = itertools.count()
 
 
 def begin_task() -> None:
-    """Call when a task begins. With the process's second task all present objects are frozen: a collection has
-    just run, so they are modules, classes and caches, and permanent."""
+    """Call when a task begins. A process of Spark's then ends with its parent. With its second task all present objects
+    are frozen: a collection has just run, so they are modules, classes and caches, and permanent."""
+    end_with_spark()
     if next(_tasks) == 1:
         gc.freeze()
 
@@ -40,6 +43,7 @@ class PickledToTask:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        end_with_spark()
         _acknowledge_at_once()
 
 

@@ -23,6 +23,7 @@ from pyspark_pymq.cluster.history import Archive, first_offsets
 from pyspark_pymq.cluster.logic_parts import LogicQueues, check_kind
 from pyspark_pymq.cluster.stream_offsets import LogicPlace, Offsets, QueueRange
 from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Position, QueueTexts, ReadOptions
+from pyspark_pymq.watching import end_with_spark
 
 __all__ = ["BrokerPlace", "ClusterQueues", "DataLoss"]
 
@@ -65,6 +66,7 @@ class BrokerPlace:
 
 class ClusterQueues:
     def __init__(self, options: ReadOptions, *, client: BlockingClient | None = None) -> None:
+        end_with_spark()
         self._options = options
         self.client = client or BlockingClient(
             options.nameserver,

@@ -38,9 +38,9 @@ from mqspark.store.tools.reader import Piece, StoreReader
 from pyspark_pymq.cluster.cluster_queues import BrokerPlace, DataLoss
 from pyspark_pymq.cluster.planning import ReadTask
 from pyspark_pymq.cluster.stream_offsets import LogicPlace, QueueRange
-from pyspark_pymq.reading.letting_go import Watch
 from pyspark_pymq.records.decode import Decoder
 from pyspark_pymq.records.records import QUEUE_OFFSET, Records, record_positions, unwrap_inner_batches
+from pyspark_pymq.watching import Watch
 
 __all__ = ["ALLOWED_VARIABLE", "read_task"]
 

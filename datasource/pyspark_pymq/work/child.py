@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pyspark_pymq.watching import end_with_parent
 from pyspark_pymq.work.functions import Handled
 from pyspark_pymq.work.verdicts import Failure
 
@@ -147,6 +148,7 @@ def serve() -> None:
     if sys.platform == "linux":
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
+    end_with_parent()
     form = pickle.loads(_frame(requests))  # noqa: S301 - from the parent
     while True:
         try:
