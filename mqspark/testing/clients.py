@@ -15,7 +15,7 @@ from mqspark.client.consumer.consumer_settings import (
     PopConsumerKeywords,
     PushConsumerKeywords,
 )
-from mqspark.client.delivery.delivery import Listener
+from mqspark.client.delivery.delivery import BatchListener, Listener
 from mqspark.client.producer.producer_settings import ProducerKeywords
 from mqspark.client.producer.transaction import Check, Execute
 from mqspark.client.remoting.identity import ClientOptions
@@ -126,7 +126,7 @@ class Clients:
         topic: str,
         listener: Listener | None = None,
         *,
-        batch_listener: Listener | None = None,
+        batch_listener: BatchListener | None = None,
         tags: str = "*",
         sql: str | None = None,
         group: str | None = None,

@@ -1,7 +1,9 @@
 """Delivers cached messages to the listener with bounded concurrency and reports each finished chunk.
 
-A listener is a function (run in threads of its own) or a coroutine function (run on the loop). Must not know
-about offsets, queues or retries: it gets chunks and returns them with their outcome.
+A listener is a function (run in threads of its own) or a coroutine function (run on the loop). What a function returns
+may still have to be awaited: a lambda or a decorator may hide a coroutine function. Then it is awaited on the loop
+while its thread waits. Must not know about offsets, queues or retries: it gets chunks and returns them with their
+outcome.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.message import MessageExt
 
 __all__ = [
+    "Around",
+    "BatchListener",
     "Chunk",
     "ConsumeStatus",
     "Delivery",
@@ -66,10 +71,16 @@ class Skipped(Exception):
     """The outcome of a chunk that never reached the listener: its queue was dropped, or the consumer is stopping."""
 
 
-Listener = Callable[[Any], Any]
-"""A function or coroutine function that takes one message or a list of messages."""
+Returned = ConsumeStatus | RetryLater | None
+"""What a listener returns; anything else counts as a failure."""
 
-Outcome = ConsumeStatus | RetryLater | BaseException | None
+Listener = Callable[[MessageExt], Returned | Awaitable[Returned]]
+"""A function or coroutine function that takes one message."""
+
+BatchListener = Callable[[list[MessageExt]], Returned | Awaitable[Returned]]
+"""A function or coroutine function that takes a list of messages."""
+
+Outcome = Returned | BaseException
 """What the listener returned or raised."""
 
 _LATER = RetryLater()
@@ -90,6 +101,26 @@ def failure_of(outcome: Outcome) -> RetryLater | None:
         outcome in _FAILURES if isinstance(outcome, ConsumeStatus) else isinstance(outcome, BaseException)
     )
     return _LATER if failed else None
+
+
+def understood(returned: Any) -> Outcome:
+    """What a listener returned, as its outcome. Raises TypeError for anything else: a guess would commit by mistake."""
+    if returned is None or isinstance(returned, (ConsumeStatus, RetryLater, BaseException)):
+        outcome: Outcome = returned
+        return outcome
+    raise TypeError(
+        f"a listener returns nothing, a ConsumeStatus or a RetryLater; {returned!r:.80} counts as a failure"
+    )
+
+
+class Around(Protocol):
+    """What is done around each call of the listener, in the thread or the task that calls it."""
+
+    def begin(self, argument: Any) -> Any:
+        """Before the call; ``end`` gets what it returns. Raises Skipped if the listener is not to be called."""
+
+    def end(self, note: Any, outcome: Outcome) -> None:
+        """After the call, and after what it returned was awaited. Must not raise."""
 
 
 class Chunk(NamedTuple):
@@ -118,17 +149,66 @@ class Delivery(Protocol):
 
 
 def make_delivery(
-    listener: Listener,
+    listener: Callable[[Any], Any],
     *,
     concurrency: int,
     finished: Finished,
+    around: Sequence[Around] = (),
     now_s: Callable[[], float] = time.monotonic,
 ) -> Delivery:
     """``finished`` is called on the running loop, once for every chunk that was submitted before ``stop``. ``now_s``
-    reads the monotonic time, from any thread."""
-    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
-        return _LoopDelivery(listener, concurrency, finished, now_s)
-    return _ThreadDelivery(listener, concurrency, finished, now_s)
+    reads the monotonic time, from any thread. ``around``: the first one is the outermost."""
+    kind = _LoopDelivery if is_coroutine_function(listener) else _ThreadDelivery
+    return kind(_Heard(listener, around), concurrency, finished, now_s)
+
+
+class _Heard:
+    """The listener, with what is done around it and its outcome understood."""
+
+    def __init__(self, listener: Callable[[Any], Any], around: Sequence[Around]) -> None:
+        self._listener = listener
+        self._around = around
+
+    async def here(self, argument: Any) -> Outcome:
+        """Call it on the loop. Raises what the listener raises, Skipped, and TypeError for what is no outcome."""
+        notes = [each.begin(argument) for each in self._around]
+        outcome: Outcome = None
+        try:
+            outcome = understood(await awaited(self._listener(argument)))
+        except BaseException as error:
+            outcome = error
+            raise
+        finally:
+            self._end(notes, outcome)
+        return outcome
+
+    def in_thread(self, argument: Any, loop: asyncio.AbstractEventLoop) -> Outcome:
+        """As ``here``, in a thread other than that of ``loop``."""
+        notes = [each.begin(argument) for each in self._around]
+        outcome: Outcome = None
+        try:
+            returned = self._listener(argument)
+            if inspect.isawaitable(returned):
+                returned = asyncio.run_coroutine_threadsafe(_settled(returned), loop).result()
+            outcome = understood(returned)
+        except BaseException as error:
+            outcome = error
+            raise
+        finally:
+            self._end(notes, outcome)
+        return outcome
+
+    def _end(self, notes: list[Any], outcome: Outcome) -> None:
+        for each, note in zip(reversed(self._around), reversed(notes), strict=True):
+            each.end(note, outcome)
+
+
+async def _settled(returned: Awaitable[Any]) -> Any:
+    """As ``awaited``; SystemExit is returned, because raised it would end the loop of all clients."""
+    try:
+        return await awaited(returned)
+    except SystemExit as error:
+        return error
 
 
 _SKIPPED = Skipped()
@@ -139,14 +219,10 @@ _CHUNKS_A_TURN = 64
 
 class _LoopDelivery:
     def __init__(
-        self,
-        listener: Callable[[Any], Awaitable[Any]],
-        concurrency: int,
-        finished: Finished,
-        now_s: Callable[[], float],
+        self, heard: _Heard, concurrency: int, finished: Finished, now_s: Callable[[], float]
     ) -> None:
         self._now_s = now_s
-        self._listener = listener
+        self._heard = heard
         self._concurrency = concurrency
         self._finished = finished
         self._chunks: deque[Chunk] = deque()
@@ -183,8 +259,8 @@ class _LoopDelivery:
                 since = self._now_s()
                 self._running[me] = (chunk, since)
                 try:
-                    outcome = await self._listener(chunk.argument)
-                except Exception as error:
+                    outcome = await self._heard.here(chunk.argument)
+                except (Exception, SystemExit) as error:
                     outcome = error
                 except asyncio.CancelledError as error:
                     if self._stopping:
@@ -202,8 +278,7 @@ class _LoopDelivery:
         return list(self._running.values())
 
     async def run_now(self, argument: Any) -> Outcome:
-        outcome: Outcome = await self._listener(argument)
-        return outcome
+        return await self._heard.here(argument)
 
     async def stop(self, timeout_ms: int) -> bool:
         self._stopping = True
@@ -218,10 +293,10 @@ class _LoopDelivery:
 
 class _ThreadDelivery:
     def __init__(
-        self, listener: Listener, concurrency: int, finished: Finished, now_s: Callable[[], float]
+        self, heard: _Heard, concurrency: int, finished: Finished, now_s: Callable[[], float]
     ) -> None:
         self._now_s = now_s
-        self._listener = listener
+        self._heard = heard
         self._concurrency = concurrency
         self._finished = finished
         self._loop = asyncio.get_running_loop()
@@ -273,7 +348,7 @@ class _ThreadDelivery:
                 since = self._now_s()
                 self._running[me] = (chunk, since)
                 try:
-                    outcome = self._listener(chunk.argument)
+                    outcome = self._heard.in_thread(chunk.argument, self._loop)
                 except BaseException as error:
                     outcome = error
                 del self._running[me]
@@ -298,8 +373,7 @@ class _ThreadDelivery:
         return list(self._running.values())
 
     async def run_now(self, argument: Any) -> Outcome:
-        outcome: Outcome = await asyncio.to_thread(self._listener, argument)
-        return outcome
+        return await asyncio.to_thread(self._heard.in_thread, argument, self._loop)
 
     async def stop(self, timeout_ms: int) -> bool:
         self._stopping = True

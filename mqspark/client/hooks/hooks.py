@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mqspark.client.delivery.delivery import Listener, Outcome, failure_of
+from mqspark.client.delivery.delivery import Outcome, failure_of
 from mqspark.client.delivery.results import SendResult, TransactionState
 from mqspark.logs import escaping
 from mqspark.message import Message, MessageExt
@@ -22,10 +22,10 @@ __all__ = [
     "ConsumeContext",
     "ConsumeKind",
     "EndTransactionContext",
+    "Intercepted",
     "Interceptor",
     "RecallContext",
     "SendContext",
-    "intercepted",
     "let_through",
     "saw_consumed",
 ]
@@ -136,18 +136,31 @@ def call(
 ) -> None:
     for hook in hooks:
         try:
-            hook(context)
+            _check_answer(hook, hook(context), type(None), "nothing")
         except Exception:
             log.exception("an interceptor failed")
 
 
+def _check_answer(hook: Callable[..., object], answer: object, kind: type, what: str) -> None:
+    """Raises TypeError for an answer of another kind, such as the coroutine of a hook that is a coroutine function."""
+    if not isinstance(answer, kind):
+        if inspect.iscoroutine(answer):
+            answer.close()  # nobody awaits it
+        raise TypeError(
+            f"{getattr(hook, '__qualname__', hook)} is a plain function that returns {what}, not {answer!r:.80}"
+        )
+
+
 def let_through(interceptors: Sequence[Interceptor], messages: list[MessageExt]) -> list[MessageExt]:
-    """The wanted messages. If an interceptor fails, the message passes."""
+    """The wanted messages. If an interceptor fails or answers neither True nor False, the message passes: otherwise it
+    would count as consumed."""
 
     def is_wanted(message: MessageExt) -> bool:
         for interceptor in interceptors:
             try:
-                if not interceptor.wanted(message):
+                answer = interceptor.wanted(message)
+                _check_answer(interceptor.wanted, answer, bool, "True or False")
+                if not answer:
                     return False
             except Exception:
                 log.exception("an interceptor failed")
@@ -156,54 +169,33 @@ def let_through(interceptors: Sequence[Interceptor], messages: list[MessageExt])
     return [message for message in messages if is_wanted(message)]
 
 
-def intercepted(
-    listener: Listener, interceptors: Sequence[Interceptor], group: str, consume_timeout_ms: int
-) -> Listener:
-    """``listener`` with the interceptors around it; of the same kind, function or coroutine function."""
-    before = [interceptor.before_consume for interceptor in interceptors]
-    after = [interceptor.after_consume for interceptor in reversed(interceptors)]
+class Intercepted:
+    """The interceptors around a listener (``delivery.Around``)."""
 
-    def begin(argument: MessageExt | list[MessageExt]) -> tuple[ConsumeContext, float]:
-        context = ConsumeContext(group, argument if isinstance(argument, list) else [argument])
-        call(before, context)
+    def __init__(self, interceptors: Sequence[Interceptor], group: str, consume_timeout_ms: int) -> None:
+        self._before = [interceptor.before_consume for interceptor in interceptors]
+        self._after = [interceptor.after_consume for interceptor in reversed(interceptors)]
+        self._group = group
+        self._consume_timeout_ms = consume_timeout_ms
+
+    def begin(self, argument: MessageExt | list[MessageExt]) -> tuple[ConsumeContext, float]:
+        """As in ``Around``."""
+        context = ConsumeContext(self._group, argument if isinstance(argument, list) else [argument])
+        call(self._before, context)
         return context, time.monotonic()
 
-    def end(context: ConsumeContext, since: float, outcome: Outcome) -> None:
+    def end(self, note: tuple[ConsumeContext, float], outcome: Outcome) -> None:
+        """As in ``Around``."""
+        context, since = note
         context.outcome = outcome
         context.elapsed_ms = int((time.monotonic() - since) * 1000)
         if isinstance(outcome, BaseException):
             context.kind = ConsumeKind.EXCEPTION
-        elif context.elapsed_ms >= consume_timeout_ms:
+        elif context.elapsed_ms >= self._consume_timeout_ms:
             context.kind = ConsumeKind.TIME_OUT
         else:
             context.kind = ConsumeKind.SUCCESS if context.success else ConsumeKind.FAILED
-        call(after, context)
-
-    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
-
-        async def listen(argument: Any) -> Outcome:
-            context, since = begin(argument)
-            try:
-                outcome: Outcome = await listener(argument)
-            except BaseException as error:
-                end(context, since, error)
-                raise
-            end(context, since, outcome)
-            return outcome
-
-        return listen
-
-    def listen_here(argument: Any) -> Outcome:
-        context, since = begin(argument)
-        try:
-            outcome: Outcome = listener(argument)
-        except BaseException as error:
-            end(context, since, error)
-            raise
-        end(context, since, outcome)
-        return outcome
-
-    return listen_here
+        call(self._after, context)
 
 
 def saw_consumed(interceptors: Sequence[Interceptor], group: str, messages: Sequence[MessageExt]) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from mqspark.client.consumer.consumer import ConsumeFromWhere
 from mqspark.client.consumer.consumer_settings import PopConsumerKeywords, PopConsumerSettings
 from mqspark.client.consumer.running_info import running_info, stacks
 from mqspark.client.consumer.subscriber import Listening
 from mqspark.client.delivery.delivery import (
+    Around,
     Chunk,
     Delivery,
     Listener,
@@ -27,7 +27,7 @@ from mqspark.client.delivery.delivery import (
 )
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.hooks.hooks import intercepted
+from mqspark.client.hooks.hooks import Intercepted
 from mqspark.client.pop.popacks import PopAcks
 from mqspark.client.pop.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.pop.popordered import PoppedInOrder
@@ -70,15 +70,29 @@ _POP_CODES = (
 )
 
 
+class _InTime:
+    """Calls the listener only for messages whose invisible time has not expired (``delivery.Around``)."""
+
+    def __init__(self, is_held: Callable[[MessageExt], bool]) -> None:
+        self._is_held = is_held
+
+    def begin(self, message: MessageExt) -> None:
+        if not self._is_held(message):
+            raise Skipped
+
+    def end(self, note: None, outcome: Outcome) -> None:
+        """Nothing to do."""
+
+
 class PopConsumer(Listening):
     """Calls ``listener`` with each message that the brokers hand out. A group may have more members than its
     topics have queues, and a slow member delays no other.
 
     The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many
     coroutines on the loop). Returning CONSUME_SUCCESS or nothing acknowledges the message; RECONSUME_LATER, a
-    ``RetryLater``, or an exception makes it visible to the group again after 10 s, then 30 s, 1 min and so on
-    (``delay_level`` chooses one of these times), with ``reconsume_times`` counting up; after
-    ``max_reconsume_times`` it goes to the dead-letter topic ``%DLQ%<group>``. No other member gets the message
+    ``RetryLater``, an exception or a value that is no outcome makes it visible to the group again after
+    10 s, then 30 s, 1 min and so on (``delay_level`` chooses one of these times), with ``reconsume_times``
+    counting up; after ``max_reconsume_times`` it goes to the dead-letter topic ``%DLQ%<group>``. No other member gets the message
     for ``invisible_ms``. If a listener takes longer, the message is delivered again, here or elsewhere, and the
     listener's result is ignored.
 
@@ -148,14 +162,15 @@ class PopConsumer(Listening):
     def _prepare(self) -> None:
         self._statistics = ConsumeStatistics(self._group.instance.clock)
         self._now_s = self._group.instance.timers.now_s
-        listener = self._listener
+        around: list[Around] = [_InTime(self._is_held)]
         if self._interceptors:
             group = self._group.namespace.unwrap(self.group)
-            listener = intercepted(listener, self._interceptors, group, self.settings.invisible_ms)
+            around.append(Intercepted(self._interceptors, group, self.settings.invisible_ms))
         self._delivery = make_delivery(
-            self._in_time(listener),
+            self._listener,
             concurrency=self.settings.concurrency,
             finished=self._finished,
+            around=around,
             now_s=self._group.instance.timers.now_s,
         )
         self._acks = PopAcks(self._group.instance, self.group)
@@ -352,27 +367,9 @@ class PopConsumer(Listening):
 
     # --- consuming --------------------------------------------------------------------------------------
 
-    def _in_time(self, listener: Listener) -> Callable[[Any], Any]:
-        """Calls the listener only for messages whose invisible time has not expired."""
-
-        def check(message: MessageExt) -> None:
-            work = self._held.get(id(message))
-            if work is None or not self._is_ours(work):
-                raise Skipped
-
-        if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
-
-            async def consume_here(message: MessageExt) -> Any:
-                check(message)
-                return await listener(message)
-
-            return consume_here
-
-        def consume(message: MessageExt) -> Any:
-            check(message)
-            return listener(message)
-
-        return consume
+    def _is_held(self, message: MessageExt) -> bool:
+        work = self._held.get(id(message))
+        return work is not None and self._is_ours(work)
 
     def _is_ours(self, work: Popped) -> bool:
         return self._ordered.is_ours(work) if self._ordered is not None else self._now_s() < work.deadline

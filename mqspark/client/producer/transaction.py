@@ -16,13 +16,13 @@ import asyncio
 import concurrent.futures
 import contextvars
 import functools
-import inspect
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
+from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
 from mqspark.client.hooks.hooks import EndTransactionContext
 from mqspark.client.hooks.hooks import call as call_hooks
@@ -65,10 +65,12 @@ MAX_WAITING_CHECK_BYTES = 64 << 20
 """Limit of their messages' size; further checks are dropped."""
 
 
-Execute = Callable[[Message], Any]
+Decided = TransactionState | None
+"""What ``execute`` and ``check`` return; None means UNKNOWN."""
+Execute = Callable[[Message], Decided | Awaitable[Decided]]
 """The local transaction: a function or coroutine function that returns a TransactionState. The message has its
 unique id (``unique_id``), which ``check`` will get."""
-Check = Callable[[MessageExt], Any]
+Check = Callable[[MessageExt], Decided | Awaitable[Decided]]
 """Returns the outcome of a local transaction; ``message_id`` is the unique id. A function or coroutine function.
 """
 
@@ -102,10 +104,6 @@ def state_of(returned: Any) -> TransactionState:
     if isinstance(returned, TransactionState):
         return returned
     raise TypeError(f"a transaction listener must return a TransactionState, not {returned!r}")
-
-
-def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 class TransactionProducer(Producer):
@@ -305,14 +303,15 @@ class TransactionProducer(Producer):
 
     async def _run(self, purpose: str, function: Callable[..., Any], argument: Message) -> Any:
         if is_coroutine_function(function):
-            return await function(argument)
+            return await awaited(function(argument))
         threads = self._threads.get(purpose)
         if threads is None:
             threads = self._threads[purpose] = concurrent.futures.ThreadPoolExecutor(
                 self._concurrency, thread_name_prefix=f"mqspark-{purpose}"
             )
         context = contextvars.copy_context()
-        return await self._loop.run_in_executor(threads, functools.partial(context.run, function, argument))
+        returned = self._loop.run_in_executor(threads, functools.partial(context.run, function, argument))
+        return await awaited(returned)
 
     # --- checks -----------------------------------------------------------------------------------------
 

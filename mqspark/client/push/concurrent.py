@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from mqspark.client.delivery.delivery import Chunk, Listener, Outcome, Skipped, failure_of, make_delivery
+from mqspark.client.delivery.delivery import Around, Chunk, Outcome, Skipped, failure_of, make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.remoting.pauses import Timers
@@ -47,7 +47,7 @@ class Concurrent:
     def __init__(
         self,
         group: str,
-        listener: Listener,
+        listener: Callable[[Any], Any],
         send_back: SendBack | None,
         *,
         batch_size: int,
@@ -57,6 +57,7 @@ class Concurrent:
         consume_timeout_ms: int,
         statistics: ConsumeStatistics,
         consumed: Callable[[ProcessQueue], None],
+        around: Sequence[Around] = (),
     ) -> None:
         """Without ``send_back`` (broadcasting) a failed message is dropped."""
         self._statistics = statistics
@@ -70,7 +71,11 @@ class Concurrent:
         self._consumed = consumed
         self._loop = asyncio.get_running_loop()
         self._delivery = make_delivery(
-            listener, concurrency=concurrency, finished=self._finished, now_s=timers.now_s
+            listener,
+            concurrency=concurrency,
+            finished=self._finished,
+            around=around,
+            now_s=timers.now_s,
         )
         self._returns: set[asyncio.Task[None]] = set()
         self._returning: set[tuple[ProcessQueue, int]] = set()

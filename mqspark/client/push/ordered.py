@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from mqspark.client.delivery.delivery import (
+    Around,
     Chunk,
     ConsumeStatus,
-    Listener,
     Outcome,
     Skipped,
     failure_of,
@@ -164,7 +164,7 @@ class Ordered:
     def __init__(
         self,
         group: str,
-        listener: Listener,
+        listener: Callable[[Any], Any],
         locks: Locks | None,
         send_back: SendBack | None,
         *,
@@ -178,6 +178,7 @@ class Ordered:
         statistics: ConsumeStatistics,
         consumed: Callable[[ProcessQueue], None],
         regained: Callable[[MessageQueue], Awaitable[None]],
+        around: Sequence[Around] = (),
     ) -> None:
         """Without ``locks`` and ``send_back`` (broadcasting) no queue needs a lock, and no message is given up.
         Without ``auto_commit`` messages are consumed when the listener returns COMMIT."""
@@ -203,7 +204,11 @@ class Ordered:
         self._renew_now = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._delivery = make_delivery(
-            listener, concurrency=concurrency, finished=self._finished, now_s=timers.now_s
+            listener,
+            concurrency=concurrency,
+            finished=self._finished,
+            around=around,
+            now_s=timers.now_s,
         )
         self._stopping = False
 

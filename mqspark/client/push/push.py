@@ -13,11 +13,11 @@ from typing import Unpack
 from mqspark.client.consumer.consumer_settings import PushConsumerKeywords, PushConsumerSettings
 from mqspark.client.consumer.running_info import running_info
 from mqspark.client.consumer.subscriber import Listening
-from mqspark.client.delivery.delivery import Listener, Outcome
+from mqspark.client.delivery.delivery import Around, BatchListener, Listener, Outcome
 from mqspark.client.delivery.flow import Flow
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.hooks.hooks import intercepted, let_through
+from mqspark.client.hooks.hooks import Intercepted, let_through
 from mqspark.client.push.answers import answer
 from mqspark.client.push.concurrent import Concurrent
 from mqspark.client.push.locking import BrokerLocks
@@ -60,8 +60,8 @@ class PushConsumer(Listening):
 
     The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many
     coroutines on the loop). Returning CONSUME_SUCCESS or nothing means done; RECONSUME_LATER, a ``RetryLater``,
-    or an exception mean that the message is delivered again. With ``batch_listener`` instead, lists of up to
-    ``batch_size`` messages of one queue are passed, and succeed or fail as a whole.
+    an exception or a value that is no outcome mean that the message is delivered again. With ``batch_listener``
+    instead, lists of up to ``batch_size`` messages of one queue are passed, and succeed or fail as a whole.
 
     A failed message goes back to its broker, which delivers it to the group again after 10 s, then 30 s, 1 min
     and so on, with ``reconsume_times`` counting up, and after ``max_reconsume_times`` puts it into the
@@ -87,7 +87,7 @@ class PushConsumer(Listening):
         *,
         group: str,
         listener: Listener | None = None,
-        batch_listener: Listener | None = None,
+        batch_listener: BatchListener | None = None,
         settings: PushConsumerSettings | None = None,
         options: ClientOptions | None = None,
         **changes: Unpack[PushConsumerKeywords],
@@ -146,13 +146,10 @@ class PushConsumer(Listening):
         group, broadcasting = self._group, self._group.broadcasting
         listener = self._listener
         self._statistics = ConsumeStatistics(group.instance.clock)
+        around: list[Around] = []
         if self._interceptors:
-            listener = intercepted(
-                listener,
-                self._interceptors,
-                group.namespace.unwrap(self.group),
-                self.settings.consume_timeout_ms,
-            )
+            name = group.namespace.unwrap(self.group)
+            around.append(Intercepted(self._interceptors, name, self.settings.consume_timeout_ms))
         send_back = None if broadcasting else self._send_back
         if self.settings.ordered:
             self._consumption = self._ordered = Ordered(
@@ -170,6 +167,7 @@ class PushConsumer(Listening):
                 statistics=self._statistics,
                 consumed=self._flow.consumed,
                 regained=self._regained,
+                around=around,
             )
         else:
             self._consumption = Concurrent(
@@ -183,6 +181,7 @@ class PushConsumer(Listening):
                 consume_timeout_ms=self.settings.consume_timeout_ms,
                 statistics=self._statistics,
                 consumed=self._flow.consumed,
+                around=around,
             )
 
     async def stop(self, timeout_ms: int = 30_000) -> None:

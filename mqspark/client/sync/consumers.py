@@ -16,7 +16,7 @@ from mqspark.client.consumer.consumer_settings import (
     PushConsumerSettings,
 )
 from mqspark.client.consumer.queuewatch import QueuesListener
-from mqspark.client.delivery.delivery import Listener
+from mqspark.client.delivery.delivery import BatchListener, Listener
 from mqspark.client.lite import litepull
 from mqspark.client.pop import pop
 from mqspark.client.push import push
@@ -90,7 +90,7 @@ class PushConsumer(_Listening):
         *,
         group: str,
         listener: Listener | None = None,
-        batch_listener: Listener | None = None,
+        batch_listener: BatchListener | None = None,
         settings: PushConsumerSettings | None = None,
         options: ClientOptions | None = None,
         **changes: Unpack[PushConsumerKeywords],

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
+from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
 from mqspark.client.producer import producer, transaction
 from mqspark.client.producer.outgoing import QueueSelector, body_bytes
@@ -17,7 +19,6 @@ from mqspark.client.producer.transaction import (
     Execute,
     TransactionResult,
     TransactionState,
-    is_coroutine_function,
     state_of,
 )
 from mqspark.client.remoting.identity import ClientOptions
@@ -302,7 +303,8 @@ class TransactionProducer(Producer):
         if prepared.result.status is not SendStatus.SEND_OK:
             return self._call(self._aio.end, prepared, TransactionState.ROLLBACK)
         try:
-            state = state_of(function(prepared.message))
+            decided = function(prepared.message)
+            state = state_of(self._call(awaited, decided) if inspect.isawaitable(decided) else decided)
         except Exception as error:
             self._call(self._aio.end, prepared, TransactionState.UNKNOWN, error)
             raise

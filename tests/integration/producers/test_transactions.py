@@ -269,3 +269,28 @@ def test_blocking(broker: Cluster) -> None:
         assert asked.wait(45)
         found = asyncio.run(bodies(broker, "Tx7", 13))
     assert found == sorted(["commit", "failed", "loop", "open", "plain", *(f"open {n}" for n in range(8))])
+
+
+async def test_a_hidden_coroutine_decides_a_transaction(mq_broker: Broker, mq_topic: str) -> None:
+    """A lambda around a coroutine function is awaited, in both APIs."""
+
+    async def commit(message: Message) -> TransactionState:
+        await asyncio.sleep(0)
+        return TransactionState.COMMIT
+
+    producer = TransactionProducer(mq_broker.namesrv, group="hidden", check=lambda message: commit(message))
+    async with producer:
+        result = await producer.send_in_transaction(
+            Message.of(mq_topic, b"x"), execute=lambda message: commit(message)
+        )
+        assert result.state is TransactionState.COMMIT
+
+    def blocking() -> TransactionState:
+        with mqspark.TransactionProducer(
+            mq_broker.namesrv, group="hidden", check=lambda message: commit(message)
+        ) as other:
+            return other.send_in_transaction(
+                Message.of(mq_topic, b"x"), execute=lambda message: commit(message)
+            ).state
+
+    assert await asyncio.to_thread(blocking) is TransactionState.COMMIT

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from mqspark.client.delivery.delivery import ConsumeStatus
+from mqspark.client.delivery.delivery import ConsumeStatus, make_delivery
 from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
 from mqspark.client.hooks.hooks import (
     ConsumeContext,
     ConsumeKind,
     EndTransactionContext,
+    Intercepted,
     Interceptor,
     RecallContext,
     SendContext,
-    intercepted,
     let_through,
     saw_consumed,
 )
@@ -181,9 +181,13 @@ async def test_interceptors_see_how_each_call_ends(is_coroutine: bool) -> None:
         return judge(argument)
 
     async def call(argument: object, timeout_ms: int = 10_000) -> object:
-        listener = intercepted(judge_later if is_coroutine else judge, [notes], "G", timeout_ms)
-        outcome = listener(argument)
-        return await outcome if is_coroutine else outcome
+        delivery = make_delivery(
+            judge_later if is_coroutine else judge,
+            concurrency=1,
+            finished=lambda chunk, outcome, elapsed_s: None,
+            around=[Intercepted([notes], "G", timeout_ms)],
+        )
+        return await delivery.run_now(argument)
 
     assert await call("fine") is None
     assert await call(["two", "messages"]) is None
