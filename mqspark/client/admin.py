@@ -173,6 +173,9 @@ class AdminClient(Lifecycle):
 
     async def stop(self) -> None:
         """Close the connections that nobody else uses. A second call does nothing."""
+        await super().stop()
+
+    async def _stop(self) -> None:
         if self._running:
             self._running = False
             await self._instance.leave(self._member)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -180,7 +181,15 @@ class Listening(Subscriber):
         await super()._enter(rebalance=rebalance, prepare=prepare)
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
-        """Fetch no more, wait up to ``timeout_ms`` for running listeners, then leave the group."""
+        """Fetch no more, wait up to ``timeout_ms`` for running listeners, then leave the group. Called by a listener,
+        it returns at once: the end waits for the listener and counts its outcome."""
+        await self._ended_by(functools.partial(self._stop, timeout_ms))
+
+    async def stop_at_exit(self, timeout_ms: int) -> None:
+        """As ``Lifecycle.stop_at_exit``."""
+        await self.stop(timeout_ms)
+
+    async def _stop(self, timeout_ms: int = 30_000) -> None:
         raise NotImplementedError
 
     def suspend(self) -> None:

@@ -1,5 +1,5 @@
 """Messages between queue and listener, and their results.
 
-Imported from outside: ``delivery``, ``flow``, ``process_queue``, ``results``, ``statistics``. Must not know producers
-and consumers.
+Imported from outside: ``awaiting``, ``delivery``, ``flow``, ``process_queue``, ``results``, ``statistics``. Must not
+know producers and consumers.
 """

@@ -66,7 +66,10 @@ class LitePullConsumer(Subscriber):
         self._ready: deque[Assigned] = deque()
         """One entry for each cached batch; entries of queues that have become empty are skipped."""
         self._last: PulledBatch | None = None
-        self._iterating: tuple[PulledBatch, int] | None = None
+        self._offered: PulledBatch | None = None
+        """The batch whose messages come next."""
+        self._given = 0
+        """How many messages of it the program has."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._space: dict[Assigned, asyncio.Future[None]] = {}
         self._paused: dict[MessageQueue, asyncio.Event] = {}
@@ -90,9 +93,13 @@ class LitePullConsumer(Subscriber):
 
     async def stop(self) -> None:
         """With ``auto_commit``, commit everything that was delivered. Then leave the group."""
-        await self._stop(confirm=True)
+        await super().stop()
 
-    async def _stop(self, *, confirm: bool) -> None:
+    async def stop_at_exit(self, timeout_ms: int) -> None:
+        """As ``Lifecycle.stop_at_exit``. Nobody knows whether the program is done with what it got last."""
+        await self._leave(ClientError("the program ends"))
+
+    async def _stop(self, *, confirm: bool = True) -> None:
         if not self._running:
             return
         self._running = False
@@ -110,6 +117,7 @@ class LitePullConsumer(Subscriber):
             assigned.task.cancel()
         self._assigned.clear()
         self._ready.clear()
+        self._offered = None
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -117,7 +125,7 @@ class LitePullConsumer(Subscriber):
         await self._exit()
 
     async def _leave(self, error: BaseException | None) -> None:
-        await self._stop(confirm=error is None)
+        await self._ended_by(functools.partial(self._stop, confirm=error is None))
 
     # --- queue selection --------------------------------------------------------------------------------
 
@@ -191,52 +199,72 @@ class LitePullConsumer(Subscriber):
         >>> for message in await consumer.poll():
         ...     print(message.body)
         """
-        self._confirm()
-        batch = await self._next_batch(timeout_ms)
+        batch = await self.offer(timeout_ms)
         if batch is None:
             return []
-        batch.assigned.delivered = batch.next_offset
-        self._last = batch
-        return batch.messages
+        messages = batch.messages[self._given :] if self._given else batch.messages
+        self.hand(batch, len(batch.messages))
+        return messages
 
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         return self
 
     async def __anext__(self) -> MessageExt:
         """Waits without a limit; ends when the consumer is stopped."""
-        message = self.next_cached()
-        if message is not None:
-            return message
-        batch = await self._next_batch(None)
+        batch = self.offered() or await self.offer(None)
         if batch is None:
             raise StopAsyncIteration
-        return self._hand_out(batch, 0)
+        message = batch.messages[self._given]
+        self.hand(batch, self._given + 1)
+        return message
+
+    # --- in two steps, for a program that may be interrupted between them
+
+    async def offer(self, timeout_ms: int | None) -> PulledBatch | None:
+        """The batch whose messages come next, ``given`` of which the program has; it stays the next one until ``hand``
+        says that the program has all of them. None after ``timeout_ms`` and when the consumer is stopped. What was
+        handed before counts as consumed."""
+        while (batch := self.offered()) is None:
+            batch = await self._next_batch(timeout_ms)
+            if batch is None:
+                return None
+            self._offered, self._given = batch, 0
+        return batch
+
+    def offered(self) -> PulledBatch | None:
+        """As ``offer``, if it need not wait."""
+        self._confirm()
+        batch = self._offered
+        if (
+            batch is None
+            or batch.generation != batch.assigned.generation
+            or self._given >= len(batch.messages)
+        ):
+            self._offered = batch = None
+        return batch
+
+    @property
+    def given(self) -> int:
+        """How many messages of the offered batch the program has."""
+        return self._given
+
+    def hand(self, batch: PulledBatch, count: int) -> None:
+        """The program has the first ``count`` messages of the offered batch. A repetition does nothing."""
+        if batch is not self._offered or count <= self._given:
+            return
+        assigned = batch.assigned
+        if batch.generation == assigned.generation:
+            if count < len(batch.messages):
+                assigned.delivered = batch.messages[count - 1].queue_offset + 1
+            else:
+                # All that is fetched: what follows it so far was not wanted.
+                assigned.delivered = batch.next_offset if assigned.batches else assigned.next_offset
+            self._last = batch
+        self._given = count
 
     def check_iterable(self) -> None:
         """Raises ClientError before the start. A stopped consumer ends an iteration but does not start one."""
         self._check_started()
-
-    def next_cached(self) -> MessageExt | None:
-        """The next message of the iteration's current batch, None at its end."""
-        self._confirm()
-        if self._iterating is None:
-            return None
-        batch, index = self._iterating
-        if batch.generation != batch.assigned.generation:
-            self._iterating = None
-            return None
-        return self._hand_out(batch, index)
-
-    def _hand_out(self, batch: PulledBatch, index: int) -> MessageExt:
-        message = batch.messages[index]
-        if index + 1 < len(batch.messages):
-            batch.assigned.delivered = message.queue_offset + 1
-            self._iterating = (batch, index + 1)
-        else:
-            batch.assigned.delivered = batch.next_offset
-            self._iterating = None
-        self._last = batch
-        return message
 
     def _confirm(self) -> None:
         """The delivered messages count as consumed."""

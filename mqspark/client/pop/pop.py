@@ -34,6 +34,7 @@ from mqspark.client.pop.popordered import PoppedInOrder
 from mqspark.client.pop.popped import Popped, popped_of
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
+from mqspark.client.remoting.lifecycle import Within
 from mqspark.errors import ConfigError, MQError, NoRoute
 from mqspark.logs import escaping
 from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue
@@ -92,9 +93,9 @@ class PopConsumer(Listening):
     coroutines on the loop). Returning CONSUME_SUCCESS or nothing acknowledges the message; RECONSUME_LATER, a
     ``RetryLater``, an exception or a value that is no outcome makes it visible to the group again after
     10 s, then 30 s, 1 min and so on (``delay_level`` chooses one of these times), with ``reconsume_times``
-    counting up; after ``max_reconsume_times`` it goes to the dead-letter topic ``%DLQ%<group>``. No other member gets the message
-    for ``invisible_ms``. If a listener takes longer, the message is delivered again, here or elsewhere, and the
-    listener's result is ignored.
+    counting up; after ``max_reconsume_times`` it goes to the dead-letter topic ``%DLQ%<group>``. No other member gets
+    the message for ``invisible_ms``. If a listener takes longer, the message is delivered again, here or elsewhere,
+    and the listener's result is ignored.
 
     ``ordered``: one message of a queue at a time, in the order of the queue, by one member of the group, which
     holds it for as long as its listener takes. A failed message is delivered again, here and before later
@@ -162,7 +163,7 @@ class PopConsumer(Listening):
     def _prepare(self) -> None:
         self._statistics = ConsumeStatistics(self._group.instance.clock)
         self._now_s = self._group.instance.timers.now_s
-        around: list[Around] = [_InTime(self._is_held)]
+        around: list[Around] = [Within(self), _InTime(self._is_held)]
         if self._interceptors:
             group = self._group.namespace.unwrap(self.group)
             around.append(Intercepted(self._interceptors, group, self.settings.invisible_ms))
@@ -196,7 +197,11 @@ class PopConsumer(Listening):
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
         """Stop popping, wait up to ``timeout_ms`` for running listeners, acknowledge their messages, and release
-        messages that no listener has started."""
+        messages that no listener has started. Called by a listener, it returns at once: the end waits for the listener
+        and counts its outcome."""
+        await super().stop(timeout_ms)
+
+    async def _stop(self, timeout_ms: int = 30_000) -> None:
         if not self._running:
             return
         self._running = False

@@ -155,7 +155,11 @@ class Producer(Lifecycle):
         self._running = True
 
     async def stop(self) -> None:
-        """Wait for unanswered sends (at most for their timeout), then leave the group."""
+        """Wait for unanswered sends (at most for their timeout), then leave the group. The log names what was not
+        sent."""
+        await super().stop()
+
+    async def _stop(self) -> None:
         if not self._running:
             return
         if self._accumulator is not None:
@@ -165,12 +169,19 @@ class Producer(Lifecycle):
         self._sender.close()
         self._requests.abandon()
         await self._window.empty()
+        if (lost := self._sender.lost()) is not None:
+            log.error("producer group %s stops, but %s", self.group, lost)
         if self._tracer is not None:
             self._interceptors.remove(self._tracer)
             await self._tracer.stop()
             self._tracer = None
         await self._tasks.cancel()
         await self._instance.leave(self._member)
+
+    def left_behind(self) -> str | None:
+        """As ``Lifecycle.left_behind``."""
+        lost = self._sender.lost()
+        return None if lost is None else f"of producer group {self.group} {lost}"
 
     @property
     def client_id(self) -> str:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from typing import Protocol
 
 from mqspark.errors import ConfigError
 
-__all__ = ["ThreadWindow", "Window"]
+__all__ = ["Place", "ThreadWindow", "Window"]
 
 
 class Window:
@@ -78,6 +79,12 @@ class Window:
                 return
 
 
+class Place(Protocol):
+    """Of a send: whether it has room in a ``ThreadWindow``, which an interrupted thread does not know."""
+
+    has_room: bool
+
+
 class ThreadWindow:
     """Like ``Window``, for callers in any thread.
 
@@ -94,13 +101,17 @@ class ThreadWindow:
         self._lock = threading.RLock()
         self._half_free = threading.Condition(self._lock)
 
-    def take(self, size_bytes: int) -> None:
+    def take(self, size_bytes: int, place: Place | None = None) -> None:
+        """Wait for room. ``place`` knows whether an interrupted thread has got it: the counts and the mark change
+        together, since an interruption comes with a call or a jump back only."""
         with self._lock:
             while self._messages >= self._max_messages or self._bytes >= self._max_bytes:
                 self._blocked = True
                 self._half_free.wait()
             self._messages += 1
             self._bytes += size_bytes
+            if place is not None:
+                place.has_room = True
 
     def give(self, size_bytes: int) -> None:
         with self._lock:

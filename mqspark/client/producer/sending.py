@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -64,6 +65,9 @@ _THREAD_COMPRESS_BYTES = 128 * 1024
 """Compressing this much takes milliseconds, which would block the event loop."""
 
 _decode_text = msgspec.json.Decoder(str).decode
+
+_TOPICS_NAMED = 5
+"""In the line about what is lost."""
 
 _PREFIX = struct.Struct(">ii")
 
@@ -219,6 +223,8 @@ class Sender:
         self._compress_from_bytes = compress_from_bytes
         self._compress_level = compress_level
         self._closing = False
+        self._lost: Counter[str] = Counter()
+        """Sends that failed since ``close``, by topic: their callers may not look any more."""
         self._next_look_s = 0.0
         self._silence = instance.silence
 
@@ -265,6 +271,13 @@ class Sender:
     def close(self) -> None:
         """Failures from now on are not retried."""
         self._closing = True
+
+    def lost(self) -> str | None:
+        """What was not sent since ``close``, or is not yet acknowledged."""
+        waiting = f"{self._window.count} sends are not acknowledged" if self._window.count else ""
+        topics = ", ".join(f"{count} to {topic}" for topic, count in self._lost.most_common(_TOPICS_NAMED))
+        failed = f"{self._lost.total()} sends have failed ({topics})" if self._lost else ""
+        return ", ".join(part for part in (waiting, failed) if part) or None
 
     def _choose(self, sending: Sending, topic: PublishTopic) -> Target:
         """The queue for the next attempt."""
@@ -316,10 +329,7 @@ class Sender:
         try:
             async with asyncio.timeout_at(sending.deadline):
                 if compress:
-                    body = await asyncio.to_thread(
-                        compression.compress, sending.body, level=self._compress_level
-                    )
-                    self._put_compressed(sending, body)
+                    self._put_compressed(sending, await self._compressed(sending.body))
                 if target is None:
                     target = self._choose(sending, await self.targets.find(sending.topic, refresh=refresh))
                 address = self._instance.broker_address(target.broker_name)
@@ -344,6 +354,12 @@ class Sender:
         except asyncio.CancelledError:
             self.finish(sending, None, ConnectionLost(sending.topic, "the producer is stopped"))
             raise
+
+    async def _compressed(self, body: bytes) -> bytes:
+        try:
+            return await asyncio.to_thread(compression.compress, body, level=self._compress_level)
+        except RuntimeError:  # the program ends, and no thread is begun any more
+            return compression.compress(body, level=self._compress_level)
 
     def failed(self, sending: Sending, error: ClientError) -> None:
         """An attempt failed: try another broker if that may help and time is left, otherwise report the error."""
@@ -413,6 +429,8 @@ class Sender:
 
     def finish(self, sending: Sending, result: SendResult | None, error: BaseException | None) -> None:
         """Resolve a send."""
+        if error is not None and self._closing:
+            self._lost[sending.topic] += 1
         self._window.leave(sending.size_bytes)
         context = sending.context
         if context is not None:

@@ -31,6 +31,7 @@ from mqspark.client.producer.producer import Producer
 from mqspark.client.producer.producer_settings import ProducerKeywords, ProducerSettings
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import spelled_out
+from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import Channel
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute
@@ -167,6 +168,13 @@ class TransactionProducer(Producer):
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
         """Wait up to ``timeout_ms`` for running local transactions and checks, and for sends as in ``Producer``."""
+        await self._ended_by(functools.partial(self._stop, timeout_ms))
+
+    async def stop_at_exit(self, timeout_ms: int) -> None:
+        """As ``Lifecycle.stop_at_exit``."""
+        await self.stop(timeout_ms)
+
+    async def _stop(self, timeout_ms: int = 30_000) -> None:
         if not self._running:
             return
         self._waiting_checks.clear()
@@ -179,7 +187,7 @@ class TransactionProducer(Producer):
             except TimeoutError:
                 log.warning("a transaction listener of group %s does not end", self.group)
             self._quiet = None
-        await super().stop()
+        await super()._stop()
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
         self._threads.clear()
@@ -302,6 +310,14 @@ class TransactionProducer(Producer):
         return prepared.outcome(state)
 
     async def _run(self, purpose: str, function: Callable[..., Any], argument: Message) -> Any:
+        within = Within(self)
+        token = within.begin()
+        try:
+            return await self._called(purpose, function, argument)
+        finally:
+            within.end(token)
+
+    async def _called(self, purpose: str, function: Callable[..., Any], argument: Message) -> Any:
         if is_coroutine_function(function):
             return await awaited(function(argument))
         threads = self._threads.get(purpose)

@@ -24,6 +24,7 @@ from mqspark.client.push.locking import BrokerLocks
 from mqspark.client.push.ordered import Ordered
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
+from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.logs import escaping
@@ -146,7 +147,7 @@ class PushConsumer(Listening):
         group, broadcasting = self._group, self._group.broadcasting
         listener = self._listener
         self._statistics = ConsumeStatistics(group.instance.clock)
-        around: list[Around] = []
+        around: list[Around] = [Within(self)]
         if self._interceptors:
             name = group.namespace.unwrap(self.group)
             around.append(Intercepted(self._interceptors, name, self.settings.consume_timeout_ms))
@@ -185,10 +186,14 @@ class PushConsumer(Listening):
             )
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
-        """Stops pulling, waits up to ``timeout_ms`` for running listeners, commits, leaves the group.
+        """Stops pulling, waits up to ``timeout_ms`` for running listeners, commits, leaves the group. Called by a
+        listener, it returns at once: the end waits for the listener and counts its outcome.
 
         Messages that no listener has started are redelivered, here or elsewhere.
         """
+        await super().stop(timeout_ms)
+
+    async def _stop(self, timeout_ms: int = 30_000) -> None:
         if not self._running:
             return
         self._running = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Unpack
 
 from mqspark.client.consumer import subscriber
@@ -18,6 +19,7 @@ from mqspark.client.consumer.consumer_settings import (
 from mqspark.client.consumer.queuewatch import QueuesListener
 from mqspark.client.delivery.delivery import BatchListener, Listener
 from mqspark.client.lite import litepull
+from mqspark.client.lite.assigned import PulledBatch
 from mqspark.client.pop import pop
 from mqspark.client.push import push
 from mqspark.client.remoting.identity import ClientOptions
@@ -160,6 +162,10 @@ class LitePullConsumer(_Consumer):
     """The blocking ``mqspark.aio.LitePullConsumer``; takes the same arguments. For one thread at a time."""
 
     _aio: litepull.LitePullConsumer
+    _handed: tuple[PulledBatch, int] | None = None
+    """How many messages of which batch were handed to the program last. The line that sets it and the ``return`` after
+    it contain no call, so that no interruption by a signal comes between them: what a program was not handed is offered
+    again, and not committed."""
 
     @spelled_out(LitePullConsumerSettings, ClientOptions)
     def __init__(
@@ -213,7 +219,14 @@ class LitePullConsumer(_Consumer):
 
     def poll(self, timeout_ms: int = 5_000) -> list[MessageExt]:
         """The next messages, all of one queue and in order; an empty list if there are none for ``timeout_ms``."""
-        return self._call(self._aio.poll, timeout_ms)
+        offer = self._call(self._offer, timeout_ms)
+        if offer is None:
+            return []
+        batch, given = offer
+        messages = batch.messages[given:]
+        handed = (batch, len(batch.messages))
+        self._handed = handed
+        return messages
 
     def __iter__(self) -> Iterator[MessageExt]:
         return self
@@ -223,14 +236,40 @@ class LitePullConsumer(_Consumer):
         if self._thread is None:
             self._aio.check_iterable()
             raise StopIteration
+        self._tell()
         # Within a batch no change of threads is needed.
-        message = self._aio.next_cached()
-        if message is not None:
-            return message
-        try:
-            return self._thread.call(self._aio.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
+        batch = self._aio.offered()
+        given = self._aio.given
+        if batch is None:
+            offer = self._thread.call(self._offer(None))
+            if offer is None:
+                raise StopIteration
+            batch, given = offer
+        message = batch.messages[given]
+        handed = (batch, given + 1)
+        self._handed = handed
+        return message
+
+    def _tell(self) -> None:
+        """The program has what it was handed. May be interrupted and repeated."""
+        if self._handed is not None:
+            self._aio.hand(*self._handed)
+
+    async def _offer(self, timeout_ms: int | None) -> tuple[PulledBatch, int] | None:
+        self._tell()
+        batch = await self._aio.offer(timeout_ms)
+        return None if batch is None else (batch, self._aio.given)
+
+    def stop(self) -> None:
+        """With ``auto_commit``, commit everything that was delivered. Then leave the group."""
+        self._tell()
+        super().stop()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tell()
+        super().__exit__(kind, error, trace)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at ``offset``, which must be within the queue (its end included). Raises ClientError."""
@@ -255,8 +294,10 @@ class LitePullConsumer(_Consumer):
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the next message to deliver. Raises ClientError for a queue that is not assigned."""
+        self._tell()
         return self._do(self._aio.position, queue)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the delivered messages, or the given offsets; returns when the broker has stored them."""
+        self._tell()
         self._call(self._aio.commit, offsets)

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from mqspark.client.remoting.lifecycle import Lifecycle
-from mqspark.client.sync.loop import LoopThread
+from mqspark.client.sync import ending
+from mqspark.client.sync.loop import Call, LoopThread
 from mqspark.errors import ClientError
 
 __all__ = ["Facade", "documented_by"]
@@ -38,6 +39,8 @@ class Facade:
 
     _aio: Lifecycle
     _thread: LoopThread | None = None
+    _leaving: tuple[LoopThread, Call[None]] | None = None
+    """The last end, with which the thread is released."""
 
     def start(self) -> None:
         """Join the cluster, as ``with`` does; a second call does nothing. Raises ConfigError when something is
@@ -45,16 +48,32 @@ class Facade:
         server."""
         if self._thread is not None:
             return
-        thread = LoopThread.acquire()
+        self._wait_for_end()
+        starting = Call(self._aio.start())
         try:
-            thread.call(self._aio.start())
+            thread = LoopThread.acquire(self)
+            thread.check_caller()
+            thread.post(starting.begin)
+            starting.wait()
+            ending.begun(self)
+            self._thread = thread
         except BaseException:
-            thread.release()
+            acquired = LoopThread.acquired(self)
+            if acquired is None:
+                starting.close()
+            else:
+                self._leave(acquired, Call(self._take_back(starting), after=self._released(acquired)))
             raise
-        self._thread = thread
+
+    async def _take_back(self, starting: Call[None]) -> None:
+        """The start failed, or the program was interrupted while it waited."""
+        starting.give_up()
+        await starting.over()
+        await self._aio.stop()
 
     def stop(self) -> None:
-        """Finish pending work, then leave the cluster, as the end of ``with`` does. A second call does nothing."""
+        """Finish pending work, then leave the cluster, as the end of ``with`` does. A second call does nothing. Returns
+        at once when a callback calls it for which the end waits, such as a listener."""
         self._end(self._aio.stop)
 
     def __enter__(self) -> Self:
@@ -67,12 +86,56 @@ class Facade:
         self._end(self._aio.__aexit__, kind, error, trace)
 
     def _end(self, stop: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        if thread is None:
+            self._wait_for_end()
+            return
+        thread.check_process()
+        stopping = self._begin_end(thread, stop, *arguments)
+        if not thread.is_here:
+            stopping.wait()
+            if not self._aio.is_stopping:
+                self._wait_for_end()
+
+    def _begin_end(
+        self, thread: LoopThread, stop: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+    ) -> Call[None]:
+        """An interruption of the program changes nothing of what has begun."""
+        stopping = Call(stop(*arguments))
+        leaving = Call(self._aio.stopped(), after=self._released(thread))
+        self._thread = None
+        thread.post(stopping.begin)
+        self._leave(thread, leaving)
+        return stopping
+
+    def _leave(self, thread: LoopThread, leaving: Call[None]) -> None:
+        self._leaving = (thread, leaving)
+        thread.post(leaving.begin)
+
+    def _released(self, thread: LoopThread) -> Callable[[], None]:
+        def release() -> None:
+            ending.over(self)
+            thread.release(self)
+
+        return release
+
+    def _wait_for_end(self) -> None:
+        if self._leaving is not None:
+            thread, leaving = self._leaving
+            if not thread.is_here and not self._aio.is_called_back:
+                leaving.wait()
+                thread.join()
+
+    def end_with_program(self, timeout_ms: int) -> Call[None] | None:
+        """For the end of a program that has not stopped it."""
+        thread = self._thread
         if thread is not None:
-            try:
-                thread.call(stop(*arguments))
-            finally:
-                thread.release()
+            self._begin_end(thread, self._aio.stop_at_exit, timeout_ms)
+        return None if self._leaving is None else self._leaving[1]
+
+    def left_behind(self) -> str | None:
+        """For the end of a program: what is lost."""
+        return self._aio.left_behind()
 
     @property
     def _running(self) -> LoopThread:

@@ -32,6 +32,7 @@ class SendFuture(concurrent.futures.Future[SendResult]):
 
     def __init__(self, window: ThreadWindow, size_bytes: int) -> None:
         """``size_bytes`` are returned to ``window`` when the future is settled."""
+        self.has_room = self.has_begun = False
         self._window = window
         self._size_bytes = size_bytes
 
@@ -46,6 +47,12 @@ class SendFuture(concurrent.futures.Future[SendResult]):
                     self._done_callbacks: list[Callable[[SendFuture], object]] = []
                     made = self._made = threading.Condition()
         return made
+
+    def leave(self) -> None:
+        """Its thread was interrupted: give the room back if the send never begins. On the loop."""
+        if self.has_room and not self.has_begun:
+            self.has_room = False
+            self._window.give(self._size_bytes)
 
     def done(self) -> bool:
         return self._state == FINISHED

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextvars
 import importlib.util
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mqspark.errors import ClientError
+from mqspark.logs import escaping
 
-__all__ = ["LoopThread"]
+__all__ = ["Call", "LoopThread"]
+
+log = escaping(__name__)
 
 T = TypeVar("T")
 
@@ -30,41 +36,116 @@ class _NoMorePosts(deque[tuple[Callable[..., None], tuple[Any, ...]]]):
         raise _orphan()
 
 
-class LoopThread:
-    """A thread with an event loop and a reference count: ``acquire`` starts it, the last ``release`` ends it."""
+class Call(Generic[T]):
+    """A coroutine that a thread has run on the loop, with the thread's context. It ends there, whatever happens to the
+    thread that waits."""
 
-    _lock = threading.Lock()
+    def __init__(self, work: Coroutine[Any, Any, T], *, after: Callable[[], None] | None = None) -> None:
+        """``after`` is called on the loop at the end."""
+        self._work = work
+        self._context = contextvars.copy_context()
+        self._after = after
+        self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._task: asyncio.Task[T] | None = None
+        self._is_given_up = False
+
+    def begin(self) -> None:
+        """On the loop."""
+        if self._is_given_up:
+            self._work.close()
+            self._future.cancel()
+            return
+        self._task = asyncio.get_running_loop().create_task(self._work, context=self._context)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if self._after is not None:
+            self._after()
+        if task.cancelled():
+            self._future.set_exception(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(task.result())
+
+    def give_up(self) -> None:
+        """On the loop: nobody waits any more."""
+        self._is_given_up = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def close(self) -> None:
+        """It never begins."""
+        self._work.close()
+
+    @property
+    def is_over(self) -> bool:
+        return self._future.done()
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        """In any other thread. Raises what the coroutine raises, and TimeoutError."""
+        return self._future.result(timeout_s)
+
+    async def over(self) -> None:
+        """On the loop: wait until it is over. Never raises."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+
+class LoopThread:
+    """A thread with an event loop and its users: ``acquire`` starts it, the last ``release`` ends it."""
+
+    _lock = threading.RLock()
+    """Reentrant: whoever interrupts a thread may start or stop clients as well."""
     _current: LoopThread | None = None
 
     def __init__(self) -> None:
-        self._users = 0
+        self._users: set[object] = set()
         self._orphaned = False
+        self._ending = False
         self._loop = _new_loop()
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake_scheduled = False
         self._thread = threading.Thread(target=self._run, name="mqspark-client", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # interrupted: nobody would end it
+            self._ending = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            raise
 
     @classmethod
-    def acquire(cls) -> LoopThread:
+    def acquire(cls, user: object) -> LoopThread:
+        """A repetition does nothing. Raises ClientError in a program whose threads are not threads."""
+        _check_threads()
         with cls._lock:
             thread = cls._current
             if thread is None:
                 thread = cls._current = cls()
-            thread._users += 1
+            thread._users.add(user)
             return thread
 
-    def release(self) -> None:
+    @classmethod
+    def acquired(cls, user: object) -> LoopThread | None:
+        """What an interrupted ``acquire`` would have returned."""
+        thread = cls._current
+        return thread if thread is not None and user in thread._users else None
+
+    def release(self, user: object) -> None:
+        """On the loop. ``join`` waits for the end, if this was the last one."""
         with self._lock:
-            self._users -= 1
+            self._users.discard(user)
             if self._users:
                 return
             if LoopThread._current is self:
                 LoopThread._current = None
-        if self._orphaned:
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._ending = True
+        self._loop.stop()
+
+    def join(self) -> None:
+        """Wait for the end of the thread, if it ends."""
+        if self._ending and not self._orphaned and not self.is_here:
+            self._thread.join()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it. An interrupt cancels it."""
@@ -73,28 +154,43 @@ class LoopThread:
         except ClientError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        call = Call(work)
         try:
-            return future.result()
+            self.post(call.begin)
+            return call.wait()
         except BaseException:
-            future.cancel()
+            if not call.is_over:
+                self.post(call.give_up)
             raise
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is in this thread, where waiting for the loop would be a deadlock."""
+        return threading.get_ident() == self._thread.ident
+
+    def check_process(self) -> None:
+        """Raises ClientError in a process that has no such thread."""
+        if self._orphaned:
+            raise _orphan()
 
     def check_caller(self) -> None:
         """Raises ClientError for a call from the loop's own thread, which would deadlock, or in a process that has no
         such thread."""
-        if self._orphaned:
-            raise _orphan()
-        if threading.get_ident() == self._thread.ident:
+        self.check_process()
+        if self.is_here:
             raise ClientError("a coroutine cannot call the blocking client; use mqspark.aio there")
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Run a function on the loop soon; many posts share one wake-up. It must not raise."""
+        """Run a function on the loop soon, in the order of the posts; many share one wake-up. It must not raise."""
         self._posted.append((function, arguments))
         # The order of these lines and of the first two in _run_posted ensures that one wake-up is enough.
         if not self._wake_scheduled:
             self._wake_scheduled = True
-            self._loop.call_soon_threadsafe(self._run_posted)
+            try:
+                self._loop.call_soon_threadsafe(self._run_posted)
+            except BaseException:
+                self._wake_scheduled = False  # interrupted: the next post wakes the loop
+                raise
 
     def _run_posted(self) -> None:
         self._wake_scheduled = False
@@ -106,7 +202,7 @@ class LoopThread:
     @classmethod
     def forget(cls) -> None:
         """In a forked child, which has the object and the state of the lock, but not the thread."""
-        cls._lock = threading.Lock()
+        cls._lock = threading.RLock()
         thread, cls._current = cls._current, None
         if thread is not None:
             thread._orphaned = True
@@ -115,11 +211,32 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._ending:
+                try:
+                    self._loop.run_forever()
+                except SystemExit:
+                    log.exception("sys.exit() in a callback ends no program from this thread")
         finally:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
+
+
+def _check_threads() -> None:
+    """Raises ClientError if a library has replaced threads by its own tasks, which would wait for the loop for ever."""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None and gevent.is_module_patched("threading"):
+        what = "gevent.monkey.patch_all() has"
+    elif (eventlet := sys.modules.get("eventlet.patcher")) is not None and eventlet.is_monkey_patched(
+        "thread"
+    ):
+        what = "eventlet.monkey_patch() has"
+    else:
+        return
+    raise ClientError(
+        f"{what} replaced this process's threads by tasks that share one; mqspark needs a real one: use it in a process"
+        " that is not patched"
+    )
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

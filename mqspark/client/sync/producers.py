@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
-from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
+from mqspark.client.delivery.results import SendResult, SendStatus
 from mqspark.client.producer import producer, transaction
 from mqspark.client.producer.outgoing import QueueSelector, body_bytes
 from mqspark.client.producer.producer_settings import ProducerKeywords, ProducerSettings
@@ -96,9 +96,13 @@ class Producer(Facade):
         thread = self._running
         window = self._window
         size_bytes = body_bytes(message)
-        window.take(size_bytes)
         future = SendFuture(window, size_bytes)
-        thread.post(_begin, self._aio.begin, message, future, queue, hash_key, selector, timeout_ms)
+        try:
+            window.take(size_bytes, future)
+            thread.post(_begin, self._aio.begin, message, future, queue, hash_key, selector, timeout_ms)
+        except BaseException:
+            thread.post(future.leave)
+            raise
         return future
 
     def send_oneway(
@@ -112,9 +116,14 @@ class Producer(Facade):
         """Send without an acknowledgement. Blocks only while the connections are full, and with the first message to
         a topic. Raises errors of the message itself."""
         if queue is None and hash_key is None and selector is None and self._aio.can_begin(message):
-            window, size_bytes = self._window, len(message.body)
-            window.take(size_bytes)
-            self._running.post(_begin_oneway, self._aio.begin, message, _Unheard(message, window))
+            thread = self._running
+            unheard = _Unheard(message, self._window)
+            try:
+                self._window.take(len(message.body), unheard)
+                thread.post(_begin_oneway, self._aio.begin, message, unheard)
+            except BaseException:
+                thread.post(unheard.leave)
+                raise
         else:
             self._call(self._aio.send_oneway, message, queue=queue, hash_key=hash_key, selector=selector)
 
@@ -158,23 +167,38 @@ class Producer(Facade):
     def _wait(self, size_bytes: int, begin: Callable[..., None], what: Any, *arguments: Any) -> SendResult:
         thread = self._running
         thread.check_caller()
-        self._window.take(size_bytes)
+        waiter = _Waiter(self._window, size_bytes)
         try:
-            waiter = _Waiter()
+            self._window.take(size_bytes, waiter)
             thread.post(_begin, begin, what, waiter, *arguments)
             return waiter.wait()
-        finally:
-            self._window.give(size_bytes)
+        except BaseException:
+            if not waiter.done():  # interrupted: what has begun goes on
+                thread.post(waiter.leave)
+            raise
 
 
 class _Waiter:
-    """A future for one thread that waits for it at once: a fifth of the cost of a concurrent.futures.Future."""
+    """A future for one thread that waits for it at once: a fifth of the cost of a concurrent.futures.Future. Its room
+    is given back on the loop, where no interruption comes in between."""
 
-    __slots__ = ("_done", "_error", "_lock", "_result")
+    __slots__ = (
+        "_done",
+        "_error",
+        "_lock",
+        "_result",
+        "_size_bytes",
+        "_window",
+        "has_begun",
+        "has_room",
+    )
 
     _result: SendResult
 
-    def __init__(self) -> None:
+    def __init__(self, window: ThreadWindow, size_bytes: int) -> None:
+        self.has_room = self.has_begun = False
+        self._window = window
+        self._size_bytes = size_bytes
         self._done = False
         self._error: BaseException | None = None
         self._lock = threading.Lock()
@@ -185,13 +209,21 @@ class _Waiter:
 
     def set_result(self, result: SendResult, /) -> None:
         self._result = result
-        self._done = True
-        self._lock.release()
+        self._settle()
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._error = exception
+        self._settle()
+
+    def _settle(self) -> None:
         self._done = True
+        self._window.give(self._size_bytes)
         self._lock.release()
+
+    def leave(self) -> None:
+        """Its thread was interrupted: give the room back if the send never begins."""
+        if self.has_room and not self.has_begun:
+            self._window.give(self._size_bytes)
 
     def wait(self) -> SendResult:
         self._lock.acquire()
@@ -203,9 +235,10 @@ class _Waiter:
 class _Unheard:
     """The future of a oneway message: errors are logged, because no caller waits for it."""
 
-    __slots__ = ("_done", "_message", "_window")
+    __slots__ = ("_done", "_message", "_window", "has_begun", "has_room")
 
     def __init__(self, message: Message, window: ThreadWindow) -> None:
+        self.has_room = self.has_begun = False
         self._message = message
         self._window = window
         self._done = False
@@ -221,8 +254,14 @@ class _Unheard:
         log.warning("a oneway message to topic %s was not sent: %s", self._message.topic, exception)
         self.set_result(None)
 
+    def leave(self) -> None:
+        """Its thread was interrupted: give the room back if the send never begins."""
+        if self.has_room and not self.has_begun:
+            self.set_result(None)
 
-def _begin(begin: Callable[..., None], what: Any, future: SettleFuture, *arguments: Any) -> None:
+
+def _begin(begin: Callable[..., None], what: Any, future: SendFuture | _Waiter, *arguments: Any) -> None:
+    future.has_begun = True
     try:
         begin(what, future, *arguments)
     except Exception as error:
@@ -230,6 +269,7 @@ def _begin(begin: Callable[..., None], what: Any, future: SettleFuture, *argumen
 
 
 def _begin_oneway(begin: Callable[..., None], message: Message, future: _Unheard) -> None:
+    future.has_begun = True
     try:
         begin(message, future, oneway=True)
     except Exception as error:
