@@ -15,12 +15,14 @@ view types. Must not import pyspark or pyarrow at import time.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 __all__ = [
     "COLUMNS",
@@ -30,8 +32,8 @@ __all__ = [
     "arrow_schema",
     "arrow_type",
     "default_columns",
-    "ddl",
     "selected_columns",
+    "spark_schema",
 ]
 
 PROPERTIES = "properties"
@@ -68,9 +70,28 @@ def default_columns(*asked: str) -> tuple[str, ...]:
     return tuple(name for name in COLUMNS if name in asked or name in _DEFAULT)
 
 
-def ddl(columns: tuple[str, ...]) -> str:
-    """The columns as DDL text for Spark."""
-    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
+def spark_schema(types: Mapping[str, str], names: Iterable[str] | None = None) -> StructType:
+    """Columns for Spark, all of ``types`` or those named: objects, because DDL text means what the session's settings
+    say. There ``timestamp`` may be TIMESTAMP_NTZ, and ``offset`` a reserved word."""
+    from pyspark.sql import types as kinds
+
+    known = {
+        "string": kinds.StringType(),
+        "binary": kinds.BinaryType(),
+        "boolean": kinds.BooleanType(),
+        "int": kinds.IntegerType(),
+        "bigint": kinds.LongType(),
+        "date": kinds.DateType(),
+        "timestamp": kinds.TimestampType(),
+        "map<string,string>": kinds.MapType(kinds.StringType(), kinds.StringType()),
+        "array<struct<key:string,value:binary>>": kinds.ArrayType(
+            kinds.StructType().add("key", kinds.StringType()).add("value", kinds.BinaryType())
+        ),
+    }
+    schema = kinds.StructType()
+    for name in types if names is None else names:
+        schema.add(name, known[types[name]])
+    return schema
 
 
 def selected_columns(schema: Any) -> tuple[str, ...]:
@@ -85,8 +106,11 @@ def selected_columns(schema: Any) -> tuple[str, ...]:
             )
         found = field.dataType.simpleString()
         if found != expected:
+            hint = "cast it after the load"
+            if (found, expected) == ("timestamp_ntz", "timestamp"):
+                hint = "write timestamp_ltz: spark.sql.timestampType says what timestamp means"
             raise ConfigError(
-                f"schema: column {field.name!r} is {expected}, not {found}; cast it after the load",
+                f"schema: column {field.name!r} is {expected}, not {found}; {hint}",
                 key="schema",
             )
         # Spark's workers compare nullability with the data, also of nested fields, which simpleString does not

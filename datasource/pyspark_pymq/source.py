@@ -36,10 +36,10 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def name(cls) -> str:
         return "pymq"
 
-    def schema(self) -> str | StructType:
+    def schema(self) -> StructType:
         from pyspark_pymq.catalog import options_of_created, with_options
         from pyspark_pymq.options import ReadOptions, StoreOptions, columns_of
-        from pyspark_pymq.schema import arrow_schema, ddl
+        from pyspark_pymq.schema import COLUMNS, spark_schema
 
         saved = options_of_created(self.options)
         options = self.options if saved is None else saved
@@ -48,12 +48,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             (StoreOptions if "store" in saved else ReadOptions).parse(saved, streaming=False)
         if _payload_is_arrow(options) and "store" not in options:
             columns = _payload_columns(options)
-        elif saved is None:
-            return ddl(columns_of(options))
         else:
-            from pyspark_pymq.cluster.payload import spark_schema_of
-
-            columns = spark_schema_of(arrow_schema(columns_of(options)))
+            columns = spark_schema(COLUMNS, columns_of(options))
         return columns if saved is None else with_options(columns, saved)
 
     def reader(self, schema: StructType) -> BatchReader | StoreBatchReader | KeyReader:

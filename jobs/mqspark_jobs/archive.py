@@ -38,6 +38,7 @@ from pyspark_pymq.cluster.history import Manifest, load_manifests, note_gap
 from pyspark_pymq.files.deltafiles import delta_table
 from pyspark_pymq.files.locations import is_remote, join, local_path, write_bytes
 from pyspark_pymq.files.logfiles import LogFile, find_log, local_copy, segment_bytes_of
+from pyspark_pymq.schema import COLUMNS, HEADERS, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,11 +56,11 @@ __all__ = [
     "run",
 ]
 
-_COLUMNS = (
-    "key string, value binary, topic string, partition int, offset bigint, timestamp timestamp, tags string, "
-    "broker string, bornTimestamp timestamp, msgId string, properties map<string,string>, physicalOffset bigint, "
-    f"sysFlag int, reconsumeTimes int, flag int, bornHost binary, {DATE} date"
-)
+_COLUMNS = {name: kind for name, kind in COLUMNS.items() if name != HEADERS} | {
+    "flag": "int",
+    "bornHost": "binary",
+    DATE: "date",
+}
 _UNIT_BYTES = 128 << 20
 _PIECE_BYTES = 8 << 20
 _CRC_AT, _SYS_FLAG_AT, _QUEUE_ID_AT, _OFFSET_AT, _PHYSICAL_AT = 8, 36, 12, 20, 28
@@ -334,7 +335,7 @@ def _run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -
     if not is_remote(options.store):
         cut_at += cuts(StorePaths(local_path(options.store)).consume_queue, log, _UNIT_BYTES)
     units = plan_units(log, low, high, cut_at=cut_at)
-    make_table(spark, options.archive, _COLUMNS, partitions=("topic", DATE))
+    make_table(spark, options.archive, spark_schema(_COLUMNS), partitions=("topic", DATE))
     groups = group_units(units, options.commit_bytes, committed)
     work = _Work(options, spark, progress)
     end = low
@@ -478,7 +479,7 @@ def _prove(spark: SparkSession, options: ArchiveOptions, manifests: Sequence[Man
         row.low: (row.n, row.crcs or 0, row.offsets, row.positions - row.n * row.low)
         for row in sums.agg(
             *_aggregates(
-                "count(*) n", "sum(crc) crcs", "sum(offset) offsets", "sum(physicalOffset) positions"
+                "count(*) n", "sum(crc) crcs", "sum(`offset`) offsets", "sum(physicalOffset) positions"
             )
         ).collect()
     }

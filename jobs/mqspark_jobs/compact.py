@@ -45,6 +45,7 @@ from mqspark.store.disk.layout import StorePaths
 from mqspark.store.tools.reader import StoreReader
 from mqspark_jobs.job import ProgressLine, Summary
 from pyspark_pymq.files.logfiles import local_log
+from pyspark_pymq.schema import spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -224,6 +225,8 @@ def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
 def _compact(
     options: CompactOptions, plans: list[QueuePlan], spark: SparkSession, progress: ProgressLine
 ) -> dict[int, dict[str, Any]]:
+    from pyspark.sql import functions as f
+
     pieces = [(number, low, high) for number, plan in enumerate(plans) for low, high in plan.pieces]
     progress.show("reading", 0, len(pieces), "pieces of queues")
     store, commit_log = str(options.store), options.commit_log
@@ -237,28 +240,31 @@ def _compact(
     def copied(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from write_generations(store, commit_log, plans, batches)
 
-    work = spark.createDataFrame(pieces, "queue int, low bigint, high bigint").repartition(len(pieces))
+    work = spark.createDataFrame(pieces, spark_schema(_PIECE)).repartition(len(pieces))
     newest = (
-        work.mapInArrow(keys, "queue int, key string, offset bigint, tombstone boolean, time bigint")
+        work.mapInArrow(keys, spark_schema(_KEY))
         .groupBy("queue", "key")
-        .agg(_max_by_offset())
-        .selectExpr("queue", "last.offset offset", "last.tombstone tombstone", "last.time time")
+        .agg(f.max(f.struct("offset", "tombstone", "time")).alias("last"))
+        .select("queue", "last.offset", "last.tombstone", "last.time")
     )
     oldest_tombstone_ms = int(time.time() * 1000) - options.delete_retention_ms
-    wanted = newest.where(f"NOT tombstone OR time >= {oldest_tombstone_ms}").select("queue", "offset")
+    is_wanted = ~f.col("tombstone") | (f.col("time") >= oldest_tombstone_ms)
+    wanted = newest.where(is_wanted).select("queue", "offset")
     placed = wanted.repartition("queue").sortWithinPartitions("queue", "offset")
-    rows = placed.mapInArrow(copied, _WRITTEN).collect()
+    rows = placed.mapInArrow(copied, spark_schema(_WRITTEN)).collect()
     # A task that was retried has written two files; each names its attempt.
     return {row.queue: row.asDict() for row in rows}
 
 
-_WRITTEN = "queue int, log string, entries string, messages bigint, size_bytes bigint"
-
-
-def _max_by_offset() -> Any:
-    from pyspark.sql.functions import expr
-
-    return expr("max(struct(offset, tombstone, time)) last")
+_PIECE = {"queue": "int", "low": "bigint", "high": "bigint"}
+_KEY = {"queue": "int", "key": "string", "offset": "bigint", "tombstone": "boolean", "time": "bigint"}
+_WRITTEN = {
+    "queue": "int",
+    "log": "string",
+    "entries": "string",
+    "messages": "bigint",
+    "size_bytes": "bigint",
+}
 
 
 def _publish(store: Path, plan: QueuePlan, written: dict[str, Any] | None) -> None:

@@ -20,17 +20,17 @@ from pyspark_pymq.files.locations import is_remote, join, local_path, names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["commit_files", "make_table"]
 
 
-def make_table(spark: SparkSession, url: str, columns: str, *, partitions: Sequence[str] = ()) -> None:
-    """Create an empty Delta table unless one exists. ``columns``: as DDL."""
+def make_table(spark: SparkSession, url: str, columns: StructType, *, partitions: Sequence[str] = ()) -> None:
+    """Create an empty Delta table unless one exists."""
     from delta.tables import DeltaTable
-    from pyspark.sql.types import StructType
 
     if not names(join(url, "_delta_log")):
-        builder = DeltaTable.createIfNotExists(spark).location(url).addColumns(StructType.fromDDL(columns))
+        builder = DeltaTable.createIfNotExists(spark).location(url).addColumns(columns)
         builder.partitionedBy(*partitions).execute()
 
 

@@ -27,6 +27,7 @@ from mqspark.message import DLQ_PREFIX, SET_BY_BROKERS
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary
 from pyspark_pymq.files.locations import join, read_bytes, write_bytes
+from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.verdicts import REASONS
 
 if TYPE_CHECKING:
@@ -37,10 +38,17 @@ __all__ = ["DELIVER_AT", "TARGET", "DlqOptions", "ParkedOptions", "redrive", "ru
 
 DELIVER_AT, TARGET = "MQSPARK_DELIVER_AT_MS", "MQSPARK_TARGET_TOPIC"
 _OWN = (DELIVER_AT, TARGET)
-_SCHEMA = (
-    "targetTopic string, deliverAt timestamp, key string, tags string, value binary, properties map<string,string>, "
-    "parkedOffset bigint, parkedQueue int, batch bigint"
-)
+_SCHEMA = {
+    "targetTopic": "string",
+    "deliverAt": "timestamp",
+    "key": "string",
+    "tags": "string",
+    "value": "binary",
+    "properties": "map<string,string>",
+    "parkedOffset": "bigint",
+    "parkedQueue": "int",
+    "batch": "bigint",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,31 +144,34 @@ def _table(spark: SparkSession, options: ParkedOptions) -> DeltaTable:
 
 
 def _make_table(spark: SparkSession, url: str) -> None:
-    make_table(spark, url, _SCHEMA)
+    make_table(spark, url, spark_schema(_SCHEMA))
     columns = set(spark.read.format("delta").load(url).columns)
     if not {"targetTopic", "deliverAt", "batch"} <= columns:
         raise MQError(f"table: {url} is not a table of parked messages: its columns are {sorted(columns)}")
 
 
 def _park(spark: SparkSession, options: ParkedOptions) -> int:
+    from pyspark.sql import functions as f
+
     source = spark.readStream.format("pymq").option("nameserver", options.nameserver)
     source = source.option("topic", options.topic).option("startingOffsets", "earliest")
     source = source.option("group", "mqspark-redeliver").option("includeProperties", "true")
-    frame = source.load().selectExpr(
-        f"properties['{TARGET}'] targetTopic",
-        f"timestamp_millis(CAST(properties['{DELIVER_AT}'] AS BIGINT)) deliverAt",
+    properties = f.col("properties")
+    frame = source.load().select(
+        properties.getItem(TARGET).alias("targetTopic"),
+        f.timestamp_millis(properties.getItem(DELIVER_AT).try_cast("bigint")).alias("deliverAt"),
         "key",
         "tags",
         "value",
-        f"{_without(*_OWN, *SET_BY_BROKERS)} properties",
-        "offset parkedOffset",
-        "partition parkedQueue",
-        "CAST(NULL AS BIGINT) batch",
+        f.expr(f"{_without(*_OWN, *SET_BY_BROKERS)} properties"),
+        f.col("offset").alias("parkedOffset"),
+        f.col("partition").alias("parkedQueue"),
+        f.lit(None).cast("bigint").alias("batch"),
     )
     checked = frame.selectExpr(
         f"IF(targetTopic IS NULL OR deliverAt IS NULL, raise_error(concat('the message at offset ', parkedOffset, "
         f"' of queue ', parkedQueue, ' has no {TARGET} or no {DELIVER_AT}')), targetTopic) targetTopic",
-        *[f"`{name}`" for name in frame.columns[1:]],
+        *frame.columns[1:],
     )
     writer = checked.writeStream.format("delta").option(
         "checkpointLocation", join(options.table, "_mqspark", "parking")

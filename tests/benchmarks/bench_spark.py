@@ -37,7 +37,7 @@ from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import columns_of
-from pyspark_pymq.schema import ddl, default_columns
+from pyspark_pymq.schema import COLUMNS, default_columns, spark_schema
 from tests.benchmarks import machine
 from tests.benchmarks.kafka import PARTITIONS, Kafka, kafka_jars
 from tests.benchmarks.nothing import Nothing
@@ -260,9 +260,11 @@ class Bench:
         nothing = self.spark.read.format("nothing").options(rows=str(count), size=str(size))
         frames[f"{NOTHING}, value"] = lambda: nothing.schema("value binary").load()
         frames[f"{NOTHING}, all columns"] = lambda: nothing.schema(
-            ddl(columns_of({"columns": ALL_COLUMNS}))
+            spark_schema(COLUMNS, columns_of({"columns": ALL_COLUMNS}))
         ).load()
-        frames[f"{NOTHING}, plain"] = lambda: nothing.schema(ddl(default_columns())).load().select("value")
+        frames[f"{NOTHING}, plain"] = lambda: (
+            nothing.schema(spark_schema(COLUMNS, default_columns())).load().select("value")
+        )
         times = self.alternating({name: noop(frame) for name, frame in frames.items()})
         for columns in ("value", "plain", "all columns"):
             for name in (each for each in times if each.endswith(f", {columns}")):

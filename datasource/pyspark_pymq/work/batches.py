@@ -125,31 +125,32 @@ class Batches:
 
     def _messages(self, frame: DataFrame) -> DataFrame:
         """The source's rows as messages: a retry under the topic that its message was sent to."""
-        retries = f"topic = '{retry_topic(self.target.group)}'"
+        from pyspark.sql import functions as f
+
+        is_retry = f.col("topic") == retry_topic(self.target.group)
+        properties = f.col("properties")
+        nothing = f.lit(None).cast("string")
         key = {
-            None: "CAST(NULL AS string)",
-            "key": "key",
-            "queue": "concat_ws(':', broker, topic, partition)",
+            None: nothing,
+            "key": f.col("key"),
+            "queue": f.concat_ws(":", "broker", "topic", "partition"),
         }[self.ordered_by]
+        kept = f.coalesce(properties.getItem(ORDER_KEY), key) if self.ordered_by else nothing
         computed = {
-            "topic": f"if({retries}, coalesce(properties['RETRY_TOPIC'], topic), topic)",
-            "attempt": "reconsumeTimes + 1",
-            "place": "concat_ws(':', broker, topic, partition, offset)",
-            "orderKey": f"if({retries}, coalesce(properties['{ORDER_KEY}'], {key}), {key})"
-            if self.ordered_by
-            else key,
-            "retryOf": f"if({retries}, properties['{RETRY_OF}'], NULL)",
-            "turn": "CAST(NULL AS bigint)",
-            "rank": f"if({retries}, 0, 2)",
+            "topic": f.when(is_retry, f.coalesce(properties.getItem("RETRY_TOPIC"), "topic")).otherwise(
+                f.col("topic")
+            ),
+            "attempt": f.col("reconsumeTimes") + 1,
+            "place": f.concat_ws(":", "broker", "topic", "partition", "offset"),
+            "orderKey": f.when(is_retry, kept).otherwise(key),
+            "retryOf": f.when(is_retry, properties.getItem(RETRY_OF)),
+            "turn": f.lit(None).cast("bigint"),
         }
-        rows = frame.selectExpr(
-            *[
-                f"{computed[name]} AS `{name}`" if name in computed else f"`{name}`"
-                for name in (*MESSAGE, *ORDER)
-            ],
-            f"{computed['rank']} AS rank",
+        rows = frame.select(
+            *[computed[name].alias(name) if name in computed else name for name in (*MESSAGE, *ORDER)],
+            f.when(is_retry, 0).otherwise(2).alias("rank"),
         )
-        return rows.selectExpr("*", "coalesce(orderKey, place) AS lane")
+        return rows.withColumn("lane", f.coalesce("orderKey", "place"))
 
     def _without_copies(
         self, messages: DataFrame, resent: Mapping[str, list[Any]]

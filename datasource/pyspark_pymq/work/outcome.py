@@ -7,13 +7,17 @@ without a result. Must not know where outcomes are kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.verdicts import DONE, WAIT, Failure, Policy
 
-__all__ = ["MESSAGE", "NAMES", "ORDER", "outcome_ddl", "outcome_of", "with_results"]
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["MESSAGE", "NAMES", "ORDER", "outcome_columns", "outcome_of", "with_results"]
 
 MESSAGE: dict[str, str] = {
     "key": "string",
@@ -38,14 +42,21 @@ ORDER: dict[str, str] = {"orderKey": "string", "retryOf": "string", "turn": "big
 """Beside the message, for ordered queues: what it waits for, what it is a retry of, in which batch it began to wait."""
 
 
-def outcome_ddl(results: str | None) -> str:
+_REASON = {
+    "kind": "string",
+    "count": "bigint",
+    "errorType": "string",
+    "errorText": "string",
+    "delayMs": "bigint",
+}
+
+
+def outcome_columns(results: StructType | None) -> StructType:
     """The columns of an outcome; ``results``: the columns of a result."""
-    message = ", ".join(f"`{name}`: {kind}" for name, kind in MESSAGE.items())
-    ddl = (
-        f"kind string, count bigint, errorType string, errorText string, delayMs bigint, message struct<{message}>, "
-        "orderKey string, turn bigint"
-    )
-    return ddl if results is None else f"{ddl}, result {results}"
+    columns = spark_schema(_REASON).add("message", spark_schema(MESSAGE))
+    for field in spark_schema(ORDER, ("orderKey", "turn")):
+        columns.add(field)
+    return columns if results is None else columns.add("result", results)
 
 
 def _columns(batch: pa.RecordBatch, rows: Sequence[int], results: pa.DataType | None) -> dict[str, Any]:

@@ -23,17 +23,19 @@ from mqspark.errors import ConfigError, NoRoute
 from mqspark.message import check_group, check_topic, dlq_topic, retry_topic
 from pyspark_pymq.options import RETRY_TIMEOUT_MS
 from pyspark_pymq.optiontexts import OptionTexts
+from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.batches import Batches, FailureTarget
 from pyspark_pymq.work.evaluate import Evaluation
 from pyspark_pymq.work.functions import ERROR, ArrowFunction, RowFunction
 from pyspark_pymq.work.journal import Journal
-from pyspark_pymq.work.outcome import MESSAGE, outcome_ddl
+from pyspark_pymq.work.outcome import MESSAGE, outcome_columns
 from pyspark_pymq.work.verdicts import DEAD, DONE, REASONS, RETRY, Policy
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 __all__ = ["WorkQuery", "WorkQueue"]
 
@@ -138,12 +140,14 @@ class WorkQueue:
     ) -> WorkQuery:
         """``function(message)`` is called with a Row of ``pyspark_pymq.work.outcome.MESSAGE``; what it returns is
         ignored. ``trigger``: the arguments of ``DataStreamWriter.trigger``."""
-        return self._start(self._calls(RowFunction(function, None)), None, None, checkpoint, trigger, name)
+        return self._start(
+            self._calls(RowFunction(function, None), None), None, None, checkpoint, trigger, name
+        )
 
     def map(
         self,
         function: Callable[[Any], Any],
-        schema: str,
+        schema: str | StructType,
         *,
         sink: Sink,
         checkpoint: str,
@@ -155,15 +159,14 @@ class WorkQueue:
         ``sink``: a topic that the results are written to, exactly once on mqspark brokers, or ``sink(results, batch)``,
         called with a DataFrame and the number of the batch. That number is the same, and the results are the same, if
         the batch runs again after a crash: a sink that knows the numbers it has written repeats nothing."""
-        results = _arrow_struct(schema)
-        return self._start(
-            self._calls(RowFunction(function, results)), schema, sink, checkpoint, trigger, name
-        )
+        results = _result_columns(schema)
+        form = RowFunction(function, _arrow_struct(results))
+        return self._start(self._calls(form, results), results, sink, checkpoint, trigger, name)
 
     def map_arrow(
         self,
         function: Callable[[pa.RecordBatch], Any],
-        schema: str,
+        schema: str | StructType,
         *,
         sink: Sink,
         checkpoint: str,
@@ -177,10 +180,9 @@ class WorkQueue:
             raise ConfigError(
                 "ordered: goes with for_each and map, which see one message at a time", key="ordered"
             )
-        results = _arrow_struct(schema)
-        return self._start(
-            self._calls(ArrowFunction(function, results)), schema, sink, checkpoint, trigger, name
-        )
+        results = _result_columns(schema)
+        form = ArrowFunction(function, _arrow_struct(results))
+        return self._start(self._calls(form, results), results, sink, checkpoint, trigger, name)
 
     def transform(
         self,
@@ -210,25 +212,28 @@ class WorkQueue:
 
     def dead_letters(self) -> DataFrame:
         """The dead letters of the group: the messages, and their reasons. The job ``redeliver`` sends them again."""
+        from pyspark.sql import functions as f
+
         self._make_topics()
         frame = self._spark.read.format("pymq").option("nameserver", self._nameserver)
         frame = frame.options(**self._sign_in)
         columns = ("key", "value", "tags", "offset", "timestamp", "broker", "msgId", "properties")
-        schema = ", ".join(f"`{name}` {MESSAGE[name]}" for name in columns)
-        frame = frame.schema(schema).load(dlq_topic(self._group))
-        kind, text, attempt, query, batch, at_ms = (f"properties['{name}']" for name in REASONS)
-        return frame.selectExpr(
-            "coalesce(properties['DLQ_ORIGIN_TOPIC'], properties['RETRY_TOPIC']) AS topic",
+        frame = frame.schema(spark_schema(MESSAGE, columns)).load(dlq_topic(self._group))
+        kind, text, attempt, query, batch, at_ms = (f.col("properties").getItem(name) for name in REASONS)
+        origin, retried = (f.col("properties").getItem(name) for name in ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC"))
+        # What another program wrote is null where it is no number, whatever spark.sql.ansi.enabled says.
+        return frame.select(
+            f.coalesce(origin, retried).alias("topic"),
             "key",
             "tags",
             "value",
             "msgId",
-            f"{kind} AS errorType",
-            f"{text} AS errorText",
-            f"int({attempt}) AS attempt",
-            f"{query} AS query",
-            f"bigint({batch}) AS batch",
-            f"timestamp_millis(bigint({at_ms})) AS failedAt",
+            kind.alias("errorType"),
+            text.alias("errorText"),
+            attempt.try_cast("int").alias("attempt"),
+            query.alias("query"),
+            batch.try_cast("bigint").alias("batch"),
+            f.timestamp_millis(f.when(at_ms.rlike("^[0-9]{1,15}$"), at_ms).cast("bigint")).alias("failedAt"),
             "timestamp",
             "broker",
             "offset",
@@ -238,14 +243,13 @@ class WorkQueue:
     # --- the query --------------------------------------------------------------------------------------------
 
     def _calls(
-        self, form: RowFunction | ArrowFunction
+        self, form: RowFunction | ArrowFunction, results: StructType | None
     ) -> Callable[[DataFrame, bool, Mapping[str, str] | None], DataFrame]:
         policy, group, has_spans = self._policy, self._group, self._has_spans
 
         def evaluate(messages: DataFrame, is_careful: bool, blocked: Mapping[str, str] | None) -> DataFrame:
-            result = None if form.results is None else _ddl_of(form.results)
             return messages.mapInArrow(
-                Evaluation(form, policy, is_careful, blocked, group, has_spans), outcome_ddl(result)
+                Evaluation(form, policy, is_careful, blocked, group, has_spans), outcome_columns(results)
             )
 
         return evaluate
@@ -253,16 +257,13 @@ class WorkQueue:
     def _start(
         self,
         evaluate: Callable[[DataFrame, bool, Mapping[str, str] | None], DataFrame],
-        results: str | None,
+        results: StructType | None,
         sink: Sink | None,
         checkpoint: str,
         trigger: Mapping[str, Any] | None,
         name: str | None,
     ) -> WorkQuery:
-        from pyspark.sql.types import StructType
-
         is_exact = self._make_topics()
-        ddl = outcome_ddl(None if results is None else f"struct<{results}>")
         batches = Batches(
             target=FailureTarget(
                 self._nameserver,
@@ -276,14 +277,14 @@ class WorkQueue:
             ordered_by=self._ordered,
             evaluate=evaluate,
             sink=None if sink is None else self._sink(sink, is_exact),
-            outcome_schema=StructType.fromDDL(ddl),
+            outcome_schema=outcome_columns(results),
         )
         source = self._spark.readStream.format("pymq").option("nameserver", self._nameserver)
         source = source.option("topic", ",".join([*self._topics, retry_topic(self._group)]))
         source = (
             source.option("group", self._group).option("startingOffsets", "group").options(**self._options)
         )
-        frame = source.schema(", ".join(f"`{each}` {kind}" for each, kind in _SOURCE.items())).load()
+        frame = source.schema(spark_schema(_SOURCE)).load()
         writer = frame.writeStream.foreachBatch(batches).option("checkpointLocation", checkpoint)
         if trigger is not None:
             writer = writer.trigger(**trigger)
@@ -334,12 +335,11 @@ class WorkQueue:
         finally:
             client.close()
 
-    def _results_of(self, function: Callable[[DataFrame], DataFrame]) -> str:
+    def _results_of(self, function: Callable[[DataFrame], DataFrame]) -> StructType:
         """The columns of the results, found by calling the function with no messages."""
         from pyspark.sql.types import StructType
 
-        columns = ", ".join(f"`{name}` {kind}" for name, kind in MESSAGE.items())
-        empty = self._spark.createDataFrame([], StructType.fromDDL(columns))
+        empty = self._spark.createDataFrame([], spark_schema(MESSAGE))
         returned = function(_with_message(empty))
         kinds = dict(returned.dtypes)
         for wanted, kind in ((ERROR, "string"), ("message", None)):
@@ -349,12 +349,12 @@ class WorkQueue:
                     + (f" of type {kind}" if kind else ", as it was given"),
                     key="function",
                 )
-        results = [f"`{name}` {kind}" for name, kind in returned.dtypes if name not in (ERROR, "message")]
-        if not results:
+        results = StructType([each for each in returned.schema if each.name not in (ERROR, "message")])
+        if not results.fields:
             raise ConfigError(
                 "function: the DataFrame that it returns has no columns of results", key="function"
             )
-        return ", ".join(results)
+        return results.toNullable()
 
 
 def _wait_for(client: BlockingClient, topic: str) -> None:
@@ -403,19 +403,17 @@ def _outcome_of_frame(
     )
 
 
-def _arrow_struct(schema: str) -> pa.StructType:
+def _result_columns(schema: str | StructType) -> StructType:
+    """The user's text means what the session's settings say: it is read once, here."""
+    from pyspark.sql.types import StructType
+
+    return (StructType.fromDDL(schema) if isinstance(schema, str) else schema).toNullable()
+
+
+def _arrow_struct(results: StructType) -> pa.StructType:
     """The columns of results. Raises ConfigError."""
     import pyarrow
-    from pyspark.sql.types import StructType
 
     from pyspark_pymq.cluster.payload import arrow_schema_of
 
-    return pyarrow.struct(list(arrow_schema_of(StructType.fromDDL(schema).toNullable())))
-
-
-def _ddl_of(results: pa.StructType) -> str:
-    import pyarrow
-
-    from pyspark_pymq.cluster.payload import spark_schema_of
-
-    return str(spark_schema_of(pyarrow.schema(list(results))).simpleString())
+    return pyarrow.struct(list(arrow_schema_of(results)))
