@@ -120,6 +120,9 @@ TRANSACTION_PREPARED = "TRAN_MSG"
 TRANSACTION_BATCH = "MQSPARK_BATCH"
 """Property of this project: on a prepared message whose body is that of a batch send, ``count:flags``
 (``mqspark.broker.transaction.halfbatches``)."""
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+TRANSACTION_FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+"""On the copy of a half message that was made while it was immune: the queue offset of the first copy."""
 PRODUCER_GROUP = "PGROUP"
 MIN_OFFSET = "MIN_OFFSET"
 MAX_OFFSET = "MAX_OFFSET"
@@ -235,7 +238,11 @@ SET_BY_BROKERS = frozenset(
         TRACE_ON,
         MSG_REGION,
         TRANSACTION_PREPARED,
+        TRANSACTION_BATCH,
+        TRANSACTION_CHECK_TIMES,
+        TRANSACTION_FIRST_OFFSET,
         PRODUCER_GROUP,
+        MULTI_QUEUE_OFFSET,
         POP_CK,
         FIRST_POP_TIME,
         ORIGIN_GROUP,

@@ -310,6 +310,8 @@ class WriteOptions:
     """How long brokers and name servers may be away, or too busy, before the write fails."""
     payload_is_arrow: bool
     """payloadFormat=arrow: rows are packed into messages with all their columns."""
+    keep_broker_properties: bool
+    """Rows may have properties that brokers set (``mqspark.message.SET_BY_BROKERS``); else these are left out."""
     exactly_once: bool
     """deliveryGuarantee=exactly-once: rows are transactions."""
     transaction_id: str | None
@@ -335,6 +337,7 @@ class WriteOptions:
             send_timeout_ms=texts.number("sendTimeoutMs", 10_000, lowest=1),
             retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
             payload_is_arrow=_is_arrow(texts),
+            keep_broker_properties=texts.flag("keepBrokerProperties", False),
             exactly_once=texts.choice("deliveryGuarantee", ("at-least-once", "exactly-once"), "at-least-once")
             == "exactly-once",
             transaction_id=texts.text("transactionId") or None,

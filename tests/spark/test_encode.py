@@ -97,6 +97,92 @@ def test_a_property_that_cannot_be_stored_is_named_with_its_row(
     assert words in str(caught.value)
 
 
+OF_A_DELIVERY = {
+    "TRAN_MSG": "true",
+    "PGROUP": "g",
+    "DELAY": "3",
+    "TIMER_DELIVER_MS": "1",
+    "RETRY_TOPIC": "T",
+    "DLQ_ORIGIN_TOPIC": "T",
+    "UNIQ_KEY": "id",
+    "MQSPARK_BATCH": "1:0",
+    "TRANSACTION_CHECK_TIMES": "2",
+    "INNER_MULTI_QUEUE_OFFSET": "1",
+}
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def written(keep: bool = False, **columns: pa.Array) -> list[dict[str, str]]:
+    count = len(next(iter(columns.values())))
+    batch = pa.record_batch({"value": pa.array(["v"] * count), **columns})
+    return [decode_properties(text.as_py()) for text in Rows(batch, keep).properties]
+
+
+def headers_of(*rows: dict[str, str | None] | None) -> pa.Array:
+    return pa.array(
+        [
+            None if row is None else [{"key": k, "value": v and v.encode()} for k, v in row.items()]
+            for row in rows
+        ],
+        HEADERS,
+    )
+
+
+@pytest.mark.parametrize("column", ["properties", "headers"])
+def test_what_brokers_set_is_left_out_of_copies_unless_it_is_kept(column: str) -> None:
+    rows = ({**OF_A_DELIVERY, "a": "1"}, None, {"b": "2", **OF_A_DELIVERY}, OF_A_DELIVERY)
+    maps = pa.array(
+        [None if row is None else list(row.items()) for row in rows], pa.map_(pa.string(), pa.string())
+    )
+    columns = {column: maps if column == "properties" else headers_of(*rows)}
+    assert written(**columns) == [{"a": "1"}, {}, {"b": "2"}, {}]
+    assert written(keep=True, **columns) == [dict(row or {}) for row in rows]
+
+
+def test_headers_are_properties_and_the_same_ones_are_not_doubled() -> None:
+    maps = pa.array([[("a", "1")], [("a", "1")], None], pa.map_(pa.string(), pa.string()))
+    more = headers_of({"a": "1"}, {"b": "é", "c": None}, {"d": "4"})
+    batch = pa.record_batch({"value": pa.array(["v"] * 3), "properties": maps, "headers": more})
+    assert [text.as_py().decode() for text in Rows(batch).properties] == [
+        "a\x011\x02",
+        "a\x011\x02b\x01é\x02",
+        "d\x014\x02",
+    ]
+    assert written(headers=more.slice(1)) == [{"b": "é"}, {"d": "4"}]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ([{"key": "a", "value": b"\xff"}], "not UTF-8"),
+        ([{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}], "two headers 'a'"),
+        ([{"key": None, "value": b"1"}], "without a key"),
+        ([{"key": "", "value": b"1"}], "the name of '' is empty"),
+        ([{"key": "a", "value": b""}], "the value of 'a' is empty"),
+        ([{"key": "a", "value": b"\x01"}], "separator 0x01"),
+    ],
+)
+def test_a_header_that_cannot_be_stored_is_named_with_its_row(wrong: list[object], words: str) -> None:
+    with pytest.raises(InvalidMessage, match=rf"headers: row 2 of the batch.*{words}") as caught:
+        written(headers=pa.array([[{"key": "a", "value": b"1"}], None, wrong], HEADERS))
+    assert caught.value.field == "headers"
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_a_key_that_is_no_text_is_refused_by_row_and_column(kind: pa.DataType) -> None:
+    assert written(key=pa.array([b"k", None, "é".encode(), b""], kind)) == [
+        {"KEYS": "k"},
+        {},
+        {"KEYS": "é"},
+        {},
+    ]
+    for bad in (b"\xff", b"\xc3", b"a\xed\xa0\x80"):
+        with pytest.raises(
+            InvalidMessage, match=r"key: row 2 of the batch holds bytes that are not UTF-8.*hex\(key\)"
+        ):
+            written(key=pa.array([b"k", None, bad], kind))
+
+
 @pytest.mark.parametrize("same", [False, True])
 def test_compressed_rows(same: bool) -> None:
     values = [b"x" * (5000 if same else 5000 + n) for n in range(8)]

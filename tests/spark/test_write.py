@@ -10,11 +10,13 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from mqspark import Producer, TransactionProducer, TransactionState
 from mqspark.client.blocking import pull_header
-from mqspark.message import java_hash
+from mqspark.message import Message, java_hash
 from mqspark.protocol.codes import RequestCode
 from mqspark.record import decode_records
 from tests.support.dev import DevCluster
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -243,3 +245,49 @@ def test_what_waits_is_compressed_too(spark: SparkSession, cluster: DevCluster, 
     reader = spark.read.format("pymq").option("nameserver", cluster.nameserver)
     rows = reader.schema("sysFlag int, value binary").load(topic).collect()
     assert [(row.sysFlag & 1, len(row.value)) for row in rows] == [(1, 9000)] * 2
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_transactional_delayed_and_dead_messages_can_be_copied(
+    spark: SparkSession, cluster: DevCluster, topic: str, guarantee: str
+) -> None:
+    def commit(message: Message) -> TransactionState:
+        return TransactionState.COMMIT
+
+    with TransactionProducer(cluster.nameserver, group="copies", execute=commit, check=commit) as producer:
+        producer.send_in_transaction(Message.of(topic, b"paid", properties={"a": "1"}))
+    with Producer(cluster.nameserver, group="copies-plain") as plain:
+        plain.send(Message.of(topic, b"late", delay_level=1, properties={"a": "2"}))
+        dead = {"RETRY_TOPIC": "Elsewhere", "DLQ_ORIGIN_TOPIC": "Elsewhere", "a": "3"}
+        plain.send(Message.of(topic, b"dead", properties=dead))
+    eventually(lambda: set(read(spark, cluster, topic)) == {"paid", "late", "dead"}, "all are delivered")
+    target = cluster.create_topic(f"{topic}-copy", 1)
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver)
+    frame = (
+        reader.options(includeProperties="true", includeHeaders="true").load(topic).drop("topic", "partition")
+    )
+    options = {"deliveryGuarantee": guarantee}
+    if guarantee == "exactly-once":
+        options["transactionId"] = f"copy-{topic}"
+    write(frame, cluster, topic=target, **options)
+    copies = read(spark, cluster, target)
+    assert {body: row.properties["a"] for body, row in copies.items()} == {
+        "paid": "1",
+        "late": "2",
+        "dead": "3",
+    }
+    assert not {"DELAY", "RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"} & set().union(
+        *(row.properties for row in copies.values())
+    )
+
+
+def test_keys_that_are_no_text_are_refused_by_row(
+    spark: SparkSession, cluster: DevCluster, topic: str
+) -> None:
+    frame = spark.createDataFrame(
+        [(b"k", b"1"), (b"\xff", b"2"), (b"\xfe", b"3")], "key binary, value binary"
+    )
+    with pytest.raises(PythonException, match="key: row 1 of the batch holds bytes that are not UTF-8"):
+        write(frame.coalesce(1), cluster, topic=topic)
+    write(frame.selectExpr("hex(key) key", "value"), cluster, topic=topic)
+    assert {row.key for row in read(spark, cluster, topic).values()} == {"6B", "FF", "FE"}

@@ -25,6 +25,7 @@ from mqspark.message import (
     KEYS,
     MAX_PROPERTIES_BYTES,
     PRIORITY,
+    SET_BY_BROKERS,
     SHARDING_KEY,
     TAGS,
     TIMER_DELIVER_MS,
@@ -41,6 +42,7 @@ _MAX_BATCH_MESSAGES = 16_384
 _RUN_ROWS = 64
 """If runs of rows with one target are shorter, the rows are sorted by target."""
 _VECTOR_KEY_BYTES = 64
+_SET_BY_BROKERS = pa.array([name.encode() for name in sorted(SET_BY_BROKERS)], pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,12 @@ class Compression:
 
 
 class Rows:
-    """The message columns of one Arrow batch, validated: a value in every row, no separator in a key or tag."""
+    """The message columns of one Arrow batch, validated: a value in every row, no separator in a key or tag.
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    ``keep_broker_properties``: else what brokers set for one delivery is left out of ``properties`` and ``headers``,
+    so that rows that were read from a topic can be written to another one."""
+
+    def __init__(self, batch: pa.RecordBatch, keep_broker_properties: bool = False) -> None:
         columns = {name: batch.column(name) for name in batch.schema.names}
         self.count = batch.num_rows
         self.values = columns["value"].cast(pa.binary())
@@ -91,13 +96,20 @@ class Rows:
         if priority is not None and len(priority.drop_null()) and pc.min(priority).as_py() < 0:
             row = _first(pc.fill_null(pc.less(priority, 0), False))
             raise InvalidMessage(f"priority: row {row} of the batch has one below 0", field="priority")
-        self.keys = None if key is None else key.cast(pa.binary())
+        self.keys = None if key is None else _utf8("key", key)
         self.sharding = self.keys if sharding is None else sharding.cast(pa.binary())
         """The column that selects the queue: shardingKey, else the key."""
         parts = []
         # The last duplicate wins: columns override the map.
         if properties is not None:
-            parts.append(_map_properties(properties))
+            entries = properties.cast(pa.map_(pa.string(), pa.string()))
+            names, values = entries.keys.cast(pa.binary()), entries.items.cast(pa.binary())
+            parts.append(_properties("properties", entries, names, values, keep_broker_properties))
+        if (headers := columns.get("headers")) is not None:
+            texts = _headers(headers, keep_broker_properties)
+            # A copy with both columns has every property twice.
+            is_copy = pc.equal(texts, parts[0]) if parts else pa.scalar(False)
+            parts.append(pc.if_else(is_copy, pa.scalar(b"", pa.binary()), texts))
         own = (
             (KEYS, "key", self.keys),
             (TAGS, "tags", None if tags is None else tags.cast(pa.binary())),
@@ -298,20 +310,74 @@ def _property(name: str, what: str, column: pa.Array) -> pa.Array:
     return pc.if_else(pc.fill_null(present, False), pc.fill_null(joined, b""), pa.scalar(b"", pa.binary()))
 
 
-def _map_properties(column: pa.Array) -> pa.Array:
-    """The map of each row as a property string; entries with a null value are omitted. Raises InvalidMessage for an
+def _utf8(what: str, column: pa.Array, offsets: pa.Array | None = None) -> pa.Array:
+    """The column as bytes. Raises InvalidMessage for bytes that are no text: properties are, and readers would turn
+    different keys into one."""
+    is_text = not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type))
+    column = column.cast(pa.binary())
+    if not is_text:
+        try:
+            column.cast(pa.string())
+        except pa.ArrowInvalid:
+            bad = next(index for index, value in enumerate(column.to_pylist()) if not _is_utf8(value))
+            raise InvalidMessage(
+                f"{what}: row {_row(bad, offsets)} of the batch holds bytes that are not UTF-8, which no property can"
+                f" keep; write hex({what}) or base64({what}) instead",
+                field=what,
+            ) from None
+    return column
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _headers(column: pa.Array, keep_broker_properties: bool) -> pa.Array:
+    """Kafka's headers as property strings. Raises InvalidMessage also for two headers of one name in a row."""
+    lists = column.cast(pa.list_(column.type.value_type))
+    entries = lists.values
+    names = entries.field(0).cast(pa.binary())
+    if (entry := _first(pc.or_(entries.is_null(), names.is_null()))) is not None:
+        raise InvalidMessage(
+            f"headers: row {_row(entry, lists.offsets)} of the batch has a header without a key",
+            field="headers",
+        )
+    values = _utf8("headers", entries.field(1), lists.offsets)
+    rows = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy()))
+    if len(rows):
+        first = lists.offsets[0].as_py()
+        codes = names.dictionary_encode().indices.to_numpy()[first : first + len(rows)]
+        _, found = np.unique(rows * (int(codes.max()) + 1) + codes, return_index=True)
+        if len(found) < len(rows):
+            again = first + min(set(range(len(rows))) - set(found.tolist()))
+            raise InvalidMessage(
+                f"headers: row {_row(again, lists.offsets)} of the batch has two headers"
+                f" {names[again].as_py().decode()[:100]!r}; a message has one property of a name",
+                field="headers",
+            )
+    return _properties("headers", lists, names, values, keep_broker_properties)
+
+
+def _properties(
+    what: str, column: pa.Array, names: pa.Array, values: pa.Array, keep_broker_properties: bool
+) -> pa.Array:
+    """The entries of each row as a property string; entries with a null value are omitted. Raises InvalidMessage for an
     empty name or value, as a producer does: readers of RocketMQ's format drop such an entry."""
-    column = column.cast(pa.map_(pa.string(), pa.string()))
-    names, values = column.keys.cast(pa.binary()), column.items.cast(pa.binary())
-    for part, what in ((names, "name"), (values, "value")):
-        _check_separators("properties", part, column.offsets)
+    if not keep_broker_properties:
+        values = pc.if_else(pc.is_in(names, _SET_BY_BROKERS), pa.scalar(None, pa.binary()), values)
+    for part, role in ((names, "name"), (values, "value")):
+        _check_separators(what, part, column.offsets)
         entry = _first(pc.equal(pc.binary_length(part), 0))
         if entry is not None:
             name, row = names[entry].as_py().decode()[:100], _row(entry, column.offsets)
             raise InvalidMessage(
-                f"properties: row {row} of the batch: the {what} of {name!r} is empty, which cannot be stored; leave "
+                f"{what}: row {row} of the batch: the {role} of {name!r} is empty, which cannot be stored; leave "
                 "the entry out, or make its value null",
-                field="properties",
+                field=what,
             )
     entries = pc.binary_join_element_wise(
         names, pa.scalar(b"\x01", pa.binary()), values, pa.scalar(b"\x02", pa.binary()), b""

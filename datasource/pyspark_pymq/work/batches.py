@@ -274,6 +274,8 @@ class Batches:
         writer = writer.option("retryTimeout", f"{self.target.retry_timeout_ms}ms")
         writer = writer.option("topic", dlq_topic(self.target.group)).option("compression", "zlib")
         writer = writer.option("compressionThreshold", "1m").mode("append")
+        # A dead letter says where it comes from, as those of brokers do.
+        writer = writer.option("keepBrokerProperties", "true")
         if self.target.is_exact:
             writer = writer.option("deliveryGuarantee", "exactly-once")
             writer = writer.option("transactionId", f"{query}:dead").option("transactionBatch", batch)

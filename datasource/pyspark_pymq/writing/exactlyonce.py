@@ -176,7 +176,7 @@ def prepare(
         for batch in batches:
             if decided or batch.num_rows == 0:
                 continue
-            rows = Rows(batch)
+            rows = Rows(batch, options.keep_broker_properties)
             for queues, chosen, targets in router.placed(batch, rows):
                 if decided is None:
                     topic = topic or queues[0].topic

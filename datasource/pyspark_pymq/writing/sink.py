@@ -7,8 +7,8 @@ order within a queue: one batch per queue is in flight at a time, batches of dif
 
 Rows with a key go to the queue that RocketMQ's selector by hash chooses (as for Java producers with that
 selector); rows without one are distributed in turn. Columns: ``value`` (binary or string) is required; ``key``,
-``tags``, ``topic``, ``properties``, ``partition`` (or ``queueId``), ``shardingKey``, ``priority``, ``delayLevel`` and
-``deliverAt`` (a timestamp, or milliseconds) are optional; those a ``pymq`` source adds are ignored.
+``tags``, ``topic``, ``properties``, ``headers``, ``partition`` (or ``queueId``), ``shardingKey``, ``priority``,
+``delayLevel`` and ``deliverAt`` (a timestamp, or milliseconds) are optional; those a ``pymq`` source adds are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyspark_pymq.writing.written import has_written, note_written
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from pyspark_pymq.records.encode import Rows
     from pyspark_pymq.writing.pipeline import Send
@@ -43,6 +43,7 @@ _COLUMN_TYPES = {
     "tags": ("string",),
     "topic": ("string",),
     "properties": ("map<string,string>",),
+    "headers": ("array<struct<key:string,value:binary>>",),
     "partition": ("int", "bigint"),
     "queueId": ("int", "bigint"),
     "shardingKey": ("string",),
@@ -59,7 +60,6 @@ _IGNORED = frozenset(
         "broker",
         "bornTimestamp",
         "msgId",
-        "headers",
         "physicalOffset",
         "sysFlag",
         "reconsumeTimes",
@@ -116,7 +116,7 @@ class _SinkWriter(PickledToTask):
                     f"{field.name}: not a column of the pymq sink; it takes {', '.join(_COLUMN_TYPES)}",
                     key=field.name,
                 )
-            found = field.dataType.simpleString()
+            found = _type_name(field.dataType)
             if found not in allowed:
                 raise ConfigError(
                     f"{field.name}: must be {' or '.join(allowed)}, not {found}", key=field.name
@@ -241,6 +241,14 @@ class StreamWriter(_SinkWriter, DataSourceStreamArrowWriter):  # type: ignore[mi
         self._abort(messages)
 
 
+def _type_name(kind: DataType) -> str:
+    """CHAR, VARCHAR and collations are texts: spark.sql.preserveCharVarcharTypeInfo shows the first two."""
+    from pyspark.sql.types import CharType, StringType, VarcharType
+
+    is_text = isinstance(kind, StringType | CharType | VarcharType)
+    return "string" if is_text else str(kind.simpleString())
+
+
 def send_rows(
     options: WriteOptions,
     batches: Iterable[pa.RecordBatch],
@@ -265,7 +273,7 @@ def send_rows(
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            rows, waits = Rows(batch), Waits(batch)
+            rows, waits = Rows(batch, options.keep_broker_properties), Waits(batch)
             for queues, chosen, targets in router.placed(batch, rows):
                 waiting = waits.any_of(chosen)
                 if waiting.any():

@@ -37,6 +37,8 @@ from mqspark.message import (
     UNIQ_KEY,
     decode_properties,
 )
+from mqspark.message import TRANSACTION_CHECK_TIMES as CHECK_TIMES
+from mqspark.message import TRANSACTION_FIRST_OFFSET as FIRST_OFFSET
 from mqspark.record import Parts
 
 __all__ = [
@@ -53,10 +55,7 @@ __all__ = [
     "op_offsets",
 ]
 
-CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-"""Set on a copy made while the message was immune: the queue offset of the first copy."""
 TRANSACTION_ID = "__transactionId__"
 
 _WAITING = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
