@@ -31,6 +31,7 @@ __all__ = [
     "STORE_COLUMNS",
     "arrow_schema",
     "arrow_type",
+    "arrow_type_of",
     "default_columns",
     "selected_columns",
     "spark_schema",
@@ -128,8 +129,12 @@ def selected_columns(schema: Any) -> tuple[str, ...]:
     return tuple(columns)
 
 
-@functools.cache
 def arrow_type(column: str) -> pa.DataType:
+    return arrow_type_of(COLUMNS[column])
+
+
+@functools.cache
+def arrow_type_of(kind: str) -> pa.DataType:
     import pyarrow as pa
 
     types = {
@@ -143,7 +148,7 @@ def arrow_type(column: str) -> pa.DataType:
             pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
         ),
     }
-    return types[COLUMNS[column]]
+    return types[kind]
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pyspark_pymq.work.child import Isolated
 from pyspark_pymq.work.functions import ArrowFunction, Handled, RowFunction
-from pyspark_pymq.work.outcome import outcome_of
+from pyspark_pymq.work.outcome import outcome_of, plain
 from pyspark_pymq.work.verdicts import RETRY, Policy
 
 __all__ = ["Evaluation", "Order"]
@@ -74,7 +74,7 @@ class Evaluation:
             if order is None and isinstance(self.form, RowFunction):
                 order = Order({})
         try:
-            for batch in batches:
+            for batch in map(plain, batches):
                 calls = call(batch) if order is None else self._in_order(batch, call, order)
                 yield from outcome_of(
                     batch, calls.failures, calls.waiting, calls.results, self.policy, self.form.results

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_pymq.schema import spark_schema
+from pyspark_pymq.schema import arrow_type_of, spark_schema
 from pyspark_pymq.work.verdicts import DONE, WAIT, Failure, Policy
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["MESSAGE", "NAMES", "ORDER", "outcome_columns", "outcome_of", "with_results"]
+__all__ = ["MESSAGE", "NAMES", "ORDER", "outcome_columns", "outcome_of", "plain", "with_results"]
 
 MESSAGE: dict[str, str] = {
     "key": "string",
@@ -57,6 +57,16 @@ def outcome_columns(results: StructType | None) -> StructType:
     for field in spark_schema(ORDER, ("orderKey", "turn")):
         columns.add(field)
     return columns if results is None else columns.add("result", results)
+
+
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The messages with the types that functions know: spark.sql.execution.arrow.useLargeVarTypes widens texts."""
+    kinds = MESSAGE | ORDER
+    fields = [
+        field if pa.types.is_timestamp(field.type) else field.with_type(arrow_type_of(kinds[field.name]))
+        for field in batch.schema
+    ]
+    return batch.cast(pa.schema(fields))
 
 
 def _columns(batch: pa.RecordBatch, rows: Sequence[int], results: pa.DataType | None) -> dict[str, Any]:
