@@ -242,6 +242,7 @@ class BrokerCore:
             changes.keep_settings,
             foreign_keys,
             shell_settings or {},
+            role.knows_topics,
         )
         self.overload = FastFail(config, admin)
         handlers = merged(

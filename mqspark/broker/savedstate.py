@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from mqspark.broker.config import BrokerRole
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
@@ -88,10 +89,17 @@ class SavedState:
         state, store = self._state, self._state.store
         note = store.damages.note
         heal_topics(state.topics, store.offsets, note)
-        if not self.topics.is_latest:
+        # A replica has queues of topics that were deleted on its master.
+        is_replica = state.config.broker_role is BrokerRole.SLAVE or state.config.enable_controller_mode
+        if not is_replica or not self.topics.is_latest:
             compacted = store.files.names(store.paths.root / COMPACTED)
             adopt_topics(
-                state.topics, store.offsets, note, batches=store.table.batch_topics, compacted=compacted
+                state.topics,
+                store.offsets,
+                note,
+                batches=store.table.batch_topics,
+                compacted=compacted,
+                is_latest=self.topics.is_latest,
             )
         heal_groups(state.subscriptions, note)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE
 from mqspark.broker.state.state import BrokerState
-from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, ok
+from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
 
@@ -15,9 +17,11 @@ __all__ = ["HousekeepingProcessor"]
 
 
 class HousekeepingProcessor:
-    def __init__(self, state: BrokerState, change: AnswerWhenSafe) -> None:
+    def __init__(self, state: BrokerState, change: AnswerWhenSafe, knows_topics: Callable[[], bool]) -> None:
+        """``knows_topics``: whether the table of topics is not an older one than its master's."""
         self._state = state
         self._change = change
+        self._knows_topics = knows_topics
         self.handlers: dict[int, Handler] = {
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
@@ -25,7 +29,9 @@ class HousekeepingProcessor:
         }
 
     def clean_unused_topics(self, session: Session, command: Command) -> Slices:
-        """Delete the queues of topics that are no longer configured. Raises TableFull."""
+        """Delete the queues of topics that are no longer configured. Raises TableFull, Refusal."""
+        if not self._knows_topics():
+            raise Refusal(ResponseCode.SYSTEM_BUSY, "this slave does not know its master's topics yet")
         state = self._state
         unused = [
             name

@@ -33,6 +33,7 @@ def admin_handlers(
     keep_settings: KeepSettings,
     foreign_keys: ForeignKeys,
     shell_settings: Mapping[str, str],
+    knows_topics: Callable[[], bool],
 ) -> dict[int, Handler]:
     return merged(
         TopicAdminProcessor(state, change, remapped).handlers,
@@ -41,7 +42,7 @@ def admin_handlers(
         InspectionProcessor(state, runtime_info).handlers,
         LagProcessor(state).handlers,
         ConnectionsProcessor(state).handlers,
-        HousekeepingProcessor(state, change).handlers,
+        HousekeepingProcessor(state, change, knows_topics).handlers,
         ColdAdminProcessor(state).handlers,
         UnsupportedProcessor(state).handlers,
     )

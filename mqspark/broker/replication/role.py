@@ -125,6 +125,10 @@ class Role:
         """Whether this is a slave that acts as the master now."""
         return self.acting is not None and self.acting.is_acting
 
+    def knows_topics(self) -> bool:
+        """Whether the topics here are the master's: on a slave, after it has asked."""
+        return self.metadata is None or self.metadata.topics_known_at is not None
+
     def why_unsure(self) -> str:
         """Why no messages may be read now, or ''."""
         return "" if self.replicas.is_sure else UNSURE

@@ -5,8 +5,9 @@ value is replaced from the file's ``.bak``, if that has a possible value, or fro
 reported (``damage``). An offset just past the end of its queue was right before the end of the log was lost,
 so it becomes the queue's end: the ``.bak`` is older and would repeat what was consumed.
 
-If the table of topics is missing or its ``.bak`` had to be used, topics of stored messages that it lacks are created
-from their queues: what is acknowledged must be readable.
+Topics of stored messages that the table of topics lacks are created from their queues, because what is acknowledged
+must be readable: the table may be an older file beside a newer log. Topics that were deleted have no queues
+(``mqspark.store.recovery.deletions``).
 
 Where the progress of a group or a delay level cannot be recovered, it restarts at the beginning of its queue:
 a message is delivered twice rather than never. ``fsck`` applies the same checks to an offline directory
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
-from mqspark.broker.tables.topics import MAX_QUEUES, Topics, copy_config
+from mqspark.broker.tables.topics import MAX_QUEUES, Topics, copy_config, is_kept
 from mqspark.clock import Clock
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.message import SCHEDULE_TOPIC
@@ -115,14 +116,20 @@ def heal_topics(topics: Topics, bounds: Bounds, note: Note) -> None:
 
 
 def adopt_topics(
-    topics: Topics, bounds: Bounds, note: Note, *, batches: Container[str], compacted: Container[str]
+    topics: Topics,
+    bounds: Bounds,
+    note: Note,
+    *,
+    batches: Container[str],
+    compacted: Container[str],
+    is_latest: bool,
 ) -> None:
-    """Topics, and read queues, of stored messages that a ``topics.json`` from before the last save does not have.
-    ``batches``, ``compacted``: the topics whose files tell these attributes."""
+    """Topics of stored messages that ``topics.json`` does not have. Unless it ``is_latest``, read queues, too, which an
+    operator may have taken away. ``batches``, ``compacted``: the topics whose files tell these attributes."""
     made: list[str] = []
     for name, queue_ids in sorted(bounds.queues().items()):
         topic, count = topics.get(name), max(queue_ids) + 1
-        if is_lmq(name) or topics.is_system(name) or count > MAX_QUEUES:
+        if is_lmq(name) or topics.is_system(name) or count > MAX_QUEUES or not is_kept(name):
             continue
         if topic is None:
             attributes = {"queue.type": "BatchCQ"} if name in batches else {}
@@ -131,7 +138,7 @@ def adopt_topics(
             config = TopicConfig(
                 topic_name=name, read_queue_nums=count, write_queue_nums=count, attributes=attributes
             )
-        elif topic.read_queue_nums < count:
+        elif topic.read_queue_nums < count and not is_latest:
             config = copy_config(topic.config)
             config.read_queue_nums = count
         else:
@@ -140,9 +147,12 @@ def adopt_topics(
         made.append(f"{name} ({count} queues)")
     if made:
         named = ", ".join(made[:_MAX_NAMED]) + (", ..." if len(made) > _MAX_NAMED else "")
-        text = (
-            f"topics.json: the last save is lost; made from stored messages, without other settings: {named}"
+        lost = (
+            "it lacks topics of stored messages, as an older one does"
+            if is_latest
+            else "the last save is lost"
         )
+        text = f"topics.json: {lost}; made from stored messages, without other settings: {named}"
         note(Damage("config.topics", Outcome.LOST, text))
 
 
@@ -254,19 +264,26 @@ def found_in_tables(store: OfflineStore, clock: Clock) -> list[Damage]:
         "subscriptionGroup.json": groups,
         "consumerOffset.json": offsets,
     }
-    is_older = False
-    """Whether the table of topics is not the last one that was saved."""
+    is_latest = True
+    """Whether the table of topics was read from its file itself."""
     for name, table in tables.items():
         file = ConfigFile(store.paths.config / name, store.files, note=note)
         try:
             SavedTable(table, file).load()
-            is_older = is_older or (table is topics and not file.is_latest)
+            is_latest = is_latest and (table is not topics or file.is_latest)
         except StoreCorrupt as error:
             note(Damage("config.unreadable", Outcome.WRONG, str(error)))
     heal_topics(topics, bounds, note)
-    if is_older and store.files.names(store.paths.config):  # else no broker was ever here
+    if store.files.names(store.paths.config):  # else no broker was ever here
         compacted = store.files.names(store.paths.root / COMPACTED)
-        adopt_topics(topics, bounds, note, batches=store.table.batch_topics, compacted=compacted)
+        adopt_topics(
+            topics,
+            bounds,
+            note,
+            batches=store.table.batch_topics,
+            compacted=compacted,
+            is_latest=is_latest,
+        )
     heal_groups(groups, note)
     heal_offsets(offsets, lambda: None, bounds, note, lmq=store.config.enable_lmq)
     delays = ConfigFile(store.paths.config / "delayOffset.json", store.files).load()

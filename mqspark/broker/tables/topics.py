@@ -40,7 +40,7 @@ from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import is_lmq
 
-__all__ = ["MAX_QUEUES", "NORMAL", "Topic", "Topics", "check_kept_topic", "next_version"]
+__all__ = ["MAX_QUEUES", "NORMAL", "Topic", "Topics", "check_kept_topic", "is_kept", "next_version"]
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
@@ -436,7 +436,7 @@ class Topics:
 
     def follow(self, version: DataVersion, table: Mapping[str, TopicConfig]) -> None:
         """Become a copy of a master's table. Raises TableFull."""
-        table = sound_only("topics", table, accepts=_is_kept)
+        table = sound_only("topics", table, accepts=is_kept)
         for name in self._table.keys() - table.keys():
             self._free(self._table.pop(name))
             self._changed()
@@ -471,7 +471,7 @@ class Topics:
     def load(self, data: bytes) -> None:
         """Load ``topics.json``. The file takes precedence over the built-in system topics. Raises ProtocolError."""
         wrapper = decode_table(TopicConfigSerializeWrapper, data)
-        table = sound_only("topics", wrapper.topic_config_table, accepts=_is_kept)
+        table = sound_only("topics", wrapper.topic_config_table, accepts=is_kept)
         for name, config in table.items():
             config.topic_name = name
             self._table[name] = Topic(config)
@@ -487,7 +487,8 @@ def check_kept_topic(name: str) -> None:
     check_topic(name.replace("+", "_", 1) if name.startswith(RETRY_PREFIX) else name)
 
 
-def _is_kept(name: str) -> bool:
+def is_kept(name: str) -> bool:
+    """Whether a topic of this name is read from ``topics.json``."""
     try:
         check_kept_topic(name)
     except InvalidMessage:

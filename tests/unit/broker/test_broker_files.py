@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.broker.config import BrokerRole
+from mqspark.broker.tables.ranges import found_in_tables
 from mqspark.errors import StoreCorrupt
 from mqspark.message import encode_properties
 from mqspark.protocol import fastjson
@@ -19,6 +21,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.retention import DiskUsage
 from mqspark.store.disk.saved import PAUSE_S, SavedTable
+from mqspark.store.tools.offline import OfflineStore
 from tests.unit.broker.admin.admin_kit import commit, create, group
 from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, namesrv_peer, pull_ext, send_ext
 
@@ -280,6 +283,61 @@ def test_the_backup_of_a_file_that_is_missing_is_used_and_that_is_said(
     assert [record.getMessage() for record in caplog.records if "consumerOffset" in record.getMessage()] == [
         f"{path} is missing: its .bak is used, and the last save may be lost"
     ]
+    bench.close()
+
+
+@pytest.mark.parametrize("with_bak", [True, False])
+def test_an_older_table_of_topics_hides_no_stored_message(tmp_path: Path, with_bak: bool) -> None:
+    """And cleaning up unused topics removes none of its queues. What was deleted stays deleted."""
+    bench = Bench(tmp_path)
+    peer, config = bench.peer(), tmp_path / "config"
+    for name in ("Old", "Doomed", "Shrunk"):
+        create(peer, name)
+        assert peer.ask(SEND, send_ext(name, 2), b"x").code == 0
+    bench.run_jobs()
+    older = {path.name: path.read_bytes() for path in config.iterdir() if path.name.startswith("topics")}
+    create(peer, "Young")
+    create(peer, "Empty")
+    assert peer.ask(SEND, send_ext("Young", 1), b"acknowledged").code == 0
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Doomed"}).code == 0
+    assert create(peer, "Shrunk", readQueueNums="1", writeQueueNums="1") == 0
+    bench.close()
+    newest = json.loads((config / "topics.json").read_bytes())
+    if with_bak:
+        for name, data in older.items():
+            (config / name).write_bytes(data)
+    else:
+        del newest["topicConfigTable"]["Young"]
+        (config / "topics.json").write_text(json.dumps(newest))
+        (config / "topics.json.bak").unlink()
+    found = found_in_tables(OfflineStore(bench.store_config), bench.clock)
+    assert [(each.kind, "Young (2 queues)" in each.text) for each in found] == [("config.topics", True)]
+    bench.open()
+    assert [each.text for each in bench.store.damages.found] == [found[0].text]
+    peer = bench.peer()
+    assert peer.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
+    answer = peer.ask(PULL, pull_ext("Young", 1))
+    assert (answer.code, bytes(answer.body).count(b"acknowledged")) == (0, 1)
+    assert bench.store.offsets.max_offset("Doomed", 2) == 0
+    if not with_bak:
+        shrunk = bench.broker.state.topics.get("Shrunk")
+        assert shrunk is not None
+        assert shrunk.read_queue_nums == 1, "an operator has said so"
+    bench.reopen()
+    assert bench.store.damages.found == []
+    bench.close()
+
+
+def test_a_slave_cleans_up_no_topic_before_it_knows_its_masters(tmp_path: Path) -> None:
+    """Its own table may be an older one."""
+    bench = Bench(tmp_path)
+    assert bench.peer().ask(SEND, send_ext("T", 2), b"x").code == 0
+    bench.close()
+    (tmp_path / "config/topics.json").write_text('{"topicConfigTable":{}}')
+    bench.settings = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+    bench.open()
+    assert bench.peer().ask(RequestCode.CLEAN_UNUSED_TOPIC).code == ResponseCode.SYSTEM_BUSY
+    assert bench.store.offsets.max_offset("T", 2) == 1
     bench.close()
 
 
