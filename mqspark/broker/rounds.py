@@ -42,7 +42,8 @@ class Rounds:
             self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
             state.long_work.begin(None, state.clients.expire(state.config.channel_expired_timeout))
             state.long_work.begin(None, state.locks.expire())
-            state.long_work.begin(None, state.filters.clean())
+            if state.store.wall_time.is_trusted:
+                state.long_work.begin(None, state.filters.clean())
         if now_ms >= self._next_sample_ms:
             self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS
             state.long_work.begin(None, state.stats.sample(state.topics, state.topics.is_stored))

@@ -13,6 +13,7 @@ from mqspark.store.messages.condition import Condition
 from mqspark.store.reads import Reads
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
+from mqspark.store.upkeep.walltime import WallTime
 
 __all__ = ["StoreStatus"]
 
@@ -29,6 +30,7 @@ class StoreStatus:
         "_indexer",
         "_pipeline",
         "_reads",
+        "_wall_time",
         "sure_position",
         "was_clean",
     )
@@ -43,6 +45,7 @@ class StoreStatus:
         pipeline: CommitPipeline,
         damage: OpenDamage,
         condition: Condition,
+        wall_time: WallTime,
     ) -> None:
         self._reads = reads
         self._checkpoints = checkpoints
@@ -52,6 +55,7 @@ class StoreStatus:
         self._pipeline = pipeline
         self._damage = damage
         self._condition = condition
+        self._wall_time = wall_time
         self.was_clean = True
         """Whether the previous process that had the store stopped cleanly."""
         self.sure_position = 0
@@ -86,8 +90,8 @@ class StoreStatus:
 
     @property
     def retention_problem(self) -> str | None:
-        """Why old files could not be deleted the last time."""
-        return self._cleaner.problem
+        """Why old files could not be deleted the last time, or are not deleted by their age."""
+        return self._cleaner.problem or self._wall_time.problem
 
     @property
     def disk_full(self) -> str | None:

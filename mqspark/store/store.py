@@ -65,6 +65,7 @@ from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
 from mqspark.store.upkeep.compactduty import CompactDuty
 from mqspark.store.upkeep.logcopy import LogCopy
+from mqspark.store.upkeep.walltime import WallTime
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "StoreProgress"]
 
@@ -192,6 +193,8 @@ class MessageStore:
             clock,
             lambda: min(self.log.newest_segment_start, self.pipeline.visible_end, self.log.durable),
         )
+        self.wall_time = WallTime(clock, self.paths.wall_time, self.files)
+        """Whether the clock may decide what is too old."""
         self.cleaner = Cleaner(
             config,
             self.paths,
@@ -201,6 +204,7 @@ class MessageStore:
             self.files,
             clock,
             self.compact_duty,
+            self.wall_time,
         )
         self._levels = DelayLevels(config.message_delay_level)
         self.checkpoints = Checkpoints(
@@ -251,6 +255,7 @@ class MessageStore:
             pipeline,
             self.log_damage,
             condition,
+            self.wall_time,
         )
         self._compacted_end = CompactedEnd(
             root,
@@ -382,6 +387,7 @@ class MessageStore:
         self.status.begin(was_clean=clean, sure_position=report.sure_position)
         self.reads.fetcher.begin(report.end_position)
         self.compact_duty.begin()
+        self.wall_time.open()
         self.cleaner.open()
         self.condition.begin()
         self.reads.begin()
@@ -415,6 +421,7 @@ class MessageStore:
                 raise StoreReadOnly(self.condition.read_only)
             if (left := self.pipeline.remainder) is not None:
                 raise StoreReadOnly(left)
+            self.wall_time.close()
             self.directory.end()
         finally:
             self.condition.read_only = "the store is closed"

@@ -87,6 +87,7 @@ message's worth."""
 BATCH_KEEP_BYTES = 128 << 20
 """An open batch is stored again when the log has grown by this much. That limits what a start has to read, and a
 batch abandoned by a killed query costs its own size once per this much log."""
+_NEVER_MS = 1 << 60
 _STORE_ERRORS = (StoreReadOnly, NotNow)
 _PUT_ERRORS = (*_STORE_ERRORS, MessageTooLarge, InvalidMessage)
 ACK_WAIT_MS = 5
@@ -303,10 +304,17 @@ class TransactionService:
         except InvalidMessage as error:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
 
+    @property
+    def _reserved_ms(self) -> int:
+        """The age at which half messages are given up: none while the clock cannot tell it."""
+        if not self._store.wall_time.is_trusted:
+            return _NEVER_MS
+        return self._state.store_config.file_reserved_time * 3_600_000
+
     def _batch_to_end(self, half: Half) -> Half:
         """Refused if the batch may have been given up, because its END_TRANSACTION would then change nothing."""
         hours, now_ms = self._state.store_config.file_reserved_time, self._state.clock.now_ms()
-        if half.is_older(now_ms, hours * 3_600_000) or half.is_unborn(now_ms, hours * 3_600_000):
+        if half.is_older(now_ms, self._reserved_ms) or half.is_unborn(now_ms, self._reserved_ms):
             raise Refusal(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the batch is more than {hours} hours (fileReservedTime) from now and may have been given up",
@@ -446,7 +454,7 @@ class TransactionService:
         rules = Rules(
             config.transaction_time_out,
             config.transaction_check_max,
-            self._state.store_config.file_reserved_time * 3_600_000,
+            self._reserved_ms,
             store.log.position - BATCH_KEEP_BYTES,
         )
         now_ms = self._state.clock.now_ms()

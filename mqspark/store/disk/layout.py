@@ -66,6 +66,7 @@ class StorePaths:
         "member",
         "nonce",
         "root",
+        "wall_time",
     )
 
     def __init__(
@@ -93,6 +94,7 @@ class StorePaths:
         self.deletions = root / "mqspark.deletions"
         """The deleted topics and the log positions of their deletion. RocketMQ ignores it."""
         self.ends = root / "mqspark.ends"
+        self.wall_time = root / "mqspark.clock"
         """The ends of the queues at the checkpoints. RocketMQ ignores it."""
         self.epochs = root / "epochFileCheckpoint"
         """The epochs of the log, in controller mode (``log.epochs``)."""

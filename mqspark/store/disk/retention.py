@@ -89,11 +89,13 @@ def decide(
     asked: bool,
     refusing: bool,
     returning_bytes: int = 0,
+    by_age: bool = True,
 ) -> Decision:
     """``old``: segments from the beginning of the log, without the active one. ``other_disks``: those of the
     queues, if different from the log's. ``asked``: an operator wants expired segments deleted now.
     ``refusing``: whether the last decision refused messages, because refusing begins at one mark and ends at
-    a lower one. ``returning_bytes``: of deleted segments, on the log's disk, which the usage still includes."""
+    a lower one. ``returning_bytes``: of deleted segments, on the log's disk, which the usage still includes.
+    ``by_age``: whether the clock may decide what has expired."""
     fullest = max(disk.used_percent for disk in (log_disk, *other_disks))
     refuse_writes = fullest > rules.warning_percent or (refusing and fullest > rules.clean_forcibly_percent)
     immediately = fullest > min(rules.clean_forcibly_percent, rules.warning_percent)
@@ -105,7 +107,7 @@ def decide(
     expired_before_ms = now_ms - rules.file_reserved_time_h * _HOUR_MS
     count, freed_bytes = 0, returning_bytes
     for segment in old[: rules.batch_max]:
-        if segment.modified_ms > expired_before_ms:
+        if not by_age or segment.modified_ms > expired_before_ms:
             needed = others_full or log_disk.without(freed_bytes).used_percent > mark
             if not (force and needed):
                 break

@@ -33,6 +33,7 @@ from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.upkeep.archived import ARCHIVED, decode_archived
 from mqspark.store.upkeep.compactduty import CompactDuty
+from mqspark.store.upkeep.walltime import WallTime
 
 __all__ = ["Cleaner", "CleaningJob"]
 
@@ -66,8 +67,10 @@ class Cleaner:
         files: FileLayer,
         clock: Clock,
         compaction: CompactDuty,
+        wall_time: WallTime,
     ) -> None:
         self._config = config
+        self._wall_time = wall_time
         self._compaction = compaction
         self._paths = paths
         self._log = log
@@ -108,7 +111,8 @@ class Cleaner:
         return hour in self._config.retention_rules.delete_hours
 
     def ask(self) -> None:
-        """Delete expired segments now and in the next runs, at any hour. Requested by an operator."""
+        """Delete expired segments now and in the next runs, at any hour. An operator asks, who knows the time."""
+        self._wall_time.trust()
         self._asked_runs = _ASKED_RUNS
         self._next_ms = 0
 
@@ -130,6 +134,7 @@ class Cleaner:
         """``settled``: position of a checkpoint on disk; everything before it is in log and queues, synced."""
         if self._job is not None:
             return None
+        by_age = self._wall_time.is_trusted  # asked each time, so that health and log say it at once
         now_ms = self._clock.monotonic_ms()
         is_due = now_ms >= self._next_ms
         if is_due:
@@ -137,7 +142,7 @@ class Cleaner:
         try:
             if is_due:
                 self.problem = None
-                self._decide(settled)
+                self._decide(settled, by_age=by_age)
             if not checkpoint_running:
                 self._remove_queue_files()
         except OSError as error:
@@ -155,7 +160,7 @@ class Cleaner:
         self._job = CleaningJob(self, self._files, self._unlinked_next, self._log.min_offset, looked)
         return self._job
 
-    def _decide(self, settled: int) -> None:
+    def _decide(self, settled: int, *, by_age: bool) -> None:
         config, log, files = self._config, self._log, self._files
         log_paths = self._paths.commit_logs
         log_disks = {path: files.disk(path) for path in log_paths.writable}
@@ -181,6 +186,7 @@ class Cleaner:
             hour=time.localtime(now_ms / 1000).tm_hour,
             asked=self._asked_runs > 0,
             refusing=self.full is not None,
+            by_age=by_age,
             returning_bytes=self._returning.left(log_disk.used_bytes, self._clock.monotonic_ms()),
         )
         self._asked_runs = max(self._asked_runs - 1, 0)
