@@ -6,6 +6,7 @@
     mqspark store dump records DIR [--offset N] [--topic T] [--queue ID] [-n COUNT] [-o json]
     mqspark store dump queue DIR TOPIC QUEUE [--offset N] [-n COUNT] [-o json]
     mqspark store dump index DIR [--offset N] [--topic T --key K] [-n COUNT] [-o json]
+    mqspark store diverged list|show|send DIR [FILE]
 
 ``fsck``, ``stats`` and ``dump`` only read, and work on a directory that is in use. ``--repair`` and ``rebuild``
 take its lock. Exit codes: 0 nothing wrong, 1 failed, 2 usage, 3 something is wrong or was lost.
@@ -26,6 +27,7 @@ import click
 
 from mqspark.logs import printable
 from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.local.diverged_cli import diverged
 
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
@@ -59,7 +61,10 @@ _limit = click.option("-n", "--limit", type=click.IntRange(min=1), help="Maximum
 
 @click.group(cls=LazyCommands, context_settings=HELP)
 def store() -> None:
-    """Store directories: check, repair, rebuild, dump, statistics."""
+    """Store directories: check, repair, rebuild, dump, statistics, what was set aside."""
+
+
+store.add_command(diverged)
 
 
 def _settings(directory: str, config: str | None, assignments: Sequence[str]) -> StoreConfig:

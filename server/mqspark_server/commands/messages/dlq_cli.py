@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import fnmatch
 from typing import Any, Literal
 
 import click
 
 from mqspark.errors import NoRoute
-from mqspark.message import DLQ_PREFIX, Message, MessageExt, dlq_topic
+from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
 from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
+from mqspark_server.commands.messages.sending import send_all
 from mqspark_server.commands.output import Column, as_time, counted
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
@@ -23,7 +23,6 @@ from mqspark_server.shown.deadletters import origin_of, resent_copy
 __all__ = ["dlq"]
 
 dlq = noun("dlq", "Dead letters: messages that groups could not process.")
-GROUP = "mqspark_dlq_resend"
 _LIST = (
     Column("group", "GROUP"),
     Column("messages", "MESSAGES"),
@@ -188,22 +187,6 @@ async def dlq_resend(
     if any(again is None for _, again in plan):
         raise CommandFailed("some dead letters do not name their original topic; --topic excludes them")
     confirm(f"Send {counted(len(plan), 'message')} again?", yes)
-    sent = await _send(shell, [again for _, again in plan if again is not None])
+    sent = await send_all(shell, [again for _, again in plan if again is not None])
     if shell.output.is_table:
         click.echo(f"sent {counted(sent, 'message')} again")
-
-
-async def _send(shell: ClusterShell, messages: list[Message]) -> int:
-    from mqspark.client.producer.producer import Producer
-
-    async with Producer(
-        shell.namesrv, group=GROUP, send_timeout_ms=shell.timeout_ms, options=shell.options
-    ) as producer:
-        futures = [await producer.send_async(message) for message in messages]
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
-    failures = [each for each in outcomes if isinstance(each, BaseException)]
-    if failures:
-        raise CommandFailed(
-            f"{len(outcomes) - len(failures)} were sent, {len(failures)} failed: {failures[0]}"
-        )
-    return len(outcomes)

@@ -1,0 +1,161 @@
+"""``mqspark store diverged``: what a replica has set aside because its master's log differed.
+
+mqspark store diverged list DIR
+mqspark store diverged show DIR [FILE] [-c COUNT]
+mqspark store diverged send DIR FILE -n NAMESRV [--topic T] [--dry-run] [--yes]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.output import Column, Output, as_time, counted
+from mqspark_server.commands.refusals import CommandFailed, Missing
+from mqspark_server.commands.shell import (
+    ClusterShell,
+    assume_yes,
+    clustered,
+    confirm,
+    output_option,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mqspark.message import MessageExt
+    from mqspark.store.tools.diverged import Damaged, SavedPart
+
+__all__ = ["diverged"]
+
+diverged = noun("diverged", "Parts of the log that were set aside because a master's log differed.")
+
+MAX_SENT = 100_000
+"""Messages of one command, which are in memory meanwhile."""
+
+_PARTS = (
+    Column("file", "FILE"),
+    Column("position", "FROM"),
+    Column("bytes", "SIZE"),
+    Column("saved_ms", "SET ASIDE", text=as_time),
+    Column("messages", "MESSAGES"),
+    Column("damaged_bytes", "DAMAGED"),
+)
+_directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+_topic = click.option("--topic", help="Only messages of this topic.")
+
+
+def _parts(directory: str, name: str | None = None) -> list[SavedPart]:
+    from mqspark.store.disk.layout import StorePaths
+    from mqspark.store.tools.diverged import saved_parts
+
+    parts = saved_parts(StorePaths(Path(directory)).diverged)
+    if name is None:
+        return parts
+    found = [each for each in parts if each.path.name == name]
+    if not found:
+        raise Missing(f"{directory} has set aside no {name}: see mqspark store diverged list {directory}")
+    return found
+
+
+def _contents(parts: list[SavedPart]) -> Iterator[MessageExt | Damaged]:
+    from mqspark.store.tools.diverged import messages_of
+
+    for part in parts:
+        yield from messages_of(part)
+
+
+def _messages(parts: list[SavedPart], topic: str | None) -> Iterator[MessageExt]:
+    from mqspark.message import MessageExt
+
+    for each in _contents(parts):
+        if isinstance(each, MessageExt) and topic in (None, each.topic):
+            yield each
+
+
+@diverged.command("list")
+@_directory
+@output_option
+def list_parts(directory: str, output: str) -> None:
+    """List what was set aside in the store directory DIR."""
+    from mqspark.message import MessageExt
+
+    rows = []
+    for part in _parts(directory):
+        messages = damaged = 0
+        for each in _contents([part]):
+            if isinstance(each, MessageExt):
+                messages += 1
+            else:
+                damaged += each.size_bytes
+        rows.append(
+            {
+                "file": part.path.name,
+                "position": part.position,
+                "bytes": part.size_bytes,
+                "saved_ms": part.saved_ms,
+                "messages": messages,
+                "damaged_bytes": damaged,
+            }
+        )
+    Output(output).rows(_PARTS, rows, empty="nothing was set aside")
+
+
+@diverged.command("show")
+@_directory
+@click.argument("file", required=False)
+@_topic
+@click.option("-c", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most.")
+@output_option
+def show(directory: str, file: str | None, topic: str | None, count: int, output: str) -> None:
+    """Show the messages that were set aside in the store directory DIR, or those of one FILE."""
+    import itertools
+
+    from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
+
+    found = itertools.islice(_messages(_parts(directory, file), topic), count)
+    Output(output).rows(
+        (Column("topic", "TOPIC"), *MESSAGE_COLUMNS),
+        [{**message_row(each), "topic": each.topic} for each in found],
+        empty="no message was set aside",
+    )
+
+
+@diverged.command("send")
+@_directory
+@click.argument("file")
+@_topic
+@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
+@assume_yes
+@clustered
+async def send(
+    shell: ClusterShell, directory: str, file: str, topic: str | None, dry_run: bool, yes: bool
+) -> None:
+    """Send the messages of FILE again, as new messages of their topics. Whether the cluster has them already is not
+    known here. Messages of system topics, as half and delayed ones, are left out."""
+    from mqspark.message import SET_BY_BROKERS, Message, is_system_topic
+    from mqspark_server.commands.messages.sending import send_all
+
+    found, left_out = [], 0
+    for each in _messages(_parts(directory, file), topic):
+        if is_system_topic(each.topic) or each.topic.startswith("%"):
+            left_out += 1
+            continue
+        properties = {key: value for key, value in each.properties.items() if key not in SET_BY_BROKERS}
+        found.append(Message(each.topic, each.body, properties=properties, flag=each.flag))
+        if len(found) > MAX_SENT:
+            raise CommandFailed(f"{file} has more than {MAX_SENT} messages: --topic takes them in parts")
+    counts = {name: sum(each.topic == name for each in found) for name in sorted({m.topic for m in found})}
+    rows = [{"topic": name, "messages": number} for name, number in counts.items()]
+    shell.output.rows((Column("topic", "TOPIC"), Column("messages", "MESSAGES")), rows, empty="no message")
+    if left_out and shell.output.is_table:
+        click.echo(f"left out: {counted(left_out, 'message')} of system and retry topics")
+    if dry_run or not found:
+        return
+    confirm(f"Send {counted(len(found), 'message')} again?", yes)
+    sent = await send_all(shell, found)
+    if shell.output.is_table:
+        click.echo(f"sent {counted(sent, 'message')} again")
