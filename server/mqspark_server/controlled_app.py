@@ -39,8 +39,8 @@ from mqspark.store.config import FlushDiskType
 from mqspark.store.disk.brokeridentity import IdentityFiles
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.log.epochs import begin_term
-from mqspark.store.recovery.membership import judge_member
 from mqspark.store.recovery.recoveryreport import RecoveryReport
+from mqspark.store.recovery.trustedlog import judge_member
 from mqspark.store.store import MessageStore
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.net.addresses import BrokerSockets
@@ -372,6 +372,8 @@ class ControlledApp(BrokerApp):
         silences_ms: dict[int, int] = {}
         if isinstance(follower, EpochFollower):
             since_ms = max(follower.received_ms, self._follows_since_ms)
+            if follower.refusal is not None:  # a master that nobody can follow is as good as none
+                since_ms = min(since_ms, follower.refusal.since_ms)
             silences_ms[term.master_id] = self.clock.monotonic_ms() - since_ms
         elif isinstance(replicas, ControlledReplicas):
             silences_ms = replicas.silences_ms()

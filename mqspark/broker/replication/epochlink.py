@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.replication.follower import Diverged, Follower, Refused
+from mqspark.broker.replication.follower import CutRefused, Diverged, Follower
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.broker.replication.term import Term
 from mqspark.clock import Clock
@@ -180,14 +180,33 @@ class EpochFollower(Follower):
         return bool(self._member.damage)
 
     def take_back(self, position: int) -> None:
-        """Raises Refused below what is confirmed, unless this log is known to be damaged, or an operator has chosen a
-        master that lacks some of it."""
+        """Raises CutRefused below what is confirmed, unless this log is known to be damaged, or an operator has chosen
+        a master that lacks some of it."""
         noted = self._member.noted
         may_lose = bool(noted.damage) or self._term.given_up > noted.epoch
         if position < noted.confirmed and not may_lose:
-            self.refusal = Refused(position, noted.confirmed)
-            raise self.refusal
+            raise self._refused(position, f"before {noted.confirmed}, which is confirmed")
         super().take_back(position)
+
+    def _refused(self, position: int, why: str) -> CutRefused:
+        now_ms = self._clock.monotonic_ms()
+        self.refusal = CutRefused(position, why, now_ms if self.refusal is None else self.refusal.since_ms)
+        return self.refusal
+
+    def _diverged(self, position: int) -> ProtocolError:
+        """In an epoch that both logs have, one master wrote one sequence of bytes: a difference is damage of one of the
+        two, and no reason to take back what is sound."""
+        begin = self._store.copy.last_whole_record(self._compare_from, position)
+        epochs = self._epochs.entries
+        is_common = bool(epochs) and position >= next(
+            (each.start for each in epochs if each.number), position + 1
+        )
+        if begin is None or not is_common or self._member.damage:
+            return super()._diverged(position)
+        if self._store.copy.is_sound(begin):
+            return self._refused(position, "in an epoch that both have")
+        self._member.suspect(f"its record at {begin} is damaged")
+        return ProtocolError(f"the log here is damaged at {begin}: all of it is compared next")
 
     @property
     def _beat_ms(self) -> int:

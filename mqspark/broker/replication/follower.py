@@ -30,7 +30,7 @@ from mqspark.protocol.bodies.replica_bodies import HAClientRuntimeInfo
 from mqspark.protocol.replication import DataFrames, encode_report
 from mqspark.store.store import MessageStore
 
-__all__ = ["Diverged", "Follower", "Refused"]
+__all__ = ["Diverged", "Follower", "CutRefused"]
 
 CHECK_BYTES = 1 << 20
 """Bytes of the tail that are compared with the master's, beside all that was not known to be synced at start."""
@@ -59,15 +59,17 @@ class Diverged(ProtocolError):
         self.position = position
 
 
-class Refused(ProtocolError):
-    """Following this master would take back what is confirmed."""
+class CutRefused(ProtocolError):
+    """The master's log differs from a log that is sound: following it could take back what is confirmed."""
 
-    def __init__(self, position: int, confirmed: int) -> None:
+    def __init__(self, position: int, why: str, since_ms: int) -> None:
         super().__init__(
-            f"its log differs from the one here at {position}, and everything before {confirmed} is confirmed: nothing"
-            " is taken back here, because one of the two logs is damaged or an older copy"
+            f"its log differs from the one here at {position}, {why}: nothing is taken back here, because one of the"
+            " two logs is damaged or an older copy"
         )
         self.position = position
+        self.since_ms = since_ms
+        """Since when the masters of this log are refused (monotonic)."""
 
 
 class Follower:
@@ -91,7 +93,7 @@ class Follower:
         self.bytes_per_s = 0
         self.master_end = -1
         """The last known end of the master's log; -1 if unknown."""
-        self.refusal: Refused | None = None
+        self.refusal: CutRefused | None = None
         """Why the last master cannot be followed; None once one can."""
 
     def _end_connection(self) -> None:

@@ -24,12 +24,12 @@ from mqspark.store.queue.batchqueue import BatchTable
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["CutBackJob", "last_whole_record", "walk_records"]
+__all__ = ["SIZE_MAGIC", "CutBackJob", "last_whole_record", "walk_records"]
 
 _log = sparing(__name__)
 
 _COPY_BYTES = 1 << 20
-_SIZE_MAGIC = struct.Struct(">ii")
+SIZE_MAGIC = struct.Struct(">ii")
 MAX_WALK = 100_000
 
 
@@ -65,10 +65,10 @@ def walk_records(read: Callable[[int, int], bytes], begin: int, end: int) -> int
     for _ in range(MAX_WALK):
         if at >= end:
             return at
-        head = read(at, _SIZE_MAGIC.size)
-        if len(head) < _SIZE_MAGIC.size:
+        head = read(at, SIZE_MAGIC.size)
+        if len(head) < SIZE_MAGIC.size:
             return None
-        size, magic = _SIZE_MAGIC.unpack(head)
+        size, magic = SIZE_MAGIC.unpack(head)
         if size <= 0 or magic not in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC):
             return None
         at += size

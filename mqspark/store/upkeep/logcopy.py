@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
+from mqspark.record import BLANK_MAGIC, Verdict, check_record
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer
@@ -25,7 +26,7 @@ from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.copying import LogCopier
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.upkeep.checkpoints import Checkpoints
-from mqspark.store.upkeep.cutback import CutBackJob, last_whole_record, walk_records
+from mqspark.store.upkeep.cutback import SIZE_MAGIC, CutBackJob, last_whole_record, walk_records
 
 __all__ = ["LogCopy"]
 
@@ -193,6 +194,18 @@ class LogCopy:
             return position == begin
         at = self.last_whole_record(begin, position) or begin
         return walk_records(self.log_bytes, at, position) == position
+
+    def is_sound(self, position: int) -> bool:
+        """Whether a valid record, or the padding of a segment, begins at ``position``. Raises OSError."""
+        head = self.log_bytes(position, SIZE_MAGIC.size)
+        if len(head) < SIZE_MAGIC.size:
+            return False
+        size, magic = map(int, SIZE_MAGIC.unpack(head))
+        if magic == BLANK_MAGIC:
+            return size > 0
+        data = self.log_bytes(position, max(0, size))
+        record = check_record(data, 0, len(data), verify_crc=True)
+        return record.verdict is Verdict.VALID and record.physical_offset == position
 
     # --- taking back ----------------------------------------------------------------------------------------
 

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqspark.logs import printable
-from mqspark_server.commands.loading import HELP, LazyCommands
-from mqspark_server.commands.local.diverged_cli import diverged
+from mqspark_server.commands.loading import noun
 
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
@@ -59,12 +58,16 @@ _offset = click.option("--offset", type=click.IntRange(min=0), default=0, help="
 _limit = click.option("-n", "--limit", type=click.IntRange(min=1), help="Maximum number.")
 
 
-@click.group(cls=LazyCommands, context_settings=HELP)
-def store() -> None:
-    """Store directories: check, repair, rebuild, dump, statistics, what was set aside."""
-
-
-store.add_command(diverged)
+store = noun(
+    "store",
+    "Store directories: check, repair, rebuild, dump, statistics, what was set aside.",
+    {
+        "diverged": (
+            "messages.diverged_cli:diverged",
+            "Parts of the log that were set aside because a master's log differed.",
+        )
+    },
+)
 
 
 def _settings(directory: str, config: str | None, assignments: Sequence[str]) -> StoreConfig:

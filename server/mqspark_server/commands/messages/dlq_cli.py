@@ -13,8 +13,8 @@ from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
+from mqspark_server.commands.messages.resending import send_all
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
-from mqspark_server.commands.messages.sending import send_all
 from mqspark_server.commands.output import Column, as_time, counted
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm

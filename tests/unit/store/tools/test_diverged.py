@@ -67,14 +67,20 @@ def test_damage_is_stepped_over_and_told(tmp_path: Path) -> None:
     assert len(bodies(part)) == COUNT // 2 - 2
 
 
+def run(*arguments: str) -> int | str | None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    return end.value.code
+
+
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part, _ = set_aside(tmp_path)
     command = ["store", "diverged"]
-    assert main([*command, "list", str(tmp_path), "-o", "json"]) == 0
+    assert run(*command, "list", str(tmp_path), "-o", "json") == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert (listed["file"], listed["messages"], listed["damaged_bytes"]) == (part.path.name, COUNT // 2, 0)
-    assert main([*command, "show", str(tmp_path), part.path.name, "-o", "json"]) == 0
+    assert run(*command, "show", str(tmp_path), part.path.name, "-o", "json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert [each["topic"] for each in shown] == ["T"] * (COUNT // 2)
-    assert main([*command, "show", str(tmp_path), "x.log"]) != 0
-    assert "has set aside no x.log" in capsys.readouterr().err
+    assert run(*command, "show", str(tmp_path), "x.log") != 0
+    assert "there is no part that was set aside 'x.log'" in capsys.readouterr().err

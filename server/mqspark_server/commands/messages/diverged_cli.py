@@ -57,7 +57,7 @@ def _parts(directory: str, name: str | None = None) -> list[SavedPart]:
         return parts
     found = [each for each in parts if each.path.name == name]
     if not found:
-        raise Missing(f"{directory} has set aside no {name}: see mqspark store diverged list {directory}")
+        raise Missing("part that was set aside", name, [each.path.name for each in parts])
     return found
 
 
@@ -137,7 +137,7 @@ async def send(
     """Send the messages of FILE again, as new messages of their topics. Whether the cluster has them already is not
     known here. Messages of system topics, as half and delayed ones, are left out."""
     from mqspark.message import SET_BY_BROKERS, Message, is_system_topic
-    from mqspark_server.commands.messages.sending import send_all
+    from mqspark_server.commands.messages.resending import send_all
 
     found, left_out = [], 0
     for each in _messages(_parts(directory, file), topic):
