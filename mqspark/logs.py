@@ -26,6 +26,7 @@ __all__ = [
     "forget",
     "printable",
     "sparing",
+    "shown_setting",
     "without_secrets",
 ]
 
@@ -56,6 +57,11 @@ def without_secrets(text: str) -> str:
     """``text`` with the users of its URLs, and the values of what is named like a secret, replaced: for errors of
     libraries, which say where they could not get to."""
     return _VALUE.sub(_without_secret, _USER_OF_URL.sub("***@", text))
+
+
+def shown_setting(text: str) -> str:
+    """The value of a setting as others may see it: a URL without its user and its secrets."""
+    return without_secrets(text) if "://" in text else text
 
 
 def _without_secret(match: re.Match[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mqspark.auth.access import Facts
 from mqspark.auth.authadmin import AuthAdmin
 from mqspark.auth.config import AuthConfig
-from mqspark.auth.gate import Audited, Gate
+from mqspark.auth.gate import Audited, Gate, Grant
 from mqspark.auth.plainacl import PlainAccount, migrate
 from mqspark.auth.policies import Action, Kind
 from mqspark.auth.usercopy import UserCopy, UserSource
@@ -128,6 +128,10 @@ class Authority:
         if self.gate is not None:
             self.gate.left(session)
 
+    def grant(self, session: Session, code: int) -> Grant | None:
+        """See ``Gate.grant``."""
+        return None if self.gate is None else self.gate.grant(session, code)
+
     def may(self, session: Session, kind: Kind, name: str, *actions: Action) -> bool:
         """See ``Gate.may``."""
         return self.gate is not None and self.gate.may(session, kind, name, *actions)
@@ -180,7 +184,7 @@ class Authority:
     def failed(self, address: str) -> None:
         """Count a failed proof from this address."""
         if self.gate is not None:
-            self.gate.attempts.failed(address, self._now_ms())
+            self.gate.attempts.note(address, self._now_ms())
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ms()

@@ -62,7 +62,7 @@ class Attempts:
             wait_ms = self._of_addresses.wait_ms(address, now_ms)
         return wait_ms
 
-    def failed(self, address: str, now_ms: int, user: str = "") -> None:
+    def note(self, address: str, now_ms: int, user: str = "") -> None:
         if user:
             self._of_users.note(address, now_ms, user)
         self._of_addresses.note(address, now_ms)

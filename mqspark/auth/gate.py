@@ -20,7 +20,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import ACCESS_KEY, SIGNATURE, Signer, content_of
 from mqspark.protocol.slices import Slices
 
-__all__ = ["Audited", "Gate", "changes_more"]
+__all__ = ["Audited", "Gate", "Grant", "changes_more"]
 
 MAX_DECISIONS = 512
 """Limit of cached decisions for one connection."""
@@ -86,6 +86,47 @@ class _Vouched(NamedTuple):
     user: str
     proof: str
     reads_only: bool
+
+
+class Grant:
+    """That a user was allowed a request that waits. It is judged again when users or policies have changed since."""
+
+    __slots__ = ("_gate", "_is_checked", "_known")
+
+    def __init__(self, gate: Gate, known: KnownUser, *, is_checked: bool) -> None:
+        self._gate = gate
+        self._known = known
+        self._is_checked = is_checked
+
+    def problem(self, topic: str, group: str) -> str:
+        """Why the user may no longer consume the topic for the group; '' if they may."""
+        return self._judged(lambda facts: _consumption(facts, topic, group))
+
+    def problem_of(self, command: Command) -> str:
+        """Why the request may no longer be answered; '' if it may."""
+        return self._judged(lambda facts: _needs(facts, command))
+
+    def _judged(self, needs: Callable[[Facts], Iterable[Access]]) -> str:
+        again = self._gate.known_again(self._known)
+        if again is None:
+            return _FAILED
+        if again is not self._known:
+            problem = self._gate.lost(again, needs) if self._is_checked else ""
+            if problem:
+                return problem
+            self._known = again
+        return ""
+
+
+def _consumption(facts: Facts, topic: str, group: str) -> Iterator[Access]:
+    asked, sub = AskedFor(Command(0), facts), frozenset({Action.SUB})
+    yield from asked.topic(topic, sub, group)
+    yield from asked.group(group, sub)
+
+
+def _needs(facts: Facts, command: Command) -> Iterator[Access]:
+    for need in TABLE[command.code].needs:
+        yield from need.find(AskedFor(command, facts), need.actions)
 
 
 class KnownUser:
@@ -186,7 +227,7 @@ class Gate:
             expected.encode(), given[:MAX_SIGNATURE_LENGTH].encode("utf-8", "replace")
         )
         if known is None or not is_right or known.user.status is UserStatus.DISABLE:
-            self.attempts.failed(_address(session), self._clock.monotonic_ms(), name)
+            self.attempts.note(_address(session), self._clock.monotonic_ms(), name)
             raise self._refused(session, command.code, "unauthenticated", _FAILED, name)
         if is_new:
             self.attempts.let_in(_address(session), name)
@@ -221,7 +262,7 @@ class Gate:
         try:
             name = provider.ask(provider.hooks.authenticate, credentials)
         except Refusal as refusal:
-            self.attempts.failed(_address(session), self._clock.monotonic_ms(), claimed)
+            self.attempts.note(_address(session), self._clock.monotonic_ms(), claimed)
             raise self._refused(session, code, "unauthenticated", refusal.remark, claimed) from None
         except Exception:  # counted and logged
             remark = f"the extension {provider.counts.name} failed"
@@ -232,7 +273,7 @@ class Gate:
             return known
         user = self._users.find(name)
         if user is None or user.status is UserStatus.DISABLE:
-            self.attempts.failed(_address(session), self._clock.monotonic_ms(), claimed)
+            self.attempts.note(_address(session), self._clock.monotonic_ms(), claimed)
             raise self._refused(session, code, "unauthenticated", _FAILED, claimed)
         self._count(session, code, user)
         known = session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
@@ -419,6 +460,36 @@ class Gate:
             return True
         needed = accesses(self._facts, kind, name, frozenset(actions))
         return all(self._problem(known, access) is None for access in needed)
+
+    def grant(self, session: Session, code: int) -> Grant | None:
+        """For a request with this code of the connection's last user that has to wait; None if it needs no user."""
+        known = session.attributes.get(_KNOWN)
+        is_vouched = isinstance(session.attributes.get(_VOUCHED), _Vouched)
+        if not isinstance(known, KnownUser) or (code in self._unsigned and not is_vouched):
+            return None
+        return Grant(self, known, is_checked=code not in self._unchecked)
+
+    def known_again(self, known: KnownUser) -> KnownUser | None:
+        """The same user now; None when the user is gone or disabled, or has another secret."""
+        if not self._is_stale(known):
+            return known
+        user = self._users.find(known.user.name)
+        if user is None or user.status is UserStatus.DISABLE:
+            return None
+        proofs = [each.signer.signature(_PROOF) for each in (user, known.user)]
+        if not hmac.compare_digest(*proofs):
+            return None
+        return KnownUser(user, str(known.source), self._users.generation)
+
+    def lost(self, known: KnownUser, needs: Callable[[Facts], Iterable[Access]]) -> str:
+        """Why the user no longer has one of these rights; '' with all of them."""
+        if known.user.is_super or not self._authorizes:
+            return ""
+        for access in needs(self._facts):
+            problem = self._problem(known, access)
+            if problem is not None:
+                return f"User:{known.user.name} has no permission to access {access.key} any more, {problem}"
+        return ""
 
     # --- audit ---
 

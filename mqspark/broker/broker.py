@@ -264,7 +264,11 @@ class BrokerCore:
         )
         self.handlers: dict[int, Handler] = merged(role.govern(handlers), more_handlers)
         self.waiting_reads = WaitingReads(
-            clock, state.long_work, lambda: config.max_parked_bytes, lambda: config.archive_read_timeout
+            clock,
+            state.long_work,
+            lambda: config.max_parked_bytes,
+            lambda: config.archive_read_timeout,
+            lambda session, code: state.grant(session, code),
         )
         if store.reads.older is not None:
             self.handlers = self.waiting_reads.wrap(self.handlers)
@@ -278,6 +282,7 @@ class BrokerCore:
             self.handlers = authority.guard(self.handlers, Touched(state))
             authority.bound_connections()
             state.permits = authority.may
+            state.grant = authority.grant
             state.clients.may_replace = authority.is_same_user
             state.subscriptions.limited_user = authority.limited_user
 

@@ -255,7 +255,7 @@ class BrokerConfig:
     (mqspark.extensions.StoreObserver)."""
     open_telemetry_enable: bool = False
     """Whether a stored message that comes with a trace gets a span, which the process's SDK exports."""
-    archive_url: str = ""
+    archive_url: str = field(default="", repr=False)
     """The table of the job ``archive``: its messages are served when the log no longer has them; "": none."""
     archive_cache_path: str = ""
     """Where fetched messages are kept; "": ``mqspark.archivecache`` in storePathRootDir. Emptied at the start."""

@@ -3,7 +3,7 @@ effect."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mqspark.config import check_numbers
 from mqspark.errors import ConfigError
@@ -24,7 +24,7 @@ class ControllerConfig:
     Not in RocketMQ, whose controllers replicate it by Raft."""
     controller_store_path: str = ""
     """Directory of an embedded state; empty: ``mqsparkController`` in the home directory."""
-    etcd_endpoints: str = ""
+    etcd_endpoints: str = field(default="", repr=False)
     """``http://host:2379;http://...``: members of one etcd cluster. A majority has to be reachable."""
     etcd_prefix: str = "/mqspark/controller"
     """Prefix of all keys. Controllers with the same prefix share one state."""

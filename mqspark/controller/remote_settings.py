@@ -7,6 +7,7 @@ import copy
 from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties
 from mqspark.controller.config import UPDATABLE_KEYS, ControllerConfig
 from mqspark.errors import ConfigError
+from mqspark.logs import shown_setting
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change
@@ -39,7 +40,7 @@ def settings_handlers(config: ControllerConfig, foreign_keys: ForeignKeys) -> di
         return ok(command)
 
     def show(session: Session, command: Command) -> bytes:
-        lines = (f"{key}={value}\n" for key, value in sorted(to_properties(config).items()))
+        lines = (f"{key}={shown_setting(value)}\n" for key, value in sorted(to_properties(config).items()))
         return ok(command, None, "".join(lines).encode())
 
     return {RequestCode.UPDATE_CONTROLLER_CONFIG: update, RequestCode.GET_CONTROLLER_CONFIG: show}

@@ -25,7 +25,7 @@ from mqspark.config import (
     value_of,
 )
 from mqspark.errors import ConfigError
-from mqspark.logs import printable, sparing
+from mqspark.logs import printable, shown_setting, sparing
 from mqspark.message import crc32
 from mqspark.names import check
 from mqspark.namesrv.config import UPDATABLE_KEYS, NamesrvConfig
@@ -492,7 +492,7 @@ class NameServer:
 
     def settings(self, session: Session, command: Command) -> bytes:
         shown = {**self._shell_settings, "kvConfigPath": "", **to_properties(self.config)}
-        lines = (f"{key}={value}\n" for key, value in sorted(shown.items()))
+        lines = (f"{key}={shown_setting(value)}\n" for key, value in sorted(shown.items()))
         return ok(command, None, "".join(lines).encode())
 
     # --- views ---

@@ -10,6 +10,7 @@ from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
 from mqspark.broker.state.state import BrokerState
 from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties, value_of
 from mqspark.errors import ConfigError
+from mqspark.logs import shown_setting
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -92,5 +93,5 @@ class SettingsProcessor:
             **to_properties(state.store_config),
             **to_properties(state.config),
         }
-        text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
+        text = "".join(f"{key}={shown_setting(value)}\n" for key, value in sorted(properties.items()))
         return ok(command, {"version": encode_body(self._version).decode()}, text.encode())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
+from mqspark.auth.gate import Grant
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.litenames import bound_topic, is_lite_type, lite_queue
@@ -65,6 +66,7 @@ class LitePop:
         "began_ms",
         "client_id",
         "deadline_ms",
+        "grant",
         "group",
         "invisible_ms",
         "is_over",
@@ -97,6 +99,13 @@ class LitePop:
         """Events that were looked at when it was served last. After EVENTS_AT_ONCE there may be more."""
         self.owner = NOBODY
         """The user whose share of the parked pops it takes."""
+        self.grant: Grant | None = None
+        """Set when it is parked."""
+
+    @property
+    def lapsed(self) -> str:
+        """Why it may no longer be answered, or ''."""
+        return "" if self.grant is None else self.grant.problem(self.topic, self.group)
 
     def __lt__(self, other: LitePop) -> bool:
         return self.deadline_ms < other.deadline_ms
@@ -171,6 +180,7 @@ class LitePops:
             ):
                 try:
                     pop.owner = self.ledger.shares.admit(session, pop.size_bytes)
+                    pop.grant = self._state.grant(session, command.code)
                 except TableFull as error:
                     remark = str(error)
                 else:
@@ -251,7 +261,8 @@ class LitePops:
             if not pop.is_over:
                 self._parked[pop.client_id].remove(pop)
                 self._left(pop)
-                pop.session.send(self._nothing(pop, ResponseCode.POLLING_TIMEOUT))
+                if not self._is_refused(pop):
+                    pop.session.send(self._nothing(pop, ResponseCode.POLLING_TIMEOUT))
 
     def _serve_woken(self) -> Work[None]:
         served = 0
@@ -262,7 +273,7 @@ class LitePops:
             if pop is None:
                 continue
             try:
-                if self._serve(pop):
+                if self._is_refused(pop) or self._serve(pop):
                     self._parked[client_id].remove(pop)
                     self._left(pop)
                 elif pop.looked_at >= EVENTS_AT_ONCE:
@@ -273,6 +284,12 @@ class LitePops:
             if served % SERVED_AT_ONCE == 0:
                 yield
         self._is_serving = False
+
+    def _is_refused(self, pop: LitePop) -> bool:
+        """Refuse a pop whose user has lost their rights."""
+        if lapsed := pop.lapsed:
+            pop.session.send(encode_response(pop.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
+        return bool(lapsed)
 
     def _first_parked(self, client_id: str) -> LitePop | None:
         """The oldest parked pop of the client whose connection is open. A pop of another group, from before the client

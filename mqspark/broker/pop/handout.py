@@ -230,6 +230,9 @@ class PopProcessor:
                 if pop.session.room <= 0:  # leave the messages to other consumers
                     self._send_nothing(pop, self._new_taking(pop))
                     continue
+                if lapsed := pop.lapsed:
+                    self._refuse(pop, Refusal(ResponseCode.NO_PERMISSION, lapsed))
+                    continue
                 taking = self._take(pop)
                 if taking.count:
                     self._answer(pop, taking)
@@ -251,6 +254,9 @@ class PopProcessor:
         self._serve_parked()
 
     def _end_waiting(self, pop: Pop) -> None:
+        if lapsed := pop.lapsed:
+            self._refuse(pop, Refusal(ResponseCode.NO_PERMISSION, lapsed))
+            return
         taking = self._take(pop)
         if taking.count:
             self._answer(pop, taking)
@@ -356,6 +362,7 @@ class PopProcessor:
         ):
             return False
         parked.admit(pop)
+        pop.grant = self._state.grant(pop.session, RequestCode.POP_MESSAGE)
         pop.was_parked = True
         parked.park(pop)
         return True

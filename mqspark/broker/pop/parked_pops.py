@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from mqspark.auth.gate import Grant
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes
 from mqspark.broker.state.selection import HeldFilters, Wanted, wanted_bytes
 from mqspark.clock import Clock
@@ -38,6 +39,7 @@ class Waiter:
     __slots__ = (
         "attempt_id",
         "deadline_ms",
+        "grant",
         "group",
         "opaque",
         "owner",
@@ -69,6 +71,13 @@ class Waiter:
         self.wanted = wanted
         self.owner = NOBODY
         """The user whose share of the parked requests it takes."""
+        self.grant: Grant | None = None
+        """Set when it is parked."""
+
+    @property
+    def lapsed(self) -> str:
+        """Why it may no longer be answered, or ''."""
+        return "" if self.grant is None else self.grant.problem(self.topic, self.group)
 
     @property
     def shared_bytes(self) -> int:

@@ -144,6 +144,7 @@ class PopWatchProcessor:
             return ok(command, NotificationResponseHeader(has_msg=False, polling_full=True))
         try:
             self.parked.admit(waiter)
+            waiter.grant = state.grant(session, command.code)
         except TableFull as error:
             full = NotificationResponseHeader(has_msg=False, polling_full=True)
             return ok(command, full, remark=str(error))
@@ -192,7 +193,7 @@ class PopWatchProcessor:
         """Yields the number of queues that were looked at."""
         if self._expired:
             waiter = self._expired.popleft()
-            if waiter.session.open:
+            if waiter.session.open and not _is_refused(waiter):
                 has_message, seen = self._look(waiter)
                 _answer(waiter, has_message=has_message)
                 yield seen
@@ -205,7 +206,9 @@ class PopWatchProcessor:
         for waiting_for in self.parked.queue_ids(topic, group):
             if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
                 continue
-            waiter = self.parked.take(topic, group, waiting_for)
+            while (waiter := self.parked.take(topic, group, waiting_for)) is not None:
+                if not _is_refused(waiter):
+                    break
             if waiter is None:
                 continue
             has_message, seen = self._look(waiter)
@@ -259,6 +262,13 @@ class PopWatchProcessor:
             queues = topic.read_queue_nums
             for number in range(queues):
                 yield topic_name, (luck + number) % queues
+
+
+def _is_refused(waiter: _Notification) -> bool:
+    """Refuse a notification whose user has lost their rights."""
+    if lapsed := waiter.lapsed:
+        waiter.session.send(encode_response(waiter.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
+    return bool(lapsed)
 
 
 def _answer(waiter: _Notification, *, has_message: bool) -> None:

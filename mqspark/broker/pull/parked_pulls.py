@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from mqspark.auth.gate import Grant
 from mqspark.bounded import Ledger, require
 from mqspark.broker.state.selection import HeldFilters, Wanted, wanted_bytes
 from mqspark.broker.statictopic.logicreads import LogicRead
@@ -36,6 +37,7 @@ class Pull:
         "code",
         "deadline_ms",
         "first_offset",
+        "grant",
         "group",
         "group_sys_flag",
         "logic",
@@ -86,6 +88,13 @@ class Pull:
         self.began_ms = -1
         self.owner = NOBODY
         """The user whose share of the parked or held pulls it takes."""
+        self.grant: Grant | None = None
+        """Set when it is parked or held."""
+
+    @property
+    def lapsed(self) -> str:
+        """Why it may no longer be answered, or ''."""
+        return "" if self.grant is None else self.grant.problem(self.topic, self.group)
 
 
 class ParkedPulls:

@@ -165,8 +165,10 @@ class PullProcessor:
         if logic is not None and not logic.is_local:
             self._elsewhere.pull(session, command, header, pull, logic)
             return
-        if state.cold_reads.must_wait(pull.group) and self._waits(pull):
-            return
+        if state.cold_reads.must_wait(pull.group):
+            pull.grant = state.grant(session, command.code)
+            if self._waits(pull):
+                return
         reset = state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:  # the client's commit offset is from before the reset
             self._answer_reset(pull, reset)
@@ -186,6 +188,7 @@ class PullProcessor:
                     f"[OVERLOAD] {self.parked.count} pulls are parked already; retry later",
                 )
             self.parked.admit(pull)
+            pull.grant = state.grant(session, command.code)
             wait_ms = (
                 header.suspend_timeout_millis
                 if config.long_polling_enable
@@ -411,6 +414,9 @@ class PullProcessor:
         try:
             if pull.session.room <= 0:
                 self._put_off(pull)
+                return True
+            if lapsed := pull.lapsed:
+                pull.session.send(encode_response(pull.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
                 return True
             if reason := self._why_unsure():
                 raise NotNow(reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 
+from mqspark.auth.gate import Grant
 from mqspark.bounded import Ledger
 from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -37,7 +38,7 @@ MAX_SHARED = 1_024
 
 
 class _WaitingRead:
-    __slots__ = ("command", "deadline_ms", "handler", "owner", "session", "size_bytes")
+    __slots__ = ("command", "deadline_ms", "grant", "handler", "owner", "session", "size_bytes")
 
     def __init__(self, handler: Handler, session: Session, command: Command, deadline_ms: int) -> None:
         self.handler = handler
@@ -46,12 +47,19 @@ class _WaitingRead:
         self.deadline_ms = deadline_ms
         self.size_bytes = _ENTRY_BYTES + 2 * len(bytes(command.raw_ext)) + len(command.body)
         self.owner = NOBODY
+        self.grant: Grant | None = None
 
 
 class WaitingReads:
     def __init__(
-        self, clock: Clock, long_work: LongWork, max_bytes: Callable[[], int], timeout_ms: Callable[[], int]
+        self,
+        clock: Clock,
+        long_work: LongWork,
+        max_bytes: Callable[[], int],
+        timeout_ms: Callable[[], int],
+        grant: Callable[[Session, int], Grant | None],
     ) -> None:
+        self._grant = grant
         self.ledger = Ledger("waitingReads", max_bytes, "WaitingReads._waiting", setting="maxParkedBytes")
         self.ledger.shares.limit_entries(lambda: MAX_SHARED)
         self._clock = clock
@@ -82,6 +90,7 @@ class WaitingReads:
             return
         waiting = _WaitingRead(handler, session, command, self._clock.monotonic_ms() + self._timeout_ms())
         waiting.owner = self.ledger.shares.admit(session, waiting.size_bytes)
+        waiting.grant = self._grant(session, command.code)
         self.ledger.charge(waiting.size_bytes)
         self.ledger.shares.hold(waiting.owner, waiting.size_bytes)
         self._waiting.setdefault(key, []).append(waiting)
@@ -103,7 +112,14 @@ class WaitingReads:
         for number, each in enumerate(waiting):
             if number and number % SERVED_AT_ONCE == 0:
                 yield
-            if each.session.open:
+            if not each.session.open:
+                continue
+            lapsed = "" if each.grant is None else each.grant.problem_of(each.command)
+            if lapsed:
+                each.session.send(
+                    encode_response(each.command.opaque, ResponseCode.NO_PERMISSION, remark=lapsed)
+                )
+            else:
                 handlers = {each.command.code: self._waits(each.handler)}
                 dispatch(handlers, each.session, [each.command], self._long_work)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mqspark.auth.gate import Grant
 from mqspark.auth.policies import Action, Kind
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.calls import Calls
@@ -38,6 +39,10 @@ class Permits(Protocol):
 
 def _permits(session: Session, kind: Kind, name: str, *actions: Action) -> bool:
     return True
+
+
+def _no_grant(session: Session, code: int) -> None:
+    return None
 
 
 def _no_lite_topics(parent: str) -> Work[None]:
@@ -81,6 +86,8 @@ class BrokerState:
     long_work: LongWork = field(default_factory=LongWork)
     permits: Permits = _permits
     """Whether a connection's user may do one of these actions, where no row of the table asks for it."""
+    grant: Callable[[Session, int], Grant | None] = _no_grant
+    """What a connection's user may, for a request that waits."""
     remove_lite_topics: Callable[[str], Work[None]] = _no_lite_topics
     """Removes the lite topics of a parent topic that is being deleted."""
     ahead_ms: int = 0

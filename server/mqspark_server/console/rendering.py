@@ -19,7 +19,7 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
 from mqspark_server.shown.deadletters import origin_of
 
-__all__ = ["HEADERS", "HTML", "ROOT", "chart", "message_row", "render", "static_file"]
+__all__ = ["HEADERS", "HTML", "ROOT", "chart", "is_number", "message_row", "render", "static_file"]
 
 ROOT = "/console"
 HTML = "text/html; charset=utf-8"
@@ -37,6 +37,8 @@ PREVIEW_LENGTH = 80
 PROPERTIES = 64
 NONE = "\N{EN DASH}"
 PROPERTY_LENGTH = 512
+_LARGEST = 1 << 100
+"""Of a whole number: more than sums of what brokers count."""
 _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -73,11 +75,16 @@ def _short(value: object) -> str:
 
 
 def _count(value: float | None) -> str:
-    return NONE if value is None or not math.isfinite(value) else f"{value:,.0f}"
+    return NONE if value is None or not is_number(value) else f"{value:,.0f}"
 
 
 def _rate(value: float | None) -> str:
-    return NONE if value is None or not math.isfinite(value) else f"{value:,.1f}"
+    return NONE if value is None or not is_number(value) else f"{value:,.1f}"
+
+
+def is_number(value: float) -> bool:
+    """Whether a figure of unknown origin can be shown: a whole number may be too large for any arithmetic."""
+    return abs(value) <= _LARGEST if isinstance(value, int) else math.isfinite(value)
 
 
 def _percent(value: float | None) -> str:
@@ -116,7 +123,7 @@ def _environment() -> Environment:
         "until": _until,
         "seconds": _seconds,
         "bytes": _bytes,
-        "path": lambda name: quote(name, safe=""),
+        "path": lambda name: quote(name, safe="", errors="replace"),
     }
     return made
 
@@ -169,7 +176,7 @@ def _seconds(value: float) -> str:
 
 
 def _bytes(value: float | None) -> str:
-    if value is None or not math.isfinite(value):
+    if value is None or not is_number(value):
         return NONE
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if value >= size:

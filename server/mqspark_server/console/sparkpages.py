@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +20,7 @@ from mqspark.errors import InvalidMessage, NoRoute
 from mqspark.message import MessageExt, check_topic
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.data import Row
-from mqspark_server.console.rendering import ROOT, chart
+from mqspark_server.console.rendering import ROOT, chart, is_number
 from mqspark_server.console.site import Asking, Site
 
 __all__ = ["add_spark_pages", "latest_of", "parsed"]
@@ -153,12 +152,12 @@ def _event(message: MessageExt, body: bytes) -> Row | None:
     lags = [each["lag"] for each in sources if each["lag"] is not None]
     durations = progress.get("durationMs")
     return {
-        "id": document["id"][:64],
-        "run": str(document.get("runId") or "")[:64],
-        "name": str(document.get("name") or "")[:200],
-        "app": str(document.get("app") or "")[:200],
+        "id": _text(document["id"], 64),
+        "run": _text(document.get("runId"), 64),
+        "name": _text(document.get("name"), 200),
+        "app": _text(document.get("app"), 200),
         "event": event,
-        "error": str(document.get("error") or "")[:4_000],
+        "error": _text(document.get("error"), 4_000),
         "at_ms": message.store_timestamp_ms,
         "batch": _number(progress.get("batchId")),
         "rows": _number(progress.get("numInputRows")),
@@ -166,12 +165,12 @@ def _event(message: MessageExt, body: bytes) -> Row | None:
         "out_rate": _number(progress.get("processedRowsPerSecond")),
         "duration_ms": _number(durations.get("triggerExecution")) if isinstance(durations, dict) else None,
         "durations": [
-            (str(name)[:60], value)
+            (_text(name, 60), value)
             for name, value in (durations.items() if isinstance(durations, dict) else ())
             if _number(value) is not None
         ][:20],
         "sources": sources,
-        "sink": str((progress.get("sink") or {}).get("description") or "")[:200]
+        "sink": _text((progress.get("sink") or {}).get("description"), 200)
         if isinstance(progress.get("sink"), dict)
         else "",
         "state_rows": sum(
@@ -204,7 +203,7 @@ def _source(source: dict[str, Any]) -> Row:
 def _source_name(source: dict[str, Any], queues: dict[str, int]) -> str:
     """The topics of a ``pymq`` source, since Spark describes every source in Python by the same words."""
     topics = sorted({queue.partition(" ")[0] for queue in queues if " " in queue})
-    return f"pymq: {', '.join(topics)}"[:200] if topics else str(source.get("description") or "")[:200]
+    return _text(f"pymq: {', '.join(topics)}" if topics else source.get("description"), 200)
 
 
 def _queues(offset: object) -> dict[str, int]:
@@ -219,15 +218,20 @@ def _queues(offset: object) -> dict[str, int]:
     found: dict[str, int] = {}
     for topic, queues in topics.items() if isinstance(topics, dict) else ():
         for queue, each in queues.items() if isinstance(queues, dict) else ():
-            if isinstance(each, int) and not isinstance(each, bool) and len(found) < MAX_OFFSETS:
-                found[f"{str(topic)[:255]} {str(queue)[:255]}"] = each
+            if isinstance(each, int) and _number(each) is not None and len(found) < MAX_OFFSETS:
+                found[f"{_text(topic, 255)} {_text(queue, 255)}"] = each
     return found
 
 
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value if math.isfinite(value) else None
+    return value if is_number(value) else None
+
+
+def _text(value: object, length: int) -> str:
+    """Text of an event. JSON may have unpaired surrogates, which no path and no page can have."""
+    return str(value or "")[:length].encode("utf-8", "replace").decode()
 
 
 def latest_of(events: Iterable[Row], now_ms: float) -> list[Row]:

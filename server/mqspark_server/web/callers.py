@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mqspark.auth.failures import Failures
+from mqspark.auth.failures import Attempts
 from mqspark.auth.gate import changes_more
 from mqspark.auth.policies import Action, Kind
 from mqspark.logs import printable, sparing
@@ -113,7 +113,7 @@ class Callers:
         self._app = app
         self._loopback_token = loopback_token
         self._logins = Logins()
-        self._failures = Failures()
+        self._failures = Attempts()
 
     # --- who ---
 
@@ -190,26 +190,27 @@ class Callers:
         gate = self._gate()
         if gate is None:
             raise Problem(403, "this broker has no users (authenticationEnabled=false)")
-        self._check_failures(address)
+        self._check_failures(address, name)
         try:
             proof = gate.prove(name, secret)
         except UnicodeEncodeError:
             proof = None
         if proof is None:
             raise self._record_failure(name, address, _FAILED)
+        self._failures.let_in(address[0], name)
         return proof
 
-    def _check_failures(self, address: tuple[str, int]) -> None:
-        wait_ms = self._failures.wait_ms(address[0], self._now_ms())
+    def _check_failures(self, address: tuple[str, int], name: str = "") -> None:
+        wait_ms = self._failures.wait_ms(address[0], self._now_ms(), name)
         if wait_ms:
             raise Problem(429, TOO_MANY, headers={"Retry-After": str(-(-wait_ms // 1000))})
 
     def _record_failure(self, name: str, address: tuple[str, int], reason: str) -> Problem:
         try:
-            self._check_failures(address)
+            self._check_failures(address, name)
         except Problem as problem:
             return problem
-        self._failures.note(address[0], self._now_ms())
+        self._failures.note(address[0], self._now_ms(), name)
         self._audit_login(name, address, allowed=False, reason=reason)
         return Problem(401, reason, headers=_CHALLENGE)
 
@@ -307,6 +308,7 @@ class Callers:
         """Check that the caller may do one of ``actions``, for operations without a request of remoting. Raises
         Problem: 401 for an anonymous caller, 403 for a user without the right, 503 while the broker does not serve."""
         self._serving()
+        self.check_in(caller)
         gate = self._gate()
         if gate is None:
             self._check_anonymous(caller, _READS.isdisjoint(actions))
@@ -316,6 +318,14 @@ class Callers:
                 gate.authorize(peer.session, *resource, frozenset(actions), caller.request)
             except Refusal as refusal:
                 raise _denied(caller, refusal.remark) from None
+
+    def check_in(self, caller: Caller) -> None:
+        """For what goes on after a request was identified. Raises Problem when the caller has logged out, the login has
+        expired, or the user is gone."""
+        gate = self._gate()
+        is_over = caller.login is not None and self._logins.is_over(caller.login, self._now_ms())
+        if is_over or (caller.user and (gate is None or gate.holds(caller.user, caller.proof) is None)):
+            raise Problem(401, "the login is over", headers=_CHALLENGE)
 
     @contextlib.contextmanager
     def peer(self, caller: Caller) -> Iterator[LocalPeer]:

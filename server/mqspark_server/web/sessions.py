@@ -33,6 +33,7 @@ class Login:
     used_ms: int
     kept: object = field(default=None, repr=False)
     """Data that its owner keeps as long as the session lasts."""
+    was_ended: bool = False
 
 
 class Logins:
@@ -68,21 +69,29 @@ class Logins:
         if login is None:
             return None
         if _has_ended(login, now_ms):
-            del self._open[key]
+            self._drop(key)
             return None
         login.used_ms = now_ms
         return login
 
     def end(self, secret: str) -> None:
-        self._open.pop(_hashed(secret), None)
+        self._drop(_hashed(secret))
+
+    def is_over(self, login: Login, now_ms: int) -> bool:
+        return login.was_ended or _has_ended(login, now_ms)
+
+    def _drop(self, key: bytes) -> None:
+        login = self._open.pop(key, None)
+        if login is not None:
+            login.was_ended = True
 
     def _make_room(self, user: str, now_ms: int) -> None:
         for key in [key for key, login in self._open.items() if _has_ended(login, now_ms)]:
-            del self._open[key]
+            self._drop(key)
         of_user = [key for key, login in self._open.items() if login.user == user]
         crowd = of_user if len(of_user) >= MAX_LOGINS_OF_ONE else list(self._open)
         if len(of_user) >= MAX_LOGINS_OF_ONE or len(crowd) >= MAX_LOGINS:
-            del self._open[min(crowd, key=lambda key: self._open[key].used_ms)]
+            self._drop(min(crowd, key=lambda key: self._open[key].used_ms))
 
 
 def _has_ended(login: Login, now_ms: int) -> bool:

@@ -16,6 +16,8 @@ import pytest
 from mqspark.auth.access import TABLE
 from mqspark.auth.failures import ADDRESS_FAILURES, ADDRESS_REGAIN_MS, FAILURES, REGAIN_MS
 from mqspark.auth.gate import Audited
+from mqspark.auth.policies import PolicyType
+from mqspark.auth.users import UserStatus
 from mqspark.message import TRANSACTION_COMMIT_TYPE, decode_offset_id
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
@@ -25,6 +27,7 @@ from mqspark.protocol.signature import Signer
 from mqspark.record import decode_records
 from tests.unit.auth_kit import ROOT, SECRET, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, ManualClock, Peer, pull_ext, send_ext
+from tests.unit.pop_kit import pass_time, pop_ext
 
 R = RequestCode
 DENIED = ResponseCode.NO_PERMISSION
@@ -743,3 +746,50 @@ def test_a_waiting_message_is_for_readers_of_its_real_topic(guarded: Guarded, wa
     }
     assert seen == {"Own": 0, "Other": DENIED}
     assert looked_up(guarded.user("owner", "Topic:Own Sub"), stored.topic, "k") == []
+
+
+# --- requests that wait ---
+
+
+def _left(guarded: Guarded, how: str) -> None:
+    users = guarded.one.users
+    if how == "removed":
+        users.remove("reader")
+    elif how == "disabled":
+        users.change("reader", None, None, UserStatus.DISABLE)
+    elif how == "another secret":
+        users.change("reader", "another-secret", None, None)
+    else:
+        users.remove_acl("reader", PolicyType.CUSTOM, None)
+
+
+@pytest.mark.parametrize("how", ["removed", "disabled", "another secret", "no rights"])
+@pytest.mark.parametrize("code", [R.PULL_MESSAGE, R.POP_MESSAGE, R.NOTIFICATION])
+def test_what_waits_is_refused_once_its_user_has_lost_the_right(
+    guarded: Guarded, code: int, how: str
+) -> None:
+    guarded.topic("T")
+    guarded.group("CG")
+    bench = guarded.bench
+    reader = guarded.user("reader", "Topic:T Sub", "Group:CG Sub")
+    stays = guarded.user("stays", "Topic:T Sub", "Group:CG Sub")
+    waits = {"pollTime": "15000", "queueId": "0"}
+    ext = pull_ext(sysFlag="6") if code == R.PULL_MESSAGE else pop_ext(bench, **waits)
+    for each in (reader, stays):
+        each.peer.give(code, each.signer.signed(ext, b""))
+        bench.broker.turn()
+        assert each.peer.heard() == []
+    _left(guarded, how)
+    guarded.send("T")
+    while bench.broker.work():
+        pass
+    bench.broker.turn()
+    if code == R.PULL_MESSAGE:
+        (told,) = reader.peer.heard()
+        assert (told.code, told.body) == (DENIED, b"")
+        assert [each.code for each in stays.peer.heard()] == [0]
+        return
+    pass_time(bench, 20_000)
+    (told,) = reader.peer.heard()
+    assert (told.code, told.body) == (DENIED, b"")
+    assert len(stays.peer.heard()) == 1

@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from mqspark.auth import failures as of_failures
-from mqspark.auth.failures import FAILURES, Failures
+from mqspark.auth.failures import FAILURES, Attempts, Failures
 from mqspark.auth.policies import AclPolicy, Entry, PolicyType
 from mqspark.auth.users import Users, UserStatus, UserType
 from mqspark.errors import ConfigError
@@ -291,6 +291,19 @@ def test_sessions_end_and_are_bounded() -> None:
     assert logins.find(f"{cookie}\ud800", 200) is None
 
 
+def test_a_live_tail_ends_with_its_token(http: httpx.Client) -> None:
+    assert http.post(ORDERS, json={"body": "x"}, auth=ROOT).status_code in (200, 201)
+    bearer = {"authorization": f"Bearer {log_in(http, ROOT, bearer=True)['bearerToken']}"}
+    with http.stream("GET", ORDERS.replace("/messages", "/tail"), headers=bearer) as tail:
+        lines = tail.iter_lines()
+        assert next(lines).startswith(":")
+        assert http.delete(SESSION, headers=bearer).status_code in (200, 204)
+        assert http.post(ORDERS, json={"body": "secret of later"}, auth=ROOT).status_code in (200, 201)
+        rest = "\n".join(lines)
+    assert "the login is over" in rest
+    assert "secret of later" not in rest
+
+
 # --- guessing ---
 
 
@@ -300,7 +313,7 @@ def test_an_address_that_fails_too_often_has_to_wait(
     session = log_in(http, ROOT, bearer=True)
     http.get("/health/live")
     monkeypatch.setattr(Failures, "most", FAILURES)
-    callers = Failures()
+    callers = Attempts()
     api = next(c for c in _callers(guarded))
     monkeypatch.setattr(api, "_failures", callers)
     codes = [
@@ -313,6 +326,16 @@ def test_an_address_that_fails_too_often_has_to_wait(
     assert http.post(SESSION, json={"accessKey": ROOT[0], "secretKey": ROOT[1]}).status_code == 429
     bearer = {"authorization": f"Bearer {session['bearerToken']}"}
     assert http.get("/api/v1/cluster", headers=bearer).status_code == 200  # who is in stays in
+
+
+def test_a_stranger_keeps_nobody_else_at_the_address_out(
+    http: httpx.Client, guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Failures, "most", FAILURES)
+    monkeypatch.setattr(next(iter(_callers(guarded))), "_failures", Attempts())
+    wrong = [http.get("/api/v1/cluster", auth=("nobody", str(n))).status_code for n in range(FAILURES + 1)]
+    assert wrong == [401] * FAILURES + [429]
+    assert http.get("/api/v1/cluster", auth=ROOT).status_code == 200
 
 
 def _callers(broker: Broker) -> list[Any]:

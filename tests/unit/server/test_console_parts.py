@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqspark.message import MessageExt
-from mqspark_server.console import jobpages, sparkpages, visitors
+from mqspark_server.console import jobpages, rendering, sparkpages, visitors
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.sparkpages import latest_of, parsed
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
@@ -194,3 +194,38 @@ def test_what_no_job_server_says_is_no_fault_of_the_console(
     monkeypatch.setattr(WebServer, "get", get)
     with pytest.raises(Trouble, match="not that of a job server of this version"):
         asyncio.run(jobpages.answer_of(WebServer("jobs", 80), "/", JobOverview))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"numInputRows": 10**400},
+        {"numInputRows": -(10**400)},
+        {"batchId": 10**400, "inputRowsPerSecond": 10**400, "durationMs": {"triggerExecution": 10**400}},
+        {"stateOperators": [{"numRowsTotal": 10**400, "memoryUsedBytes": 10**400}]},
+        {
+            "sources": [
+                {"endOffset": {"q": {"T": {"a:0": 10**400}}}, "latestOffset": {"q": {"T": {"a:0": 1}}}}
+            ]
+        },
+        {"sources": [{"description": "\ud800", "endOffset": {"q": {"\ud800": {"\udfff:0": 1}}}}]},
+        {"durationMs": {"\ud800": 1, "triggerExecution": 5}, "sink": {"description": "\ud800"}},
+    ],
+)
+def test_no_figure_and_no_text_of_an_event_keeps_the_page_from_others(change: dict[str, Any]) -> None:
+    bad = event(progress=change, **dict.fromkeys(("name", "runId", "app", "error"), "\ud800"), id="bad\ud800")
+    good = event(progress={"batchId": 7, "numInputRows": 3}, id="good")
+    rows = latest_of(parsed([message(bad, 1), message(good, 2)]), 3)
+    site = {
+        "section": "s",
+        "visitor": visitors.Visitor(None, False),
+        "here": "/",
+        "place": "p",
+        "links": [],
+        "note": "",
+    }
+    listed = {"topic": "t", "is_there": True, "queries": rows, "count": len(rows)}
+    assert b"/console/spark/good" in rendering.render("spark.html", {**site, **listed})
+    found = next(row for row in rows if row["id"] != "good")
+    one = {"topic": "t", "query": found, "charts": [], "batches": parsed([message(bad, 1)])}
+    assert b"</html>" in rendering.render("query.html", {**site, **one})

@@ -115,14 +115,16 @@ def _defaults() -> dict[str, str]:
 
 
 def _properties(*parts: Any) -> dict[str, str]:
-    """RocketMQ key → text. For a secret, only whether it is set."""
+    """RocketMQ key → text. For a secret, only whether it is set; a URL without its user."""
     from mqspark.config import rocketmq_key, to_properties
+    from mqspark.logs import shown_setting
 
     found: dict[str, str] = {}
     for part in parts:
         secrets = {rocketmq_key(each) for each in dataclasses.fields(part) if not each.repr}
         for key, value in to_properties(part).items():
-            found[key] = "(set)" if key in secrets and value else value
+            is_hidden = key in secrets and value and "://" not in value
+            found[key] = "(set)" if is_hidden else shown_setting(value)
     return found
 
 

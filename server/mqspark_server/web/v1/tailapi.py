@@ -71,6 +71,8 @@ async def _arrivals(
         grown = [
             queue_id for queue_id in places if store.offsets.max_offset(topic, queue_id) != places[queue_id]
         ]
+        if grown:
+            asker.callers.check_in(asker.caller)
         for queue_id in grown:
             end = store.offsets.max_offset(topic, queue_id)
             place = min(places[queue_id], end)  # a topic that was deleted and created again
@@ -80,6 +82,7 @@ async def _arrivals(
             found = await read_some(asker, topic, [(queue_id, place, end)], AT_ONCE, chosen)
             shown = await views(found.messages)
             for view in shown:
+                asker.callers.check_in(asker.caller)  # a slow client may take long for each
                 yield event("message", view.model_dump_json())
             if len(shown) < len(found.messages):
                 places[queue_id] = found.messages[len(shown)].queue_offset

@@ -475,3 +475,16 @@ def test_a_list_of_topics_may_say_what_holds_already(bench: Bench) -> None:
     found = bench.broker.state.topics.get("X")
     assert found is not None
     assert found.config.attributes == {"cleanup.policy": "COMPACTION"}
+
+
+def test_no_password_of_a_url_is_shown(tmp_path: Path) -> None:
+    url = "s3://key:pass-canary@host/table?sig=sig-canary&region=eu"
+    bench = Bench(tmp_path, archive_url=url)
+    try:
+        shown = bench.peer().ask(RequestCode.GET_BROKER_CONFIG).body
+        assert b"archiveUrl=s3://***@host/table?sig=***&region=eu\n" in bytes(shown)
+        assert b"canary" not in bytes(shown)
+        assert "canary" not in repr(bench.config)
+        assert bench.config.archive_url == url
+    finally:
+        bench.close()
