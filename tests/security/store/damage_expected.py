@@ -311,6 +311,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "fsck": ("lost config.topics",),
         "repaired": ("lost config.topics",),
     },
+    "topics.json is one from before the topic was made": {
+        "start": ("config.topics lost",),
+        "fsck": ("lost config.topics",),
+        "repaired": ("lost config.topics",),
+    },
     "subscriptionGroup.json is no JSON and has no .bak": {
         "refused": "cannot be read",
         "fsck": ("error config.unreadable",),

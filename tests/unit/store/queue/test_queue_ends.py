@@ -9,7 +9,9 @@ import pytest
 
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
-from tests.support.store_tools import QuickFiles
+from mqspark.store.tools.fsck import fsck
+from mqspark.store.tools.offline import OfflineStore
+from tests.support.store_tools import QuickFiles, flush, opened, put
 
 FILE_ENTRIES = 8
 RECORD_BYTES = 100
@@ -78,3 +80,22 @@ def test_no_entry_behind_the_limit_stays_among_fillers(tmp_path: Path) -> None:
     positions = [0, 100, 200, FILLED, 400, FILLED, 600, FILLED]
     queue = queue_of(tmp_path, positions)
     assert [queue.locate_end(limit)[0] for limit in (100, 200, 300, 500, 700)] == [1, 2, 4, 6, 8]
+
+
+def test_what_a_broker_without_this_file_has_put_is_no_damage(tmp_path: Path) -> None:
+    """One of an older version had the store open in between, and the next one put nothing into that queue."""
+    for topic, is_older in (("T", False), ("T", True), ("U", False)):
+        ends = (tmp_path / "mqspark.ends").read_bytes() if is_older else b""
+        store = opened(tmp_path)
+        for _ in range(5):
+            put(store, topic, 0, b"x")
+        flush(store)
+        store.close()
+        if is_older:
+            (tmp_path / "mqspark.ends").write_bytes(ends)
+    report = fsck(OfflineStore(store.config))
+    assert (report.counts, report.entries) == ({}, 15)
+    store = opened(tmp_path)
+    assert store.damages.found == []
+    assert store.offsets.max_offset("T", 0) == 10
+    store.close()
