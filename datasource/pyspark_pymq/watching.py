@@ -7,10 +7,12 @@ reads or writes there. Must not know what is watched.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 
 from mqspark.logs import escaping
 
@@ -42,6 +44,8 @@ class Watch:
                 log.warning("%s", error)
 
 
+_END_S = 1.0
+
 _parents: dict[int, int] = {}
 """The process → its parent when ``end_with_parent`` was called first."""
 
@@ -51,6 +55,8 @@ def end_with_parent() -> None:
     away, would otherwise keep it beside the next run of the same query."""
     _parents.setdefault(os.getpid(), os.getppid())
     _orphan_watch.begin()
+    if hasattr(signal, "SIGPIPE") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGPIPE, _await_end)
 
 
 def end_with_spark() -> None:
@@ -64,6 +70,15 @@ def end_with_spark() -> None:
 def _end_orphan() -> None:
     if os.getppid() != _parents.get(os.getpid()):
         os._exit(1)  # nobody is left to answer, or to clean up for
+
+
+def _await_end(number: int, frame: FrameType | None) -> None:
+    """Somebody does not listen any more. When it is Spark that ends, or is done with this worker, its signal is under
+    way: wait for it, instead of filling the log of the program's end with a traceback."""
+    until = time.monotonic() + _END_S
+    while time.monotonic() < until:
+        _end_orphan()
+        time.sleep(0.05)
 
 
 _orphan_watch = Watch(_end_orphan)

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -73,30 +74,35 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def script(text: str, *arguments: object) -> subprocess.Popen[str]:
+def script(text: str, *arguments: object, errors: IO[str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_runner_of_a_killed_driver_ends_while_the_cluster_is_away(tmp_path: Path) -> None:
-    with Broker() as broker:
+@pytest.mark.parametrize("idle", [False, True])
+def test_the_runner_of_a_killed_driver_ends_quietly(tmp_path: Path, idle: bool) -> None:
+    """Also while the cluster is away."""
+    errors = tmp_path / "errors"
+    with Broker() as broker, errors.open("w") as sink:
         with Clients(broker.namesrv) as clients:
             clients.producer().send(Message("T", b"1"))
-        driver = script(_DRIVER, broker.namesrv, tmp_path / "socket")
+        driver = script(_DRIVER, broker.namesrv, tmp_path / "socket", errors=sink)
         assert driver.stdin is not None
         assert driver.stdout is not None
         runner = int(driver.stdout.readline())
-    driver.stdin.write("\n")
-    driver.stdin.flush()
-    assert driver.stdout.readline() == "asked\n"
-    time.sleep(0.5)
-    assert not is_gone(runner), "it waits for the cluster"
+    if not idle:
+        driver.stdin.write("\n")
+        driver.stdin.flush()
+        assert driver.stdout.readline() == "asked\n"
+        time.sleep(0.5)
+    assert not is_gone(runner)
     assert driver.poll() is None
     driver.kill()
     try:
         eventually(lambda: is_gone(runner), "the end of the orphan", timeout_s=END_S)
         assert driver.stdout.read() == ""
+        assert "Traceback" not in errors.read_text()
     finally:
         driver.wait()
         driver.stdin.close()
