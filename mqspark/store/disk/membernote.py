@@ -80,6 +80,18 @@ class MemberNote:
             self._files.close(self._fd)
             self._fd = -1
 
+    def as_dict(self) -> dict[str, object] | None:
+        """What is noted, for the health report; None without controllers."""
+        if self._fd < 0:
+            return None
+        noted = self.noted
+        return {
+            "epoch": noted.epoch,
+            "acknowledged": noted.acknowledged,
+            "confirmed": noted.confirmed,
+            "damage": noted.damage or None,
+        }
+
     @property
     def damage(self) -> str:
         """Why the log cannot be trusted, or ''."""

@@ -26,6 +26,7 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from mqspark.store.tools.diverged import saved_parts
 from mqspark_server.web import login, problems
 from mqspark_server.web.callers import CLUSTER, Callers
 from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send
@@ -80,6 +81,10 @@ class StoredMessage(BaseModel):
     queueOffset: int
 
 
+MAX_LISTED = 100
+"""Files of ``mqspark.diverged`` in a report."""
+
+
 def store_report(app: BrokerNode) -> dict[str, Any]:
     """The known state of the store of a broker: why it accepts no messages, its damage, the recovery at its start."""
     store = app.store
@@ -110,6 +115,11 @@ def store_report(app: BrokerNode) -> dict[str, Any]:
             "retentionProblem": store.status.retention_problem if store is not None else None,
             "compactionProblem": store.compact_duty.problem if store is not None else None,
             "recovery": app.recovery,
+            "member": store.member.as_dict() if store is not None else None,
+            "setAside": [
+                {"file": each.path.name, "position": each.position, "bytes": each.size_bytes}
+                for each in (saved_parts(store.paths.diverged, store.files) if store is not None else [])
+            ][:MAX_LISTED],
         },
     }
 

@@ -328,6 +328,16 @@ class _Collector:
                 "bytes of its master's log that a slave lacks; 0 on a master",
                 0 if role.follower is None else role.follower.behind_bytes,
             ),
+            (
+                "replica_refuses_cut",
+                "1 while a slave follows no master, because the logs of both differ where neither may be cut",
+                role.follower is not None and role.follower.refusal is not None,
+            ),
+            (
+                "replica_damaged",
+                "1 while this replica is no member of its set, because its log cannot be trusted",
+                bool(store.member.damage),
+            ),
         ):
             labels = _STORAGE if name in _STORE_METRICS else {}
             gauge = self._gauge(name, text, *labels)
