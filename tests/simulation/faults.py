@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["NODES", "SMALL_STEPS_MS", "STEPS_MS", "Fault", "draw_faults", "draw_story"]
+__all__ = ["NODES", "SMALL_STEPS_MS", "STEPS_MS", "Fault", "draw_changes", "draw_faults", "draw_story"]
 
 NODES = ("broker-0", "broker-1", "broker-2", "controller")
 KINDS = (
@@ -99,6 +99,23 @@ def draw_faults(
             at_s += for_s * chance.uniform(0.5, 1.0)
             cut = "power" if power else "kill"
             found.append(Fault(round(at_s, 3), cut, node, other, round(chance.uniform(0.05, 2.0), 3)))
+
+
+def draw_changes(seed: int, begin_s: float, end_s: float) -> list[Fault]:
+    """What happens to the cluster as a whole: the state of the controller becomes an older one ("restore", ``value``
+    milliseconds older), all brokers come back on other ports ("move"), one is apart from the others while all reach the
+    controller ("apart"; ``value``: 0 nothing of it arrives, 1 nothing arrives at it, 2 both)."""
+    chance = random.Random(f"changes {seed}")
+    found: list[Fault] = []
+    at_s = begin_s + chance.uniform(0.5, 2.0)
+    while at_s < end_s:
+        kind = chance.choice(("restore", "move", "apart", "apart"))
+        value = {"restore": chance.randint(300, 6_000), "move": 0, "apart": chance.randint(0, 2)}[kind]
+        node = "controller" if kind == "restore" else chance.choice(("master", "master", "slave-a"))
+        for_s = chance.uniform(0.1, 1.0) if kind != "apart" else chance.uniform(1.0, 7.0)
+        found.append(Fault(round(at_s, 3), kind, node, "controller", round(for_s, 3), value))
+        at_s += chance.uniform(1.0, 5.0)
+    return found
 
 
 def draw_story(seed: int, story: str, begin_s: float) -> list[Fault]:

@@ -34,6 +34,7 @@ __all__ = [
     "Broken",
     "History",
     "Sent",
+    "content_of",
 ]
 
 ORDERS, LATER, DECIDED = "Orders", "Later", "Decided"
@@ -142,6 +143,11 @@ class History:
     _led: int | None = None
     """The master's broker id."""
     _led_since_s: float = 0.0
+    _epoch: int = 0
+    """Of the master, as the controller has saved it last."""
+    _not_before: int = -1
+    """The controller's state is older than what brokers know until it has elected somebody in a newer epoch than this
+    one; -1 if it is not."""
     _truth: bytearray = field(default_factory=bytearray)
     """The log as far as any broker has shown it."""
     _last_members: frozenset[int] = frozenset()
@@ -266,7 +272,7 @@ class History:
             has_it = broker_id in self.lost or each.name in self.torn  # it did
             has_it = has_it or log_of(each, position, size, durable=self.power_cuts) == record
             having += has_it
-            if broker_id in members and not has_it:
+            if broker_id in members and not has_it and self._not_before < 0:
                 raise Broken(
                     f"{machine.name} acknowledges {position}, which {each.name} of the SyncStateSet"
                     f" {sorted(members)} does not have"
@@ -289,6 +295,9 @@ class History:
             int(number): hosts[replica["address"].partition(":")[0]]
             for number, replica in saved["orders"]["replicas"].items()
         }
+        self._epoch = saved["orders"]["masterEpoch"]
+        if saved["orders"]["master"] is not None and self._epoch > self._not_before:
+            self._not_before = -1
         if saved["orders"]["master"] != self._led:
             self._led, self._led_since_s = saved["orders"]["master"], self.world.now_s
         self._saved = data, frozenset(saved["orders"]["inSync"]), by_id
@@ -303,6 +312,13 @@ class History:
             return master
         slaves = [each for each in self.brokers if each is not master]
         return slaves[role == "slave-b"]
+
+    # --- older states of the controller ---
+
+    def state_was_restored(self) -> None:
+        """Until the controller has elected a master in a newer epoch, its SyncStateSet means nothing."""
+        self.members()
+        self._not_before = max(self._not_before, self._epoch)
 
     # --- lost disks ---
 
@@ -373,7 +389,7 @@ class History:
         grown, self._last_members = members - self._last_members, members
         if grown:
             self.when("grown")
-        for broker_id in members - self.lost:
+        for broker_id in members - self.lost if self._not_before < 0 else ():
             machine = by_id[broker_id]
             if machine.name in self.torn:
                 continue

@@ -189,6 +189,10 @@ class Machine:
 
 
 class ControllerMachine(Machine):
+    def restore(self, state: bytes) -> None:
+        """Its process has ended. Its state is this one, from a backup."""
+        self._tree["controller.state"] = state
+
     def make(self) -> ControllerApp:
         settings = controller_settings(
             {
@@ -220,7 +224,7 @@ class BrokerMachine(Machine):
         self, world: World, network: Network, name: str, host: str, controllers: str, **settings: Any
     ) -> None:
         super().__init__(world, network, name, host)
-        values = {
+        values: dict[str, Any] = {
             "brokerName": "orders",
             "listenPort": 10911,
             "bindAddress": host,
@@ -259,7 +263,14 @@ class BrokerMachine(Machine):
             "haSendHeartbeatInterval": 1_000,
             **settings,
         }
-        self.settings = _settings(tuple(values.items()))
+        self._values = values
+        self.move(0)
+
+    def move(self, by: int = 20) -> None:
+        """From its next start on, it listens on other ports."""
+        self._values["listenPort"] += by
+        self.port: int = self._values["listenPort"]
+        self.settings = _settings(tuple(self._values.items()))
 
     def make(self) -> ControlledApp:
         return SimulatedBroker(self.settings, clock=here().clock, chance=here().chance)

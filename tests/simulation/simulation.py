@@ -16,7 +16,7 @@ from functools import partial
 from unittest.mock import patch
 
 from tests.simulation.faults import NODES, SMALL_STEPS_MS, STEPS_MS, Fault, draw_faults, draw_story
-from tests.simulation.history import CLIENTS, DECIDED, LATER, ORDERS, Broken, History
+from tests.simulation.history import CLIENTS, DECIDED, LATER, ORDERS, Broken, History, content_of
 from tests.simulation.machines import (
     BrokerMachine,
     ControllerMachine,
@@ -150,6 +150,9 @@ class Simulation:
         network.tap = self.history.tap
         self.history.when = self._moment
         self._armed: list[Fault] = []
+        self._addresses = self._broker_addresses()
+        self._backups: dict[Fault, bytes] = {}
+        """States of the controller that are restored later."""
         self.clients: list[Client | Program] = []
         self.settled_s = 0.0
         steps_ms = sum(abs(fault.value) for fault in self.faults if fault.kind == "clock")
@@ -164,6 +167,8 @@ class Simulation:
             client.process.start(self._live(client))
             self.clients.append(client)
         for fault in self.faults:
+            if fault.kind == "restore":
+                world.at(fault.at_s - fault.value / 1000, partial(self._back_up, fault))
             act = self._armed.append if fault.when else self.begin
             world.at(fault.at_s, partial(act, fault))
         self._go_on(self.end_s)
@@ -191,7 +196,7 @@ class Simulation:
             raise Broken("nothing was acknowledged in the whole run")
 
     def _make_clients(self) -> Iterator[Client | Program]:
-        addresses = [f"{each.host}:10911" for each in self.brokers]
+        addresses = self._addresses
         hosts = (f"{CLIENTS}{number}" for number in itertools.count(1))
         kinds = (Producer, Consumer) if self.shape.users else (Producer, Producer, Consumer)
         for number, kind in enumerate(kinds):
@@ -273,6 +278,26 @@ class Simulation:
             case "isolate":
                 rest = [each.host for each in self.machines.values() if each is not machine]
                 self._cut([pair for each in rest for pair in ((host, each), (each, host))], after)
+            case "apart":
+                others = [each.host for each in self.brokers if each is not machine]
+                ways = [[(host, each), (each, host)] for each in others]
+                self._cut(
+                    [pair for both in ways for pair in both[fault.value == 1 : 1 + (fault.value > 0)]], after
+                )
+            case "restore":
+                backup = self._backups.get(fault)
+                if backup is not None and isinstance(machine, ControllerMachine):
+                    machine.kill(power=False)
+                    if backup != content_of(machine, ("controller.state",), durable=True):
+                        self.history.state_was_restored()
+                    machine.restore(backup)
+                    world.at(after, machine.start)
+            case "move":
+                for each in self.brokers:
+                    each.kill(power=False)
+                    each.move()
+                    world.at(after, each.start)
+                self._addresses[:] = self._broker_addresses()
             case "reset":
                 network.reset(host, other)
             case "clock":
@@ -293,6 +318,14 @@ class Simulation:
                     world.at(after, lambda: setattr(files, "stall_s", 0.0))
             case _:
                 raise ValueError(fault.kind)
+
+    def _broker_addresses(self) -> list[str]:
+        return [f"{each.host}:{each.port}" for each in self.brokers]
+
+    def _back_up(self, fault: Fault) -> None:
+        state = content_of(self.controller, ("controller.state",), durable=True)
+        if state is not None:
+            self._backups[fault] = state
 
     def _cut(self, pairs: list[tuple[str, str]], end_s: float) -> None:
         for pair in pairs:

@@ -14,12 +14,16 @@ import pytest
 
 from tests.simulation.bugs import BUGS, SHOWN_BY, shows
 from tests.simulation.disk import SimulatedFiles
-from tests.simulation.faults import NODES, Fault
-from tests.simulation.simulation import shrink, simulate
+from tests.simulation.faults import NODES, Fault, draw_changes
+from tests.simulation.simulation import WARM_S, shrink, simulate
 from tests.support.draws import draws
 
 SEEDS, AT_ONCE = 200, 25
 """In ``make test``; about a sixth of a second each."""
+CHANGED_SEEDS, CHANGES_S = 12, 14.0
+"""Runs in which the cluster changes as a whole; and for how long it does."""
+PARTED = (1, 2, 3)
+"""Seeds of runs in which a master is cut off from its slaves, and nothing else happens."""
 MANY_SEEDS = 2_000
 """In ``make test-night``, as many as its profile of hypothesis says. ``python -m tests.simulation`` takes a time."""
 
@@ -128,6 +132,28 @@ def test_promises_are_kept_in_many_worlds() -> None:
 @pytest.mark.parametrize("seed", BROKEN_ONCE)
 def test_what_broke_once_is_kept(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("first", range(0, CHANGED_SEEDS, CHANGED_SEEDS // 2))
+def test_promises_are_kept_while_the_cluster_changes(first: int) -> None:
+    for seed in range(first, first + CHANGED_SEEDS // 2):
+        result = simulate(seed, draw_changes(seed, WARM_S, WARM_S + CHANGES_S))
+        assert result.broken is None, f"{result}"
+
+
+def test_a_controller_that_believes_its_older_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark.controller.controller.is_newer", lambda claim, found: False)
+    assert simulate(6, draw_changes(6, WARM_S, WARM_S + CHANGES_S)).broken is not None
+
+
+@pytest.mark.parametrize("way", [0, 1, 2], ids=["from", "to", "both"])
+def test_a_master_that_is_cut_off_from_its_slaves_is_replaced_soon(way: int) -> None:
+    """The timeout of a master is 2 s here, and the network heals after 12 s."""
+    gaps_s = {
+        seed: simulate(seed, [Fault(6.0, "apart", "master", "controller", 12.0, way)]).gap_s
+        for seed in PARTED
+    }
+    assert max(gaps_s.values()) < 3.0, gaps_s
 
 
 def test_a_name_server_that_is_silent_does_not_hold_up_a_failover() -> None:
