@@ -335,7 +335,9 @@ class MessageStore:
                 text = f"{problem}; more of the log was read instead"
                 self.damages.note(Damage("checkpoint.damaged", Outcome.HEALED, text))
             missing: list[Damage] = []
-            self.log.load(missing.append, max(checkpoint.position, -1 if clean else synced))
+            self.member.look()
+            known = checkpoint.position, -1 if clean else synced, self.member.noted.acknowledged
+            self.log.load(missing.append, max(known))
             self.deletions.load(self.log.min_offset)
             deleted = self.deletions.positions
             self.batch_table.load()

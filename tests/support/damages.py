@@ -16,7 +16,7 @@ from pathlib import Path
 from mqspark.crc import crc32
 from tests.support.store_tools import copy_store
 
-__all__ = ["KINDS", "Around", "log_bytes", "records"]
+__all__ = ["FIELDS", "KINDS", "Around", "in_body", "in_properties", "log_bytes", "records"]
 
 BLANK_MAGIC = 0xCBD43194
 FIELDS = {
@@ -92,19 +92,19 @@ def _flip_in(place: str, offset: Callable[[bytes], int], store: Path, around: Ar
     _flip_byte(path, begin + offset(path.read_bytes()[begin : begin + size]))
 
 
-def _in_body(record: bytes) -> int:
+def in_body(record: bytes) -> int:
     return BODY_AT + int.from_bytes(record[84:88], "big") // 2
 
 
-def _in_properties(record: bytes) -> int:
+def in_properties(record: bytes) -> int:
     return len(record) - 2
 
 
 for _place in PLACES:
     for _field, _at in FIELDS.items():
         KINDS[f"flip {_field}, {_place}"] = partial(_flip_in, _place, lambda record, at=_at: at)  # type: ignore[misc]
-    KINDS[f"flip body, {_place}"] = partial(_flip_in, _place, _in_body)
-    KINDS[f"flip properties, {_place}"] = partial(_flip_in, _place, _in_properties)
+    KINDS[f"flip body, {_place}"] = partial(_flip_in, _place, in_body)
+    KINDS[f"flip properties, {_place}"] = partial(_flip_in, _place, in_properties)
 
 
 def _kind(title: str) -> Callable[[Damage], Damage]:

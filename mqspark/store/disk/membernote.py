@@ -59,18 +59,23 @@ class MemberNote:
         self.problem = ""
         """Why the file that was found cannot be read, or ''."""
 
-    def open(self) -> None:
-        """Read the note, or begin one. Blocks. Raises OSError."""
-        if self._fd >= 0:
-            return
+    def look(self) -> bool:
+        """Read the note; whether there is one. Blocks. Raises OSError."""
         data = self._files.read(self._path)
         if data:
             try:
                 self.noted = _decode(data)
             except ValueError as error:
                 self.problem = f"{self._path.name} cannot be read: {error}"
+        return bool(data)
+
+    def open(self) -> None:
+        """Read the note, or begin one. Blocks. Raises OSError."""
+        if self._fd >= 0:
+            return
+        is_there = self.look()
         self._fd = self._files.open(self._path, create=True)
-        if not data:
+        if not is_there:
             self._write(self.noted)
             self.sync()
             self._files.sync_directory(self._path.parent)

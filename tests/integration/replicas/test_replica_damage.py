@@ -12,8 +12,10 @@ from tests.support.damagedset import IDS, ROLES, SCHEDULES, Case, Images, play
 from tests.support.damages import KINDS
 
 FEW = (
-    ("flip queue id, last", "only it is down"),
-    ("flip properties, last", "only it is down"),
+    ("truncated", "only it is down"),
+    ("identity only", "it comes back with one"),
+    ("older copy", "it comes back first"),
+    ("epochs removed", "all come back together"),
 )
 """In each run."""
 

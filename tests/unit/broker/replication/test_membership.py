@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.membernote import NOTE_BYTES, MemberNote, Noted
 from mqspark.store.recovery.trustedlog import judge_member
+from tests.support.store_tools import crash, flush, opened, put
 from tests.unit.broker.replication.test_autoswitch import (
     agree_on_set,
     change_part,
@@ -298,3 +300,21 @@ def test_a_slave_that_differs_because_its_record_is_damaged_says_so(
     with joined(one, two):
         assert log_of(two) == log_of(one)
     assert two.store.member.damage == ""
+
+
+def test_a_log_of_one_short_file_has_the_segments_that_it_had(tmp_path: Path) -> None:
+    """The length of its only file would be taken for that of all segments, and no further record fit."""
+    store = opened(tmp_path)
+    put(store, "T", 0, b"x" * 100)
+    flush(store)
+    store.member.open()
+    store.member.acknowledge(1, store.log.position, 0)
+    size = store.log.segment_bytes
+    crash(store)
+    (path,) = (tmp_path / "commitlog").iterdir()
+    os.truncate(path, 150)
+    for name in ("checkpoint", "mqspark.checkpoint"):
+        (tmp_path / name).unlink(missing_ok=True)
+    again = opened(tmp_path)
+    assert (again.log.position, again.log.segment_bytes) == (0, size)
+    again.close()
