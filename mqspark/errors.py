@@ -25,10 +25,12 @@
         │   └── NotANameServer   a request for a name server was sent to a broker
         ├── RequestTimeout       no answer in time                                     (.address, .timeout_ms)
         ├── ConnectionLost       the connection ended before the answer                (.address)
-        ├── NoRoute              the name servers do not know the topic                (.topic)
+        ├── NoRoute              no broker can be asked for the topic                  (.topic)
+        │   └── NoSuchTopic      the name servers do not know it
         └── BadRoute             the route of a topic is inconsistent                  (.topic)
 
-Messages tell the user what to do; fields carry what a program needs.
+Messages tell the user what to do; fields carry what a program needs. Each of them survives pickling: Spark's processes
+pass on what happened to each other.
 
 Must not import anything of mqspark.
 """
@@ -36,9 +38,11 @@ Must not import anything of mqspark.
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 __all__ = [
     "MQError",
+    "Picklable",
     "ConfigError",
     "InvalidMessage",
     "InvalidFilter",
@@ -65,11 +69,31 @@ __all__ = [
     "RequestTimeout",
     "ConnectionLost",
     "NoRoute",
+    "NoSuchTopic",
     "BadRoute",
 ]
 
 
-class MQError(Exception):
+class Picklable(BaseException):
+    """Mixed into exceptions whose constructors take other arguments than ``args``."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its texts and fields, not by its constructor."""
+        fields = dict(self.__dict__)
+        if isinstance(self, OSError) and self.errno is not None:
+            fields["errno"] = self.errno
+        return _revived, (type(self), self.args, fields)
+
+
+def _revived(kind: type[Picklable], args: tuple[Any, ...], fields: dict[str, Any]) -> Picklable:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    for name, value in fields.items():
+        setattr(error, name, value)
+    return error
+
+
+class MQError(Picklable, Exception):
     """Base of all exceptions of this project."""
 
 
@@ -222,7 +246,7 @@ class ClientError(MQError):
 _HINTS = {
     2: "the broker is overloaded: retry later, or send less at once",
     16: "check the permissions of the topic and of the broker (brokerPermission)",
-    17: "create the topic (AdminClient.create_topic, mqadmin updateTopic), or turn on autoCreateTopicEnable",
+    17: "create the topic (mqspark topic create, AdminClient.create_topic), or turn on autoCreateTopicEnable",
     24: "all members of a group must subscribe to the same topics, with the same filters",
     25: "all members of a group must subscribe to the same topics, with the same filters",
     26: "create the group (AdminClient.create_group, mqadmin updateSubGroup), or turn on autoCreateSubscriptionGroup",
@@ -255,9 +279,6 @@ class NotANameServer(BrokerError):
             " default port is 9876"
         )
 
-    def __reduce__(self) -> tuple[type[NotANameServer], tuple[str, str | None]]:
-        return type(self), (self.address or "", self.remark)
-
 
 class RequestTimeout(ClientError, TimeoutError):
     def __init__(self, address: str, timeout_ms: int) -> None:
@@ -279,10 +300,17 @@ class ConnectionLost(ClientError, ConnectionError):
 
 class NoRoute(ClientError):
     def __init__(self, topic: str, remark: str | None = None) -> None:
-        super().__init__(
-            f"no route for topic {topic!r}{f' ({remark})' if remark else ''}: create it (AdminClient.create_topic,"
-            " mqadmin updateTopic), or turn on autoCreateTopicEnable at the brokers"
-        )
+        super().__init__(f"no route for topic {topic!r}{f': {remark}' if remark else ''}")
+        self.topic = topic
+
+
+class NoSuchTopic(NoRoute):
+    """``hint``: similar names, as ``mqspark.config.did_you_mean`` gives them."""
+
+    def __init__(self, topic: str, hint: str = "") -> None:
+        # Topics of groups, whose names begin so, are made by brokers.
+        advice = "" if topic.startswith("%") else f"; mqspark topic create {topic} creates it"
+        ClientError.__init__(self, f"there is no topic {topic!r}{hint or advice}")
         self.topic = topic
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -53,6 +52,11 @@ class TopicSelection:
     assigned: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Topic to queues (``"0"``: on every broker; ``"broker-a:0"``)."""
 
+    def selects(self, topic: str) -> bool:
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.names or topic in self.assigned
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
@@ -74,10 +78,16 @@ _ALIASES = {
 }
 _KAFKAS = {
     "kafka.bootstrap.servers": "nameserver",
+    "bootstrap.servers": "nameserver",
     "kafka.group.id": "group",
     "kafkaconsumer.polltimeoutms": "pollTimeoutMs",
 }
 """Kafka's option names, for hints to users of the Kafka source."""
+_MEANT = {
+    "nameserver": ("nameserver", "nameservers", "namesrvAddr"),
+    "topic": ("topic", "topics", "subscribe", "topicPattern", "subscribePattern", "assign"),
+}
+"""What users may have wanted to write when an option is missing."""
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 """Spark passes these on to a sink."""
 _TABLE_HINT = (
@@ -168,9 +178,15 @@ class OptionTexts:
 
     def _missing(self, name: str, text: str) -> ConfigError:
         """The error that ``name`` is required, with the given option that was perhaps meant to be it."""
-        close = difflib.get_close_matches(name, self._values.keys() - self._seen.keys(), 1, 0.7)
-        hint = f"; {self._spelled[close[0]]!r} is given: did you mean {name!r}?" if close else ""
-        return ConfigError(f"{name}: {text}{hint}", key=name)
+        for given in sorted(self._values.keys() - self._seen.keys()):
+            spelled = self._spelled[given]
+            if _KAFKAS.get(given) == name:
+                return ConfigError(f"{name}: {text}; {spelled!r} is Kafka's name for it", key=name)
+            if hint := did_you_mean(spelled, _MEANT.get(name, (name,))):
+                return ConfigError(
+                    f"{name}: {text}; {spelled!r} is given{hint.replace(';', ':', 1)}", key=name
+                )
+        return ConfigError(f"{name}: {text}", key=name)
 
     def nameserver(self) -> str:
         value = self.text("nameserver")

@@ -140,6 +140,7 @@ def _payload_columns(options: Mapping[str, str]) -> StructType:
     """The columns of the newest message. Asks the cluster before Spark says whether this is a batch or a stream."""
     from pyspark_pymq.cluster.payload import newest_schema, spark_schema_of
     from pyspark_pymq.options import ReadOptions
+    from pyspark_pymq.optiontexts import OptionTexts
 
     names = (
         "nameserver",
@@ -155,6 +156,9 @@ def _payload_columns(options: Mapping[str, str]) -> StructType:
         "securityToken",
         "credentialsFile",
     )
+    texts = OptionTexts(options)
+    texts.nameserver()
+    texts.topics()  # what is missing is said with all options in view
     selection = {name: options[name] for name in names if name in options}
     found = spark_schema_of(newest_schema(ReadOptions.parse(selection, streaming=False)))
     # A column that is never null in the newest message may be missing in an older one.

@@ -294,7 +294,7 @@ def check(options: ArchiveOptions) -> list[LogFile]:
         except re.error as error:
             raise ConfigError(
                 f"topics: {options.topics!r} is not a regular expression: {error}", key="topics"
-            ) from error
+            ) from None
     if options.commit_bytes <= 0:
         raise ConfigError("commit_bytes: must be positive", key="commit_bytes")
     return find_log(options.commit_log or join(options.store, "commitlog"))

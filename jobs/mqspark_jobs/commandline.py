@@ -464,9 +464,9 @@ def _need_delta(session: SparkSession) -> None:
         loader.java.lang.Thread.currentThread().getContextClassLoader().loadClass(
             "io.delta.sql.DeltaSparkSessionExtension"
         )
-    except Py4JJavaError as error:
+    except Py4JJavaError:
         session.stop()
         raise ConfigError(
             "--delta-jars: this Spark does not know Delta; name the jars of delta-spark and delta-storage",
             key="delta_jars",
-        ) from error
+        ) from None

@@ -21,13 +21,14 @@ from mqspark.client.remoting.blockingconnection import DEFAULT_TIMEOUT_MS, Block
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.tls import Tls, tls_context
 from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute
-from mqspark.config import parse_addresses
+from mqspark.config import did_you_mean, parse_addresses
 from mqspark.errors import (
     BadRoute,
     BrokerError,
     ClientError,
     ConnectionLost,
     NoRoute,
+    NoSuchTopic,
     NotANameServer,
     ProtocolError,
     RequestTimeout,
@@ -92,6 +93,7 @@ log = escaping(__name__)
 FIRST_CONTACT_MS = 3500
 """The time a planner waits for name servers that have never answered. A wrong address is more common than a short
 outage, and a user is waiting."""
+_NAMES_LIFE_S = 5.0
 _ROUTES_AT_ONCE = 500
 """Requests in one write to a name server."""
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
@@ -162,6 +164,9 @@ class BlockingClient:
         self._one_by_one: set[str] = set()
         """Brokers that answer for one queue per request only."""
         self._known_routes: dict[str, tuple[bytes, TopicRoute]] = {}
+        self._names: list[str] = []
+        self._names_at = time.monotonic() - _NAMES_LIFE_S
+        """For errors: names of topics, and when they were asked for."""
         """The answers to the last call of ``routes``."""
         self._broker_names: dict[str, str] = {}
         """Addresses in the routes of the last calls, to the names of their brokers."""
@@ -399,7 +404,7 @@ class BlockingClient:
                     ";".join(self._nameservers),
                     f"no name server answers ({why}); is one running there? the option nameserver says where",
                     made=False,
-                ) from failure
+                ) from None
             self._sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
 
@@ -407,8 +412,21 @@ class BlockingClient:
         """Raises NoRoute."""
         answer = self._route_answer(topic)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise NoRoute(topic, answer.remark)
+            raise self._no_such_topic(topic)
         return self._learned(_route_of(topic, answer.body))
+
+    def _no_such_topic(self, topic: str) -> NoSuchTopic:
+        """The error, with similar names as far as the name server tells them now."""
+        now = time.monotonic()
+        if now - self._names_at >= _NAMES_LIFE_S:
+            self._names_at = now
+            with self.without_retries():
+                try:
+                    self._names = [name for name in self.topics() if not name.startswith("%")]
+                except (ClientError, ProtocolError) as error:
+                    log.info("no similar names: %s", error)
+                    self._names = []
+        return NoSuchTopic(topic, did_you_mean(topic, self._names))
 
     def _learned(self, route: TopicRoute) -> TopicRoute:
         if len(self._broker_names) > _MOST_NAMES:
@@ -445,7 +463,7 @@ class BlockingClient:
             return self._learned(_route_of(topic, answer.body))
         template = self._route_answer(DEFAULT_TOPIC)
         if template.code != ResponseCode.SUCCESS:
-            raise NoRoute(topic, answer.remark)
+            raise self._no_such_topic(topic)
         return self._learned(_route_of(topic, template.body, max_queues=default_queues))
 
     def _route_answer(self, topic: str) -> Command:

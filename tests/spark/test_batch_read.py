@@ -170,5 +170,5 @@ def test_errors_name_the_option(spark: SparkSession, cluster: DevCluster, topic:
     ):
         with pytest.raises(AnalysisException, match=words):
             load(spark, cluster, topic, **options).count()
-    with pytest.raises(AnalysisException, match="no route for topic 'Nowhere'"):
+    with pytest.raises(AnalysisException, match="there is no topic 'Nowhere'"):
         load(spark, cluster, "Nowhere").count()

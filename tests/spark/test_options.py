@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import IntegerType, StructType
 
 from mqspark.errors import ConfigError
@@ -117,6 +118,39 @@ def test_a_required_option_that_is_misspelt() -> None:
         ReadOptions.parse({"nameServr": "h:1", "topic": "T"}, streaming=False)
     with pytest.raises(ConfigError, match=r"^topic: required.*'topc' is given: did you mean 'topic'\?$"):
         ReadOptions.parse({"nameserver": "h:1", "topc": "T"}, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"nameserver": "h:1", "subscrib": "T"},
+            r"^topic: required.*'subscrib' is given: did you mean 'subscribe'\?$",
+        ),
+        ({"nameserver": "h:1", "topicPatern": "T"}, r"^topic: required.*: did you mean 'topicPattern'\?$"),
+        (
+            {"nameserver": "h:1", "asign": "{}"},
+            r"^topic: required.*'asign' is given: did you mean 'assign'\?$",
+        ),
+        ({"namesrvaddress": "h:1", "topic": "T"}, r"^nameserver: required.*: did you mean 'namesrvAddr'\?$"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "topic": "T"},
+            r"'kafka.bootstrap.servers' is Kafka's name for it$",
+        ),
+        (
+            {"Bootstrap.Servers": "h:1", "topic": "T"},
+            r"(?i)^nameserver: .*; 'bootstrap.servers' is Kafka's name for it$",
+        ),
+    ],
+)
+def test_what_was_meant_by_an_option_is_said_where_it_is_missing(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ReadOptions.parse(given, streaming=False)
+    with pytest.raises(ConfigError, match=says):
+        DefaultSource(CaseInsensitiveDict({"payloadFormat": "arrow", **given})).schema()
+    if "topic" in given:
+        with pytest.raises(ConfigError, match=says):
+            WriteOptions.parse(given)
 
 
 def test_names_in_lower_case_are_shown_as_documented() -> None:

@@ -357,3 +357,42 @@ def test_a_topic_without_a_route_is_waited_for_while_its_broker_is_away() -> Non
         there.has_begun(begun)
         with pytest.raises(NoRoute):
             there.queues()
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [{"topic": "Other"}, {"topicPattern": "O.*"}, {"assign": '{"Other": [0]}'}],
+    ids=lambda selection: min(selection),
+)
+def test_a_checkpoint_of_another_topic_is_refused(selection: dict[str, str]) -> None:
+    checkpoint = spark_json(make()[0].initialOffset())
+    other = MessageQueue("Other", "a", 0)
+    options = {"nameserver": "h:1", "pollTimeoutMs": "0", **selection}
+    strict = ReadOptions.parse(options, streaming=True)
+    cluster = FakeCluster(strict, {other: 0}, {other: 5})
+    reader = StreamReader(strict, ("value",))
+    reader.connected = cluster
+    for _ in range(2):
+        with pytest.raises(
+            DataLoss, match=r"has the progress of topic 'T', .* a checkpointLocation of its own\. Set fail"
+        ):
+            reader.latestOffset(checkpoint, ReadAllAvailable())
+    assert cluster.shown == [], "nothing is published for the group"
+    loose = ReadOptions.parse(options | {"failOnDataLoss": "false"}, streaming=True)
+    cluster.take(loose)
+    reader = StreamReader(loose, ("value",))
+    reader.connected = cluster
+    end = Positions.from_json(spark_json(reader.latestOffset(checkpoint, ReadAllAvailable())))
+    assert (end.offsets[other], end.begun[other]) == (5, 0)
+
+
+def test_more_topics_than_in_the_checkpoint_are_read() -> None:
+    checkpoint = spark_json(make()[0].initialOffset())
+    options = ReadOptions.parse(
+        {"nameserver": "h:1", "topic": "T,Other", "pollTimeoutMs": "0"}, streaming=True
+    )
+    other = MessageQueue("Other", "a", 0)
+    reader = StreamReader(options, ("value",))
+    reader.connected = FakeCluster(options, {Q0: 0, Q1: 0, other: 0}, {Q0: 10, Q1: 10, other: 5})
+    end = Positions.from_json(spark_json(reader.latestOffset(checkpoint, ReadAllAvailable())))
+    assert end.offsets == {Q0: 10, Q1: 10, other: 5}

@@ -55,7 +55,7 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
                 f"payloadFormat: column {field.name!r} cannot be {field.dataType.simpleString()}, which Spark and Arrow"
                 f" do not exchange ({error}); cast it, or leave it out",
                 key="payloadFormat",
-            ) from error
+            ) from None
     return to_arrow_schema(schema, **options)
 
 
@@ -72,7 +72,7 @@ def spark_schema_of(schema: pa.Schema) -> StructType:
                 f"payloadFormat: Spark has no type for column {field.name!r} of the newest message, {field.type}"
                 f" ({error}); give the columns by .schema(...), with another type or without it",
                 key="payloadFormat",
-            ) from error
+            ) from None
     return from_arrow_schema(schema)
 
 
@@ -126,7 +126,7 @@ def unpack(
                 if strict:
                     raise InvalidMessage(
                         f"{what}; failOnDataLoss=false goes on behind it", field="value"
-                    ) from error
+                    ) from None
                 log.warning("%s; it is left out (failOnDataLoss=false)", what)
 
 
@@ -145,7 +145,7 @@ def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             hint = "; give the columns by .schema(...)" if "null" in str(field.type) else ""
             raise pa.ArrowInvalid(
                 f"column {field.name!r} is {column.type}, not {field.type}: {error}{hint}"
-            ) from error
+            ) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -195,4 +195,4 @@ def _last_message(
         raise ConfigError(
             f"payloadFormat: the last of queue {queue.queue_id} of {queue.topic} is no Arrow stream ({error})",
             key="payloadFormat",
-        ) from error
+        ) from None

@@ -48,8 +48,8 @@ class Positions:
             )
         try:
             return cls(_flat(document["q"]), _flat(document.get("from", {})))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise MQError(f"the checkpoint's offset is damaged: {document!r}") from error
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise MQError(f"the checkpoint's offset is damaged: {document!r}") from None
 
 
 def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:

@@ -48,10 +48,10 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     """The fsspec file system and the path in it. Raises ConfigError when fsspec is missing."""
     try:
         from fsspec.core import url_to_fs
-    except ImportError as error:
+    except ImportError:
         raise ConfigError(
             f"{url}: reading from there needs fsspec: pip install 'mqspark[archive]'", key="url"
-        ) from error
+        ) from None
     filesystem, root = url_to_fs(url)
     return filesystem, root
 

@@ -118,6 +118,8 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
         """
         position = Positions.from_json(start)
         self._cluster.has_begun(position.offsets)
+        if not self._asked:
+            self._check_selected(position)
         if self._late_target:
             self._target, self._late_target = self._cluster.latest(self._cluster.queues()), False
         self._cluster.publish(position.offsets, self._published)
@@ -136,6 +138,16 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
             return start
         self._begun_at = time.monotonic()
         return following.to_json()
+
+    def _check_selected(self, position: Positions) -> None:
+        """Raises DataLoss for a checkpoint with topics that the options do not select: another query's, as a rule."""
+        selected = self._options.topics.selects
+        for topic in sorted({queue.topic for queue in position.offsets}):
+            if not selected(topic):
+                self._cluster.lost(
+                    f"the checkpoint has the progress of topic {topic!r}, which this query does not read; each query "
+                    "needs a checkpointLocation of its own"
+                )
 
     def _wanted(self, start: Positions, max_rows: int | None, *, limited: bool) -> Positions | None:
         """``_advanced``, unless there are fewer rows than minOffsetsPerTrigger and they may wait."""

@@ -251,7 +251,7 @@ class _Rows:
                 if strict:
                     raise InvalidMessage(
                         f"{what}; failOnDataLoss=false makes it null", field="body"
-                    ) from error
+                    ) from None
                 log.warning("%s; it is null (failOnDataLoss=false)", what)
             body_bytes = 0 if body is None else len(body)
             if bodies and size + body_bytes > INFLATED_BYTES:

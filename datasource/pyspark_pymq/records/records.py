@@ -244,7 +244,7 @@ def _unwrapped(view: memoryview, position: int, strict: bool, limits: InflateLim
     except InvalidMessage as error:
         what = f"the batch at offset {message.queue_offset} of queue {message.queue_id}: {error}"
         if strict:
-            raise InvalidMessage(f"{what}; failOnDataLoss=false leaves it out", field="body") from error
+            raise InvalidMessage(f"{what}; failOnDataLoss=false leaves it out", field="body") from None
         log.warning("%s; it is left out (failOnDataLoss=false)", what)
         return []
     born_end = position + (_BORN_HOST_END_V6 if message.sys_flag & BORN_HOST_V6 else BORN_HOST_END)

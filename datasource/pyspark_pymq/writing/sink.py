@@ -13,6 +13,7 @@ selector); rows without one are distributed in turn. Columns: ``value`` (binary 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 from mqspark.client.blocking import BlockingClient, meet
-from mqspark.errors import ConfigError
+from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.options import WriteOptions
@@ -67,6 +68,10 @@ _IGNORED = frozenset(
 )
 
 
+class NotPlanned(ClientError, pickle.PicklingError):
+    """What a write needs is not there. Spark passes on an error of pickling, and puts any other into one of its own."""
+
+
 class _SinkWriter(PickledToTask):
     """The common part of batch and streaming writes, made on the driver for every batch: once when it is planned, and
     for a stream again when it is committed. Pickled to the tasks: plain values only. Raises ConfigError."""
@@ -83,7 +88,15 @@ class _SinkWriter(PickledToTask):
 
     def __getstate__(self) -> dict[str, Any]:
         """Makes the first contact: only a write that is planned is pickled, before its tasks run. Raises
-        ConnectionLost, NotANameServer, ConfigError."""
+        NotPlanned."""
+        try:
+            self._begin()
+        except MQError as error:
+            raise NotPlanned(str(error)) from None
+        return self.__dict__
+
+    def _begin(self) -> None:
+        """Raises ConnectionLost, NotANameServer, ConfigError."""
         if self._options.has_spans:
             from pyspark_pymq.taskspans import TaskSpans
 
@@ -94,7 +107,6 @@ class _SinkWriter(PickledToTask):
             from pyspark_pymq.writing.exactlyonce import check
 
             check(self._options)
-        return self.__dict__
 
     @staticmethod
     def _checked(options: WriteOptions, schema: StructType) -> list[str]:

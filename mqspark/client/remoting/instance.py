@@ -23,6 +23,7 @@ from mqspark.client.remoting.silence import SilenceWatch
 from mqspark.client.remoting.tls import tls_context
 from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute, address_of, is_logic_broker
 from mqspark.clock import SystemClock
+from mqspark.config import did_you_mean
 from mqspark.errors import (
     BadRoute,
     BrokerError,
@@ -31,6 +32,7 @@ from mqspark.errors import (
     ConnectionLost,
     MQError,
     NoRoute,
+    NoSuchTopic,
     NotANameServer,
     ProtocolError,
     RequestTimeout,
@@ -39,7 +41,7 @@ from mqspark.logs import escaping
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import ConsumerData
-from mqspark.protocol.bodies.topic_bodies import TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import TopicList, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers.client_headers import UnregisterClientRequestHeader
@@ -64,6 +66,7 @@ _ASKED_OF_NAME_SERVERS = frozenset(
 LAST_BEAT_S = 1.0
 """How long a member that leaves waits for answers to heartbeats. RocketMQ handles heartbeats apart from unregistering
 and from the ends of connections: one that it handles late keeps the client in its group for two minutes."""
+_NAMES_LIFE_MS = 5_000
 _REQUEST_BYTES = 8_192
 """Estimated bytes of a task and its data."""
 
@@ -128,6 +131,9 @@ class ClientInstance:
         )
         self._members: list[InstanceMember] = []
         self._routes: dict[str, TopicRoute] = {}
+        self._names: list[str] = []
+        self._names_at_ms = self.clock.monotonic_ms() - _NAMES_LIFE_MS
+        """For errors: names of topics, and when they were asked for."""
         """In the order of their last change."""
         self._brokers: dict[str, dict[int, str]] = {}
         self._answering_bytes = 0
@@ -260,7 +266,7 @@ class ClientInstance:
                         f"no name server answers ({why}); is one running there, and is the address right (namesrv, or"
                         " NAMESRV_ADDR of the environment)?",
                         made=False,
-                    ) from error
+                    ) from None
                 log.warning("%s; trying name server %s", error, self.namesrv[self._namesrv_index])
         raise AssertionError("there is always a name server")
 
@@ -293,7 +299,7 @@ class ClientInstance:
         try:
             data = await self._ask_route(DEFAULT_TOPIC)
         except NoRoute:
-            raise NoRoute(topic, "and no broker creates topics by itself") from None
+            raise await self._no_such_topic(topic) from None
         route = TopicRoute.of(topic, data, max_queues=max_queues)
         self._store(route)
         return route
@@ -309,15 +315,32 @@ class ClientInstance:
             )
         except BrokerError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                raise NoRoute(topic) from None
+                raise NoSuchTopic(topic) from None
             raise
         try:
             return decode_body(TopicRouteData, response.body)
         except ProtocolError as error:
             raise BadRoute(topic, str(error)) from None
 
+    async def _no_such_topic(self, topic: str) -> NoSuchTopic:
+        """The error, with similar names as far as the name server tells them now."""
+        now_ms = self.clock.monotonic_ms()
+        if now_ms - self._names_at_ms >= _NAMES_LIFE_MS:
+            self._names_at_ms = now_ms
+            try:
+                answer = await self.ask_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+                listed = decode_body(TopicList, answer.body).topic_list
+            except (ClientError, ProtocolError) as error:
+                log.info("no similar names: %s", error)
+                listed = []
+            self._names = [name for name in listed if not name.startswith("%")]
+        return NoSuchTopic(topic, did_you_mean(topic, self._names))
+
     async def _fetch_route(self, topic: str) -> TopicRoute:
-        route = TopicRoute.of(topic, await self._ask_route(topic))
+        try:
+            route = TopicRoute.of(topic, await self._ask_route(topic))
+        except NoSuchTopic:
+            raise await self._no_such_topic(topic) from None
         self._store(route)
         return route
 

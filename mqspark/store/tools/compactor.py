@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mqspark.errors import MQError, StoreCorrupt, StoreLocked
+from mqspark.errors import MQError, Picklable, StoreCorrupt, StoreLocked
 from mqspark.logs import printable
 from mqspark.names import path_below
 from mqspark.record import HEADS, CheckedRecord, Verdict, check_record, find_property
@@ -121,7 +121,7 @@ class _NewRecord(NamedTuple):
     code: int
 
 
-class _Damaged(Exception):
+class _Damaged(Picklable, Exception):
     """The pass may not go beyond ``offset``."""
 
     def __init__(self, offset: int, offsets: list[int]) -> None:

@@ -18,7 +18,9 @@ from mqspark.errors import (
     ConnectionLost,
     InvalidMessage,
     MQError,
+    NoSuchTopic,
     NotANameServer,
+    Picklable,
     RequestTimeout,
 )
 from mqspark.logs import printable
@@ -30,6 +32,7 @@ __all__ = [
     "WRONG",
     "CommandFailed",
     "Missing",
+    "MissingTopic",
     "describe",
     "exit_code_of",
 ]
@@ -39,7 +42,7 @@ _NO_PERMISSION = 16
 _MAX_TEXT = 2000
 
 
-class CommandFailed(click.ClickException):
+class CommandFailed(Picklable, click.ClickException):
     """The command failed."""
 
     exit_code = FAILED
@@ -54,6 +57,14 @@ class Missing(CommandFailed):
         hint = did_you_mean(name, known)
         then = f"; {advice}" if advice and not hint else ""
         super().__init__(f"there is no {what} {printable(name, 80)!r}{hint}{then}")
+
+
+class MissingTopic(Missing):
+    """A topic that could be created."""
+
+    def __init__(self, topic: str, known: Iterable[str]) -> None:
+        name = printable(topic, 80)
+        CommandFailed.__init__(self, str(NoSuchTopic(name, did_you_mean(name, known))))
 
 
 def exit_code_of(error: Exception) -> int:

@@ -14,7 +14,7 @@ import click
 
 from mqspark.errors import BrokerError, ConfigError, NoRoute
 from mqspark_server.commands.output import FORMATS, Output
-from mqspark_server.commands.refusals import CommandFailed, Missing
+from mqspark_server.commands.refusals import CommandFailed, Missing, MissingTopic
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
@@ -246,7 +246,7 @@ async def _with_similar_names(
         if isinstance(topic, str):
             known = await shell.known_topics()
             if topic not in known:
-                return Missing("topic", topic, known, f"mqspark topic create {topic} creates it")
+                return MissingTopic(topic, known)
     if isinstance(error, BrokerError) and error.code == _GROUP_NOT_EXIST:
         group = given.get("group")
         if isinstance(group, str):

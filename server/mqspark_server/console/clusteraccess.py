@@ -13,6 +13,7 @@ from typing import Any
 from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
+from mqspark.errors import Picklable
 from mqspark_server.net.httpget import WebServer
 
 __all__ = ["BROKER_LINKS", "ClusterAt", "Trouble", "admin_of"]
@@ -37,7 +38,7 @@ class ClusterAt:
     """The keys of this process, for samples only: pages use the keys of their visitors."""
 
 
-class Trouble(Exception):
+class Trouble(Picklable, Exception):
     def __init__(self, status: int, title: str, detail: str) -> None:
         super().__init__(detail)
         self.status, self.title, self.detail = status, title, detail

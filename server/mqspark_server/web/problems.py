@@ -12,12 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from mqspark.errors import Picklable
+
 __all__ = ["MEDIA_TYPE", "Problem", "ProblemDetails", "answer_on", "response"]
 
 MEDIA_TYPE = "application/problem+json"
 
 
-class Problem(Exception):
+class Problem(Picklable, Exception):
     """A request is answered with an error. ``detail`` says what to do about it; ``more``: further members."""
 
     def __init__(

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,16 @@ from mqspark import (
     PushConsumer,
     aio,
 )
-from mqspark.errors import BrokerError, ClientError, ConfigError, ConnectionLost, InvalidMessage, NoRoute
+from mqspark.client.blocking import BlockingClient
+from mqspark.errors import (
+    BrokerError,
+    ClientError,
+    ConfigError,
+    ConnectionLost,
+    InvalidMessage,
+    NoRoute,
+    NoSuchTopic,
+)
 from mqspark.testing import Broker
 from tests.support.waiting import eventually_async
 
@@ -114,7 +124,7 @@ def test_a_missing_topic(strict: Broker) -> None:
             lambda: admin.topic_route("Missing"),
         ):
             with pytest.raises(
-                NoRoute, match=r"'Missing'.*AdminClient\.create_topic.*autoCreateTopicEnable"
+                NoRoute, match=r"^there is no topic 'Missing'; mqspark topic create Missing creates it$"
             ) as caught:
                 act()
             assert caught.value.topic == "Missing"
@@ -237,3 +247,24 @@ def test_a_forked_child_is_told_that_its_client_is_not_there(mq_broker: Broker) 
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_missing_topic_is_said_as_the_command_line_says_it(strict: Broker) -> None:
+    with AdminClient(strict.namesrv) as admin, Producer(strict.namesrv, group="similar") as producer:
+        admin.create_topic("Invoices", queues=1)
+        blocking = BlockingClient(strict.namesrv)
+        with closing(blocking):
+            for topic, text in (
+                ("Invoicse", "there is no topic 'Invoicse'; did you mean 'Invoices'?"),
+                ("Unlike", "there is no topic 'Unlike'; mqspark topic create Unlike creates it"),
+            ):
+                for act in (
+                    lambda topic=topic: producer.send(Message(topic, b"x")),
+                    lambda topic=topic: admin.topic_route(topic),
+                    lambda topic=topic: blocking.route(topic),
+                    lambda topic=topic: blocking.publish_route(topic),
+                ):
+                    with pytest.raises(NoSuchTopic) as caught:
+                        act()
+                    assert str(caught.value) == text
+                    assert caught.value.topic == topic

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import group_names, groups_view
-from mqspark.errors import InvalidMessage
+from mqspark.errors import InvalidMessage, NoSuchTopic
 from mqspark.message import check_group
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
@@ -259,7 +259,7 @@ def _moves(asker: Asker, group: str, reset: Reset) -> Work[list[QueueMove]]:
     """Raises Problem."""
     state, topic = asker.state, asker.state.topics.get(reset.topic)
     if topic is None:
-        raise Problem(404, f"no topic {reset.topic!r}")
+        raise Problem(404, str(NoSuchTopic(reset.topic)))
     if group not in state.subscriptions:
         raise Problem(404, f"no group {group!r}")
     queue_ids = range(topic.read_queue_nums) if reset.queueId is None else [reset.queueId]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from mqspark.auth.policies import Action
 from mqspark.broker.pull.lookups import readable
 from mqspark.broker.tables.topics import Topic
-from mqspark.errors import InvalidMessage, StoreUnreadable
+from mqspark.errors import InvalidMessage, NoSuchTopic, StoreUnreadable
 from mqspark.message import MessageExt, decode_offset_id, has_key
 from mqspark.protocol.slices import Work
 from mqspark.record import Parts, take_apart
@@ -141,7 +141,7 @@ def found_topic(asker: Asker, topic: str) -> Topic:
     """Raises Problem."""
     found = asker.state.topics.get(topic)
     if found is None:
-        raise Problem(404, f"no topic {topic!r}")
+        raise Problem(404, str(NoSuchTopic(topic)))
     return found
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import topics_view
-from mqspark.errors import InvalidMessage
+from mqspark.errors import InvalidMessage, NoSuchTopic
 from mqspark.message import DEFAULT_TOPIC, check_topic
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
@@ -161,7 +161,7 @@ async def delete_topic(topic: TopicName, asker: AskerNow, request: Request) -> N
     config = _config(asker, topic)
     if config is None:
         asker.authorize(topic_named(topic), Action.DELETE)
-        raise Problem(404, f"no topic {topic!r}")
+        raise Problem(404, str(NoSuchTopic(topic)))
     check_match(request, _etag(config))
     await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
 
@@ -173,7 +173,7 @@ async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicFigures:
     state = asker.state
     found = state.topics.get(topic)
     if found is None:
-        raise Problem(404, f"no topic {topic!r}")
+        raise Problem(404, str(NoSuchTopic(topic)))
     store = state.store
 
     def counted() -> Work[tuple[int, int, list[str]]]:
@@ -226,7 +226,7 @@ async def _view(asker: Asker, topic: str, response: Response) -> TopicView:
 
     found = None if config is None else await between_turns(only())
     if found is None or config is None:
-        raise Problem(404, f"no topic {topic!r}")
+        raise Problem(404, str(NoSuchTopic(topic)))
     response.headers["ETag"] = _etag(config)
     return TopicView(**found)
 
