@@ -16,8 +16,10 @@ from mqspark.broker.tables.ranges import adopt_topics, heal_groups, heal_offsets
 from mqspark.errors import MQError
 from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.damage import Damage
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import ChangedSettings, SavedTable
+from mqspark.store.disk.tablenotes import TableNotes
 
 __all__ = ["SavedState"]
 
@@ -67,9 +69,34 @@ class SavedState:
             table.load()
         filters = SavedTable(state.filters, config_file("consumerFilter.json"))
         filters.load()
+        store = state.store
+        self._notes = TableNotes(store.root_file(store.paths.tables), lambda: store.log.durable)
+        self._has_older_topics = self._compare("topics.json", self.topics)
+        for name, table in (
+            ("topicQueueMapping.json", self._mappings),
+            ("subscriptionGroup.json", self.groups),
+            (offsets_file.path.name, self._offsets),
+        ):
+            self._compare(name, table)
+        # The log of a replica may be taken back, and a log that was cut is reported already.
+        if not self._is_replica and "log.cut" not in {kind for kind, _ in store.damages.counts}:
+            self._note_damage(self._notes.beyond(store.log.position))
         self._heal()
         self._timed = [self._offsets, filters]
         self._next_ms = state.clock.monotonic_ms() + state.config.flush_consumer_offset_interval
+
+    @property
+    def _is_replica(self) -> bool:
+        config = self._state.config
+        return config.broker_role is BrokerRole.SLAVE or config.enable_controller_mode
+
+    def _compare(self, name: str, table: SavedTable) -> bool:
+        return self._note_damage(self._notes.compare(name, table))
+
+    def _note_damage(self, damage: Damage | None) -> bool:
+        if damage is not None:
+            self._state.store.damages.note(damage)
+        return damage is not None
 
     def add(self, tables: Iterable[SavedTable]) -> None:
         """Tables of a service, which loads them itself."""
@@ -90,8 +117,8 @@ class SavedState:
         note = store.damages.note
         heal_topics(state.topics, store.offsets, note)
         # A replica has queues of topics that were deleted on its master.
-        is_replica = state.config.broker_role is BrokerRole.SLAVE or state.config.enable_controller_mode
-        if not is_replica or not self.topics.is_latest:
+        is_latest = self.topics.is_latest and not self._has_older_topics
+        if not self._is_replica or not is_latest:
             compacted = store.files.names(store.paths.root / COMPACTED)
             adopt_topics(
                 state.topics,
@@ -99,7 +126,7 @@ class SavedState:
                 note,
                 batches=store.table.batch_topics,
                 compacted=compacted,
-                is_latest=self.topics.is_latest,
+                is_latest=is_latest,
             )
         heal_groups(state.subscriptions, note)
 
@@ -133,11 +160,17 @@ class SavedState:
         now_ms = self._began_ms = self._state.clock.monotonic_ms()
         # Without its mapping a static topic would be served as an ordinary one: the mapping is saved first.
         late = self.topics if self._mappings.behind else None
-        yield from (table.job() for table in self._urgent if table.behind and table is not late)
+        wanted = [table for table in self._urgent if table.behind and table is not late]
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + self._state.config.flush_consumer_offset_interval
-            yield from (table.job() for table in self._timed if table.behind)
+            wanted += [table for table in self._timed if table.behind]
+        yield from self._jobs(wanted)
 
     def last_jobs(self) -> Iterator[Job]:
         """Saves of everything that has changed."""
-        yield from (table.job() for table in (*self._urgent, *self._timed) if table.behind)
+        yield from self._jobs([table for table in (*self._urgent, *self._timed) if table.behind])
+
+    def _jobs(self, wanted: list[SavedTable]) -> Iterator[Job]:
+        yield from (table.job() for table in wanted)
+        if wanted:
+            yield self._notes.job()

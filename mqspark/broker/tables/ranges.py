@@ -34,6 +34,7 @@ from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.saved import SavedTable, Table
+from mqspark.store.disk.tablenotes import TableNotes
 from mqspark.store.queue.batchqueue import BatchQueue
 from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.multidispatch import is_lmq
@@ -264,17 +265,24 @@ def found_in_tables(store: OfflineStore, clock: Clock) -> list[Damage]:
         "subscriptionGroup.json": groups,
         "consumerOffset.json": offsets,
     }
-    is_latest = True
-    """Whether the table of topics was read from its file itself."""
+    notes = TableNotes(ConfigFile(store.paths.tables, store.files))
+    has_topics = is_latest = True
+    """Whether the table of topics can be read, and is the one that was saved last."""
     for name, table in tables.items():
         file = ConfigFile(store.paths.config / name, store.files, note=note)
         try:
-            SavedTable(table, file).load()
-            is_latest = is_latest and (table is not topics or file.is_latest)
+            saved = SavedTable(table, file)
+            saved.load()
+            older = notes.compare(name, saved)
+            if older is not None:
+                note(older)
+            if table is topics:
+                is_latest = file.is_latest and older is None
         except StoreCorrupt as error:
+            has_topics = has_topics and table is not topics
             note(Damage("config.unreadable", Outcome.WRONG, str(error)))
     heal_topics(topics, bounds, note)
-    if store.files.names(store.paths.config):  # else no broker was ever here
+    if has_topics and store.files.names(store.paths.config):  # else no broker was ever here
         compacted = store.files.names(store.paths.root / COMPACTED)
         adopt_topics(
             topics,

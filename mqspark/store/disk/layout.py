@@ -66,6 +66,7 @@ class StorePaths:
         "member",
         "nonce",
         "root",
+        "tables",
         "wall_time",
     )
 
@@ -94,6 +95,7 @@ class StorePaths:
         self.deletions = root / "mqspark.deletions"
         """The deleted topics and the log positions of their deletion. RocketMQ ignores it."""
         self.ends = root / "mqspark.ends"
+        self.tables = root / "mqspark.tables"
         self.wall_time = root / "mqspark.clock"
         """The ends of the queues at the checkpoints. RocketMQ ignores it."""
         self.epochs = root / "epochFileCheckpoint"

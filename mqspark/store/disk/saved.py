@@ -72,11 +72,14 @@ class SavedTable:
         self._file = file
         self._on_saved = on_saved
         self.saved_generation = table.generation
+        self.saved_version: tuple[int, int] | None = None
+        """Time and counter of the data version in the file; None for a table or a file without one."""
 
     def load(self) -> None:
         """Read the table. Raises StoreCorrupt when there is a file but neither it nor its ``.bak`` can be
         read: starting with an empty table would discard its content."""
         problem: list[str] = []
+        fresh = _version_of(self._table)
 
         def is_readable(data: bytes) -> bool:
             if not data:
@@ -93,6 +96,8 @@ class SavedTable:
             path = str(self._file.path)
             raise StoreCorrupt(f"{path} (and its .bak) cannot be read: {problem[0]}", path=path)
         self.saved_generation = self._table.generation
+        version = _version_of(self._table)
+        self.saved_version = version if version not in (fresh, (0, 0)) else None
 
     @property
     def is_latest(self) -> bool:
@@ -112,22 +117,36 @@ class SavedTable:
     def behind(self) -> bool:
         return self._table.generation != self.saved_generation
 
-    def saved(self, generation: int) -> None:
+    def saved(self, generation: int, version: tuple[int, int] | None) -> None:
         self.saved_generation = generation
+        self.saved_version = version
         self._on_saved()
 
     def job(self) -> Job:
-        return _SaveTableJob(self, self._file, self._table.snapshot(), self._table.generation)
+        table = self._table
+        return _SaveTableJob(self, self._file, table.snapshot(), table.generation, _version_of(table))
+
+
+def _version_of(table: Table) -> tuple[int, int] | None:
+    """Time and counter of a table's data version, as RocketMQ calls it, if it has one."""
+    version = getattr(table, "data_version", None)
+    return None if version is None else (version.timestamp, version.counter)
 
 
 class _SaveTableJob:
     def __init__(
-        self, owner: SavedTable, file: ConfigFile, encode: Callable[[], Iterable[bytes]], generation: int
+        self,
+        owner: SavedTable,
+        file: ConfigFile,
+        encode: Callable[[], Iterable[bytes]],
+        generation: int,
+        version: tuple[int, int] | None,
     ) -> None:
         self._owner = owner
         self._file = file
         self._encode = encode
         self._generation = generation
+        self._version = version
 
     def run(self) -> None:
         pieces: list[bytes] = []
@@ -139,4 +158,4 @@ class _SaveTableJob:
 
     def done(self, error: BaseException | None = None) -> None:
         if error is None:  # otherwise the table stays behind its file's generation, and the next job saves it
-            self._owner.saved(self._generation)
+            self._owner.saved(self._generation, self._version)

@@ -293,6 +293,8 @@ def markdown() -> str:
         "",
         "Topics of stored messages that `topics.json` lacks, because it is lost or an older one, are created again",
         "with as many queues as have messages; their other settings are lost, which `config.topics` tells.",
+        "A table of `config/` that is older than the last one that was saved (`config.older`, by its data version and",
+        "`mqspark.tables`), or that was saved when the log was longer (`config.ahead`), is reported once.",
         "",
         "A start reads the first and last entries of every queue file, not all, and not the whole log. Damage",
         "that only a full read shows (flipped entries in the middle of a queue, a segment of zeros or of another",

@@ -311,9 +311,10 @@ def test_an_older_table_of_topics_hides_no_stored_message(tmp_path: Path, with_b
         (config / "topics.json").write_text(json.dumps(newest))
         (config / "topics.json.bak").unlink()
     found = found_in_tables(OfflineStore(bench.store_config), bench.clock)
-    assert [(each.kind, "Young (2 queues)" in each.text) for each in found] == [("config.topics", True)]
+    expected = [*([("config.older", False)] if with_bak else []), ("config.topics", True)]
+    assert [(each.kind, "Young (2 queues)" in each.text) for each in found] == expected
     bench.open()
-    assert [each.text for each in bench.store.damages.found] == [found[0].text]
+    assert [each.text for each in bench.store.damages.found] == [each.text for each in found]
     peer = bench.peer()
     assert peer.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
     answer = peer.ask(PULL, pull_ext("Young", 1))
@@ -325,6 +326,65 @@ def test_an_older_table_of_topics_hides_no_stored_message(tmp_path: Path, with_b
         assert shrunk.read_queue_nums == 1, "an operator has said so"
     bench.reopen()
     assert bench.store.damages.found == []
+    bench.close()
+
+
+TABLES = ("topics", "subscriptionGroup", "consumerOffset")
+
+
+@pytest.mark.parametrize("name", [*TABLES, "all"])
+def test_an_older_file_of_a_table_is_reported_once(tmp_path: Path, name: str) -> None:
+    """Also where it hides no stored message. A kill after a save is no older file."""
+    bench = Bench(tmp_path, consumer_offset_update_version_step=1)
+    peer, config = bench.peer(), tmp_path / "config"
+
+    def change(number: int) -> None:
+        assert create(peer, f"T{number}") == 0
+        group(peer, f"g{number}")
+        assert peer.ask(SEND, send_ext("T", 0), b"x").code == 0
+        assert commit(peer, "g1", "T", 0, number) == 0
+        bench.run_for(6_000)
+        bench.run_jobs()
+
+    change(1)
+    older = {path.name: path.read_bytes() for path in config.iterdir()}
+    change(2)
+    bench.crash()
+    assert bench.store.damages.found == []
+    bench.close()
+    wanted = [f"{each}.json" for each in (TABLES if name == "all" else (name,))]
+    for each in wanted:
+        (config / each).write_bytes(older[each])
+    found = found_in_tables(OfflineStore(bench.store_config), bench.clock)
+    assert sorted(each.text.split()[0] for each in found if each.kind == "config.older") == sorted(wanted)
+    bench.open()
+    assert [each.text for each in bench.store.damages.found] == [each.text for each in found]
+    assert all("version" in each.text for each in found)
+    peer = bench.peer()
+    change(3)
+    bench.reopen()
+    assert bench.store.damages.found == []
+    bench.close()
+
+
+def test_newer_tables_beside_an_older_log_are_reported(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    bench.close()
+    older = tmp_path.with_name("older")
+    shutil.copytree(tmp_path, older)
+    bench.open()
+    peer = bench.peer()
+    create(peer, "T")
+    assert peer.ask(SEND, send_ext("T", 0), b"x" * 1000).code == 0
+    bench.flush()
+    create(peer, "T2")
+    bench.close()
+    shutil.copytree(tmp_path / "config", older / "config", dirs_exist_ok=True)
+    shutil.copy(tmp_path / "mqspark.tables", older)
+    bench.directory = older
+    bench.open()
+    assert [each.kind for each in bench.store.damages.found] == ["config.ahead"]
     bench.close()
 
 

@@ -156,6 +156,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "ReadAheadJob": read_ahead,
     "ScrubJob": lambda root: of_store(root, "scrub", scrub_bytes_per_second=512),
     "SyncNoteJob": note,
+    "TableNotesJob": of_broker,
     "TimerFlush": of_broker,
     "_RemoveFilesJob": lambda root: deletions(root, removes=True),
     "_SaveDeletionsJob": lambda root: deletions(root, removes=False),
