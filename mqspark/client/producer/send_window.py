@@ -10,7 +10,7 @@ from typing import Protocol
 
 from mqspark.errors import ConfigError
 
-__all__ = ["Place", "ThreadWindow", "Window"]
+__all__ = ["WindowPlace", "ThreadWindow", "Window"]
 
 
 class Window:
@@ -79,7 +79,7 @@ class Window:
                 return
 
 
-class Place(Protocol):
+class WindowPlace(Protocol):
     """Of a send: whether it has room in a ``ThreadWindow``, which an interrupted thread does not know."""
 
     has_room: bool
@@ -101,7 +101,7 @@ class ThreadWindow:
         self._lock = threading.RLock()
         self._half_free = threading.Condition(self._lock)
 
-    def take(self, size_bytes: int, place: Place | None = None) -> None:
+    def take(self, size_bytes: int, place: WindowPlace | None = None) -> None:
         """Wait for room. ``place`` knows whether an interrupted thread has got it: the counts and the mark change
         together, since an interruption comes with a call or a jump back only."""
         with self._lock:
