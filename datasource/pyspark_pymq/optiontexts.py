@@ -14,7 +14,7 @@ from typing import Any
 
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
-from mqspark.config import did_you_mean, parse_addresses
+from mqspark.config import INT32_MAX, did_you_mean, parse_addresses
 from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.message import check_group, check_topic
 from pyspark_pymq.signing import SigningOptions
@@ -108,6 +108,8 @@ _SPELLINGS = {
 """Spark passes names in lower case; errors show this documented spelling."""
 _MAX_LONG = (1 << 63) - 1
 """Offsets and times are longs at the broker."""
+_MAX_DIGITS = 40
+_SHOWN_LENGTH = 200
 
 
 class OptionTexts:
@@ -249,9 +251,10 @@ class OptionTexts:
         value = self.text(name)
         if value is None:
             return default
-        if not value.isdecimal() or int(value) < lowest:
-            raise ConfigError(f"{name}: a whole number from {lowest} on, not {value!r}", key=name)
-        return int(value)
+        number = _whole(value)
+        if number is None or number < lowest:
+            raise ConfigError(f"{name}: a whole number from {lowest} on, not {_shown(value)}", key=name)
+        return number
 
     def positive(self, name: str) -> int | None:
         value = self.number(name, 0, lowest=1)
@@ -263,9 +266,10 @@ class OptionTexts:
         if value is None:
             return None
         found = re.fullmatch(r"(\d+)\s*(?:([kmg])b?|b)?", value.lower())
-        if found is None or int(found[1]) == 0:
-            raise ConfigError(f"{name}: a size like 1048576, 512k or 64m, not {value!r}", key=name)
-        return int(found[1]) << {"k": 10, "m": 20, "g": 30, None: 0}[found[2]]
+        number = None if found is None else _whole(found[1])
+        if found is None or not number:
+            raise ConfigError(f"{name}: a size like 1048576, 512k or 64m, not {_shown(value)}", key=name)
+        return number << {"k": 10, "m": 20, "g": 30, None: 0}[found[2]]
 
     def inflate_limits(self) -> InflateLimits:
         return InflateLimits(
@@ -279,9 +283,10 @@ class OptionTexts:
         if value is None:
             return default
         found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", value.lower())
-        if found is None:
-            raise ConfigError(f"{name}: a time like 500ms, 30s, 15m or 1h, not {value!r}", key=name)
-        return int(found[1]) * {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}[found[2]]
+        number = None if found is None else _whole(found[1])
+        if found is None or number is None:
+            raise ConfigError(f"{name}: a time like 500ms, 30s, 15m or 1h, not {_shown(value)}", key=name)
+        return number * {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}[found[2]]
 
     @staticmethod
     def check_topic(option: str, name: str) -> None:
@@ -355,7 +360,7 @@ class OptionTexts:
         if pattern is not None:
             try:
                 re.compile(pattern)
-            except re.error as error:
+            except (re.error, RecursionError, OverflowError) as error:
                 raise ConfigError(
                     f"topicPattern: not a regular expression ({error})", key="topicPattern"
                 ) from None
@@ -380,9 +385,12 @@ class OptionTexts:
             raise ConfigError(f"{chosen[1]}: contradicts {chosen[0]}; give one of them", key=chosen[1])
         option = chosen[0] if chosen else names[0]
         if timestamp is not None:
-            if not timestamp.isdecimal() or int(timestamp) > _MAX_LONG:
-                raise ConfigError(f"{option}: milliseconds since the epoch, not {timestamp!r}", key=option)
-            return OffsetSpec(option, default, timestamp_ms=int(timestamp))
+            timestamp_ms = _whole(timestamp)
+            if timestamp_ms is None:
+                raise ConfigError(
+                    f"{option}: milliseconds since the epoch, not {_shown(timestamp)}", key=option
+                )
+            return OffsetSpec(option, default, timestamp_ms=timestamp_ms)
         if by_timestamp is not None:
             return OffsetSpec(option, default, timestamps_ms=_queue_numbers(option, by_timestamp, lowest=0))
         if text is None:
@@ -409,6 +417,20 @@ class OptionTexts:
         return OffsetSpec(option, position)
 
 
+def _whole(text: str) -> int | None:
+    """A whole number that a broker's long can be; None for other texts, of which ``int`` refuses the longest."""
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
+        return None
+    number = int(text)
+    return number if number <= _MAX_LONG else None
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value, for an error."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
+
+
 def _check_topic(option: str, name: str) -> None:
     try:
         check_topic(name)
@@ -419,7 +441,7 @@ def _check_topic(option: str, name: str) -> None:
 def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{option}: not JSON ({error})", key=option) from None
     if not isinstance(value, dict) or not value:
         raise ConfigError(f"{option}: a JSON object of topics is needed", key=option)
@@ -437,7 +459,7 @@ def _queue_numbers(option: str, text: str, *, lowest: int) -> QueueTexts:
             _check_queue(option, queue)
             if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= _MAX_LONG:
                 raise ConfigError(
-                    f"{option}: {topic} {queue}: a whole number from {lowest} on is needed, not {number!r}",
+                    f"{option}: {topic} {queue}: a whole number from {lowest} on is needed, not {_shown(number)}",
                     key=option,
                 )
         numbers[topic] = dict(queues)
@@ -457,5 +479,6 @@ def _assigned(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def _check_queue(option: str, queue: str) -> None:
-    if not queue.rpartition(":")[2].isdecimal():
-        raise ConfigError(f"{option}: {queue!r} is not a queue id, nor broker:queue id", key=option)
+    queue_id = _whole(queue.rpartition(":")[2])
+    if queue_id is None or queue_id > INT32_MAX:
+        raise ConfigError(f"{option}: {_shown(queue)} is not a queue id, nor broker:queue id", key=option)

@@ -60,13 +60,16 @@ __all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessa
 
 MAX_BODY_OBJECTS = 16_385
 """Limit of groups, subscriptions or queues in one body. A body with more is refused before it is decoded."""
+_ORIGIN = re.compile(rb"(?:RETRY_TOPIC|DLQ_ORIGIN_TOPIC)\x01([^\x02\x00]*)")
 _MULTI_DISPATCH = re.compile(MULTI_DISPATCH.encode() + rb"\x01([^\x02\x00]*)")
 
+_SENT_TO = "the topic, and each queue of INNER_MULTI_DISPATCH; for a retry or dead letter Pub or Sub on its origin, too"
 _STORED_TOPICS = "the topic of the stored message, and the one it waits for"
 
 PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
 DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
 
+_READS_OR_WRITES = frozenset({SUB, PUB})
 _WRITES = frozenset({PUB, CREATE, UPDATE, DELETE})
 _CLIENTS_OWN = frozenset({TRACE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC})
 """System topics that clients use directly. They need policies like ordinary topics."""
@@ -250,9 +253,15 @@ def _brokers_cluster(*actions: Action, field: str | None = "cluster_name") -> Ne
 def _send_topics(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     header, command = request.header, request.command
     yield from request.topic(header.topic, wanted)
+    texts = (header.properties or "").encode(), command.body
+    if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        # Whoever may consume for the group writes there, and others believe from where a message says to come.
+        for text in texts:
+            for origin in _ORIGIN.finditer(text):
+                yield from request.topic(origin[1].decode("utf-8", "replace"), _READS_OR_WRITES)
     if request.facts.multi_dispatch:
         name = MULTI_DISPATCH.encode()
-        for text in ((header.properties or "").encode(), command.body):
+        for text in texts:
             if name in bytes(text):
                 for found in _MULTI_DISPATCH.finditer(text):
                     for queue in found[1].decode("utf-8", "replace").split(","):
@@ -389,7 +398,7 @@ def _need(what: str, find: Find, *actions: Action) -> Need:
 
 _OFFSETS = _row(_topic(GET, SUB))
 _OFFSETS_OF_MANY = _row(_need("the topic, or each topic of the body", _asked_topics, GET, SUB))
-_SEND = _row(_need("the topic, and each queue of INNER_MULTI_DISPATCH", _send_topics, PUB))
+_SEND = _row(_need(_SENT_TO, _send_topics, PUB))
 _POP = _row(_topic(SUB), _group(SUB))
 _PULL = _POP
 _LOCK = _row(_need("the group of the body, and each topic", _locked_queues, SUB))

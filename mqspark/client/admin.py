@@ -8,6 +8,7 @@ from typing import Literal, Unpack
 
 import msgspec
 
+from mqspark.client.remoting.answers import check_messages, check_offsets
 from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
@@ -427,8 +428,9 @@ class AdminClient(Lifecycle):
             accept=_PULL_ANSWERS,
         )
         found = response.header(PullMessageResponseHeader)
+        following = check_offsets(queue, offset, response.code, found)
         if response.code != ResponseCode.SUCCESS:
-            return QueueRead([], found.next_begin_offset, found.min_offset, found.max_offset)
+            return QueueRead([], following, found.min_offset, found.max_offset)
         from mqspark.record import decode_pull
 
         messages, rest = decode_pull(
@@ -436,11 +438,12 @@ class AdminClient(Lifecycle):
         )
         if is_logic_broker(queue.broker_name):
             place_in_logic_queue(messages, queue, found.offset_delta)
+        next_offset = following if rest is None else rest + (found.offset_delta or 0)
+        check_messages(queue, offset, next_offset, messages)
         if expression_type == "TAG" and expression != "*":
             tags = set(split_tags(expression))  # brokers compare hashes
             messages = [message for message in messages if message.tags in tags]
         messages = [message for message in messages if message.queue_offset >= offset]
-        next_offset = found.next_begin_offset if rest is None else rest + (found.offset_delta or 0)
         return QueueRead(messages, next_offset, found.min_offset, found.max_offset)
 
     async def messages_by_key(

@@ -20,7 +20,7 @@ from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.logs import sparing
 from mqspark.message import MessageQueue
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.records.arrowstream import batches_of
+from pyspark_pymq.records.arrowstream import FreeRows, batches_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -112,15 +112,18 @@ def unpack(
     """Unpacks batches of ``value`` and ``offset`` into rows, cast to ``schema``. ``strict``: raises
     InvalidMessage for a message that does not contain such rows or exceeds ``limits``; otherwise its rows are
     skipped, and a line in the log counts it."""
+    places = _Places(schema)
     for batch in batches:
         offsets = batch.column("offset")
+        free = FreeRows()
         for index, body in enumerate(batch.column("value")):
             if not body.is_valid:
                 continue
             try:
-                for rows in batches_of(body.as_buffer(), limits):
+                for rows in batches_of(body.as_buffer(), limits, free):
+                    found = places.of(rows.schema)
                     for first in range(0, rows.num_rows, _SLICE_ROWS):
-                        yield _cast(rows.slice(first, _SLICE_ROWS), schema)
+                        yield _cast(rows.slice(first, _SLICE_ROWS), schema, found)
             except (pa.ArrowException, InvalidMessage, OSError, MemoryError) as error:
                 what = f"payloadFormat: the message at offset {offsets[index]} does not hold these columns ({error})"
                 if strict:
@@ -130,12 +133,40 @@ def unpack(
                 log.warning("%s; it is left out (failOnDataLoss=false)", what)
 
 
-def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+class _Places:
+    """Where the columns of ``schema`` are in messages, whose columns are mostly those of the message before."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._names = schema.names
+        self._last: tuple[pa.Schema, list[int | None]] | None = None
+
+    def of(self, schema: pa.Schema) -> list[int | None]:
+        """The place of each column; None if there is none."""
+        if self._last is None or not self._last[0].equals(schema):
+            self._last = schema, _places(self._names, schema.names)
+        return self._last[1]
+
+
+def _places(wanted: list[str], names: list[str]) -> list[int | None]:
+    """Names that differ only in case match as in Spark."""
+    exact: dict[str, list[int]] = {}
+    folded: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        exact.setdefault(name, []).append(index)
+        folded.setdefault(name.lower(), []).append(index)
+    found: list[int | None] = []
+    for name in wanted:
+        alike = folded.get(name.lower(), [])
+        alike = exact.get(name, []) if len(alike) > 1 else alike
+        found.append(alike[0] if alike else None)
+    return found
+
+
+def _cast(rows: pa.RecordBatch, schema: pa.Schema, places: list[int | None]) -> pa.RecordBatch:
     """Raises ArrowInvalid for a null where ``schema`` allows none: Spark relies on that, and would fail or return
     wrong results."""
     arrays = []
-    for field in schema:
-        index = _index_of(field.name, rows.schema.names)
+    for field, index in zip(schema, places, strict=True):
         column: Any = pa.nulls(rows.num_rows, field.type) if index is None else rows.column(index)
         if not field.nullable and column.null_count:
             raise pa.ArrowInvalid(f"column {field.name!r} is NOT NULL in the schema, and null here")
@@ -147,14 +178,6 @@ def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                 f"column {field.name!r} is {column.type}, not {field.type}: {error}{hint}"
             ) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _index_of(name: str, names: list[str]) -> int | None:
-    """The index of the column; names that differ only in case match as in Spark."""
-    alike = [index for index, other in enumerate(names) if other.lower() == name.lower()]
-    if len(alike) > 1:
-        alike = [index for index in alike if names[index] == name]
-    return alike[0] if alike else None
 
 
 def newest_schema(options: ReadOptions) -> pa.Schema:

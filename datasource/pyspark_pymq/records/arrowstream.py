@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from mqspark.compression import InflateLimits
 from mqspark.errors import InvalidMessage
 
-__all__ = ["batches_of", "check_stream"]
+__all__ = ["FreeRows", "batches_of", "check_stream"]
 
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _HEADER_TYPE, _HEADER = 1, 2
@@ -28,7 +28,9 @@ _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
 _DATA = 1
 """Fields of the tables Message, RecordBatch and DictionaryBatch, by number."""
 
-_FREE_ROWS = 1 << 20
+_FREE_ROWS = 1 << 16
+MAX_COLUMNS = 16_384
+"""Limit of the columns of a message, nested ones included."""
 _NOT_COMPRESSED = -1
 _STRUCT_BYTES = 16
 """Size of a FieldNode (length, null count) and of a Buffer (offset, length)."""
@@ -43,8 +45,16 @@ _i64 = struct.Struct("<q").unpack_from
 _pair = struct.Struct("<qq")
 
 
-def check_stream(body: pa.Buffer, limits: InflateLimits) -> None:
-    """Raises InvalidMessage for a stream that exceeds ``limits`` or claims more rows than its bytes can hold."""
+class FreeRows:
+    """How many rows without bytes a batch of messages may still have: each costs as much as others further on."""
+
+    def __init__(self) -> None:
+        self.left = _FREE_ROWS
+
+
+def check_stream(body: pa.Buffer, limits: InflateLimits, free: FreeRows) -> None:
+    """Raises InvalidMessage for a stream that exceeds ``limits`` or claims more rows than its bytes and ``free``
+    allow."""
     limit_bytes = limits.of(body.size)
     total_bytes = total_rows = 0
     reader = pa.ipc.MessageReader.open_stream(body)
@@ -52,6 +62,7 @@ def check_stream(body: pa.Buffer, limits: InflateLimits) -> None:
         try:
             message = reader.read_next_message()
         except StopIteration:
+            free.left -= max(0, total_rows - 8 * total_bytes)
             return
         try:
             rows, size_bytes = _claims(memoryview(message.metadata), message.body)
@@ -67,7 +78,7 @@ def check_stream(body: pa.Buffer, limits: InflateLimits) -> None:
                 " (maxInflatedBytes, maxInflateRatio)",
                 field="value",
             )
-        if total_rows > max(_FREE_ROWS, 8 * total_bytes):
+        if total_rows - 8 * total_bytes > free.left:
             raise InvalidMessage(
                 f"an Arrow stream of {body.size} bytes says that it has {total_rows} rows", field="value"
             )
@@ -130,10 +141,18 @@ def _structs(head: memoryview, table: int, number: int) -> Iterator[tuple[int, i
     yield from _pair.iter_unpack(head[vector + 4 : vector + 4 + count * _STRUCT_BYTES])
 
 
-def batches_of(body: pa.Buffer, limits: InflateLimits) -> Iterator[pa.RecordBatch]:
-    """The batches of a validated stream. Raises InvalidMessage, ArrowException."""
-    check_stream(body, limits)
+def batches_of(
+    body: pa.Buffer, limits: InflateLimits, free: FreeRows | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The batches of a validated stream. ``free`` is shared by the messages that are read together. Raises
+    InvalidMessage, ArrowException."""
+    check_stream(body, limits, free or FreeRows())
     with pa.ipc.open_stream(body) as stream:
+        columns = sum(_columns_of(field.type) for field in stream.schema)
+        if columns > MAX_COLUMNS:
+            raise InvalidMessage(
+                f"an Arrow stream of {columns} columns, more than {MAX_COLUMNS}", field="value"
+            )
         for field in stream.schema:
             _check_nested(field.name, field.type)
         for batch in stream:
@@ -147,6 +166,10 @@ def batches_of(body: pa.Buffer, limits: InflateLimits) -> Iterator[pa.RecordBatc
                     field="value",
                 )
             yield batch
+
+
+def _columns_of(kind: pa.DataType) -> int:
+    return 1 + sum(_columns_of(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _check_offsets(column: pa.Array) -> None:

@@ -21,6 +21,7 @@ from mqspark.message import (
     MULTI_DISPATCH,
     ORIGIN_MESSAGE_ID,
     PERM_WRITE,
+    RETRY_PREFIX,
     RETRY_TOPIC,
     SCHEDULE_TOPIC,
     STORE_HOST_V6,
@@ -161,7 +162,10 @@ class SendBackProcessor:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         record = self._member(take_apart(found), header)
         properties = decode_properties(record.properties)
-        properties.setdefault(RETRY_TOPIC, record.topic)
+        if RETRY_TOPIC not in properties or not record.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            # A producer may set any property; only the copies for a group come from elsewhere than they are.
+            properties[RETRY_TOPIC] = record.topic
+            properties.pop("DLQ_ORIGIN_TOPIC", None)
         properties[WAIT] = "false"
         if not properties.get(ORIGIN_MESSAGE_ID, "").strip():
             properties[ORIGIN_MESSAGE_ID] = encode_offset_id(record.store_host, record.physical_offset)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.producer.faults import FaultTable
+from mqspark.client.remoting.answers import check_messages, check_offsets
 from mqspark.client.remoting.filters import require_sql
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.namespaces import Namespace
@@ -55,6 +56,10 @@ _OFFSET_TIMEOUT_MS = 5_000
 _LONG_POLL_SLACK_MS = 15_000
 """A long poll times out this long after the broker should have answered."""
 _FLOW_CONTROL_PAUSE_S = 0.02
+_NO_PROGRESS_PAUSE_S = 0.02
+_MOVED_PAUSE_S = 0.05
+_LONGEST_MOVED_PAUSE_S = 10.0
+"""The second move of an offset without a message in between waits; each further one twice as long."""
 _ERROR_PAUSE_S = 1.0
 """Pause before a failed pull is retried (pullTimeDelayMillsWhen*)."""
 
@@ -87,6 +92,9 @@ class QueueCalls:
         """Masters that do not answer, and until when slaves are read in their place."""
         self._damaged: dict[MessageQueue, tuple[int, int]] = {}
         """Queues in which a damaged message comes next: the offset pulled from, and when that began (monotonic ms)."""
+
+        self._moves: dict[MessageQueue, int] = {}
+        """Queues whose offset a broker has moved, and how often since their last message."""
 
     # --- offsets ----------------------------------------------------------------------------------------
 
@@ -239,6 +247,8 @@ class QueueCalls:
             mqspark_bulk=self._settings.pull_batch_size > _ANYBODYS_MESSAGES or None,
         )
         self._instance.silence.uses(address)
+        clock = self._instance.clock
+        began_ms = clock.monotonic_ms()
         try:
             response = await self._instance.remoting.invoke(
                 address,
@@ -261,7 +271,7 @@ class QueueCalls:
         code = response.code
         answer = response.header(PullMessageResponseHeader)
         messages: list[MessageExt] = []
-        next_offset: int = answer.next_begin_offset
+        next_offset = check_offsets(queue, offset, code, answer)
         if replica.broker_id != MASTER_ID:
             next_offset = max(offset, next_offset)
             if code == ResponseCode.PULL_OFFSET_MOVED:
@@ -275,6 +285,7 @@ class QueueCalls:
                 next_offset = rest + (answer.offset_delta or 0)
             if is_logic_broker(queue.broker_name):
                 place_in_logic_queue(messages, queue, answer.offset_delta)
+            check_messages(queue, offset, next_offset, messages)
             if messages and messages[0].sys_flag & INNER_BATCH:
                 # The broker returns the whole record that contains the offset; earlier messages in it were
                 # already consumed.
@@ -290,6 +301,7 @@ class QueueCalls:
             if self._namespace or queue.topic.startswith(RETRY_PREFIX):
                 for message in messages:
                     self.show(message)
+        await self._pace(queue, code, is_stuck=next_offset == offset, took_ms=clock.monotonic_ms() - began_ms)
         return Pulled(
             code,
             messages,
@@ -298,6 +310,17 @@ class QueueCalls:
             answer.max_offset,
             answer.suggest_which_broker_id,
         )
+
+    async def _pace(self, queue: MessageQueue, code: int, *, is_stuck: bool, took_ms: int) -> None:
+        """Keep a broker that sends the reader to and fro, or answers nothing at once, from being asked without end."""
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            moves = self._moves[queue] = self._moves.get(queue, 0) + 1
+            if moves > 1:
+                await asyncio.sleep(min(_MOVED_PAUSE_S * 2 ** min(moves, 16), _LONGEST_MOVED_PAUSE_S))
+        elif code == ResponseCode.SUCCESS:
+            self._moves.pop(queue, None)
+        elif is_stuck and took_ms < _NO_PROGRESS_PAUSE_S * 1000:
+            await asyncio.sleep(_NO_PROGRESS_PAUSE_S)
 
     def _decoded(
         self, queue: MessageQueue, offset: int, body: bytes | memoryview, limits: InflateLimits

@@ -68,6 +68,11 @@ def popped_of(
             rest,
         )
     for message in messages:
+        is_queues = queue.queue_id in (-1, message.queue_id) or message.topic != queue.topic
+        if queue.topic not in (normal_topic(message.topic, group), message.topic) or not is_queues:
+            raise ProtocolError(
+                f"a pop of {queue} brings a message of queue {message.queue_id} of topic {message.topic}"
+            )
         given = message.properties.get(POP_CK)
         if given is not None:
             receipt = parse_receipt(given)

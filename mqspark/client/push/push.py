@@ -37,8 +37,6 @@ __all__ = ["PushConsumer"]
 
 log = escaping(__name__)
 
-_NO_PROGRESS_PAUSE_S = 0.02
-"""The minimum pause between pulls that a broker answers at once without messages."""
 _UNREADABLE_PAUSE_S = 0.2
 """Pause before a queue without a lock is checked again."""
 _EXPIRE_INTERVAL_MS = 60_000
@@ -347,8 +345,6 @@ class PushConsumer(Listening):
                     await asyncio.sleep(self.settings.pull_interval_ms / 1000)
             else:
                 process.advance(pulled.next_offset)
-                if process.next_offset == asked and self._loop.time() - began < _NO_PROGRESS_PAUSE_S:
-                    await asyncio.sleep(_NO_PROGRESS_PAUSE_S)
 
     async def _send_back(self, message: MessageExt, delay_level: int) -> None:
         await self._group.calls.send_back(message, delay_level, self.settings.max_reconsume_times)

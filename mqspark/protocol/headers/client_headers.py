@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from mqspark.protocol.headers.header import I32, I64, Header, RpcHeader, TopicHeader
+from mqspark.protocol.headers.header import I32, I64, Header, QueuePlace, RpcHeader, TopicHeader
 
 # --- sending ---------------------------------------------------------------------------------------------
 
@@ -160,9 +160,9 @@ class PullMessageRequestHeader(TopicHeader):
 
 class PullMessageResponseHeader(Header):
     suggest_which_broker_id: I64
-    next_begin_offset: I64
-    min_offset: I64
-    max_offset: I64
+    next_begin_offset: QueuePlace
+    min_offset: QueuePlace
+    max_offset: QueuePlace
     offset_delta: I64 | None = None
     topic_sys_flag: I32 | None = None
     group_sys_flag: I32 | None = None
@@ -206,7 +206,7 @@ class QueryConsumerOffsetRequestHeader(TopicHeader):
 
 
 class QueryConsumerOffsetResponseHeader(Header):
-    offset: I64
+    offset: QueuePlace
 
 
 class UpdateConsumerOffsetRequestHeader(TopicHeader):
@@ -229,7 +229,7 @@ class SearchOffsetRequestHeader(TopicHeader):
 
 
 class SearchOffsetResponseHeader(Header):
-    offset: I64
+    offset: QueuePlace
 
 
 class GetMaxOffsetRequestHeader(TopicHeader):
@@ -244,7 +244,7 @@ class GetMaxOffsetRequestHeader(TopicHeader):
 
 
 class GetMaxOffsetResponseHeader(Header):
-    offset: I64
+    offset: QueuePlace
 
 
 class GetMinOffsetRequestHeader(TopicHeader):
@@ -257,7 +257,7 @@ class GetMinOffsetRequestHeader(TopicHeader):
 
 
 class GetMinOffsetResponseHeader(Header):
-    offset: I64
+    offset: QueuePlace
 
 
 class GetEarliestMsgStoretimeRequestHeader(TopicHeader):

@@ -17,6 +17,10 @@ from mqspark.errors import ProtocolError
 I32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 I64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
+MAX_PLACE = ((1 << 63) - 1) // 20
+QueuePlace = Annotated[int, Meta(ge=-1, le=MAX_PLACE)]
+"""An offset of a queue in an answer: -1 for none. Entries of 20 bytes (ConsumeQueue) leave no room for a larger one."""
+
 H = TypeVar("H", bound="Header")
 
 
@@ -120,7 +124,20 @@ def _parse_int(text: str, bound: int) -> int:
     return value
 
 
-_PARSERS: dict[Any, Callable[[str], Any]] = {str: str, bool: _parse_bool, I32: _parse_i32, I64: _parse_i64}
+def _parse_place(text: str) -> int:
+    value = _parse_i64(text)
+    if not -1 <= value <= MAX_PLACE:
+        raise ValueError(text)
+    return value
+
+
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    str: str,
+    bool: _parse_bool,
+    I32: _parse_i32,
+    I64: _parse_i64,
+    QueuePlace: _parse_place,
+}
 
 
 @functools.cache

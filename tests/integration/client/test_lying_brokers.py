@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import pytest
 
-from mqspark.aio import AdminClient
-from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.command import Command
-from mqspark.record import encode_record
+from mqspark.aio import AdminClient, LitePullConsumer, MessageQueue
+from mqspark.client.pop.popped import popped_of
+from mqspark.client.remoting.namespaces import Namespace
+from mqspark.errors import ProtocolError
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.receipts import Receipt
+from mqspark.record import decode_record, encode_record
 from tests.support.scripted import Answer, Scripted, cluster
 
 pytestmark = pytest.mark.anyio
@@ -34,3 +42,128 @@ async def test_a_look_up_returns_what_was_asked_for_of_all_that_have_the_hash() 
         assert [each.body for each in await admin.messages_by_key("AaTopic", "BB", unique=True)] == [b"3"]
         assert [each.body for each in await admin.messages_by_tag("AaTopic", "Aa")] == [b"2"]
         assert await admin.messages_by_key("AaTopic", "AaBB") == []
+
+
+# --- pulls ---
+
+QUEUE = MessageQueue("T", "a", 0)
+GOOD = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": "10"}
+
+
+def pulls(*answers: Answer) -> Scripted:
+    """Answers pulls with these, over and over, and offsets with 3."""
+    asked = itertools.cycle(answers)
+
+    def script(command: Command) -> Answer:
+        if command.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            return next(asked)
+        return 0, {"offset": "3"}, b""
+
+    return Scripted(script)
+
+
+def found(*records: bytes, following: int) -> Answer:
+    return 0, {**GOOD, "nextBeginOffset": str(following)}, b"".join(records)
+
+
+def stored(offset: int, topic: str = "T", queue_id: int = 0, properties: bytes = b"") -> bytes:
+    return encode_record(
+        topic=topic, body=b"%d" % offset, queue_id=queue_id, queue_offset=offset, properties=properties
+    )
+
+
+MOVED = ResponseCode.PULL_OFFSET_MOVED
+NOTHING = ResponseCode.PULL_NOT_FOUND
+LIES = {
+    "another topic": found(stored(3, topic="U"), following=4),
+    "another queue": found(stored(3, queue_id=1), following=4),
+    "one of another topic": found(stored(3), stored(4, topic="U"), following=5),
+    "before what was asked": found(stored(2), stored(3), following=4),
+    "out of order": found(stored(4), stored(3), following=5),
+    "twice": found(stored(3), stored(3), following=4),
+    "behind the next": found(stored(3), stored(7), following=5),
+    "no progress": found(stored(3), following=3),
+    "back": found(stored(3), following=1),
+    "nothing and success": found(following=3),
+    "far": found(stored(3), following=1 << 40),
+    "negative": (NOTHING, {**GOOD, "nextBeginOffset": "-5"}, b""),
+    "the largest": (MOVED, {**GOOD, "nextBeginOffset": str((1 << 63) - 1)}, b""),
+    "the largest end": (MOVED, {**GOOD, "nextBeginOffset": "5", "maxOffset": str((1 << 63) - 1)}, b""),
+    "moved to a negative": (MOVED, {**GOOD, "nextBeginOffset": "-1"}, b""),
+    "moved beyond the end": (MOVED, {**GOOD, "nextBeginOffset": str(1 << 40)}, b""),
+    "a negative begin": (NOTHING, {**GOOD, "nextBeginOffset": "3", "minOffset": "-2"}, b""),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_no_answer_is_taken_that_cannot_be(lie: str) -> None:
+    async with cluster(a=pulls(LIES[lie])) as address:
+        async with AdminClient(address) as admin:
+            with pytest.raises(ProtocolError):
+                await admin.read(QUEUE, 3)
+        async with LitePullConsumer(address, group="g") as consumer:
+            await consumer.assign([QUEUE])
+            assert await consumer.poll(200) == []
+
+
+@pytest.mark.parametrize("offset", ["-2", str((1 << 63) - 1)])
+async def test_no_end_of_a_queue_is_taken_that_cannot_be(offset: str) -> None:
+    async with (
+        cluster(a=Scripted(lambda command: (0, {"offset": offset}, b""))) as address,
+        AdminClient(address) as admin,
+    ):
+        with pytest.raises(ProtocolError):
+            await admin.queue_bounds(QUEUE)
+
+
+async def test_a_broker_that_moves_the_reader_to_and_fro_is_asked_less_and_less() -> None:
+    to, fro = ((MOVED, {**GOOD, "nextBeginOffset": str(each)}, b"") for each in (2, 7))
+    liar = pulls(to, fro)
+    async with cluster(a=liar) as address, LitePullConsumer(address, group="g") as consumer:
+        await consumer.assign([QUEUE])
+        assert await consumer.poll(1_500) == []
+    assert 2 <= liar.codes().count(RequestCode.LITE_PULL_MESSAGE) <= 8
+
+
+async def test_a_broker_that_answers_nothing_at_once_is_not_asked_without_end() -> None:
+    liar = pulls((NOTHING, {**GOOD, "nextBeginOffset": "3"}, b""))
+    async with cluster(a=liar) as address, LitePullConsumer(address, group="g") as consumer:
+        await consumer.assign([QUEUE])
+        assert await consumer.poll(500) == []
+    assert liar.codes().count(RequestCode.LITE_PULL_MESSAGE) <= 60
+
+
+# --- pops ---
+
+
+@pytest.mark.parametrize(
+    ("record", "is_right"),
+    [
+        (stored(3), True),
+        (stored(3, topic="%RETRY%g_T"), True),
+        (stored(3, topic="%RETRY%g+T"), True),
+        (stored(3, topic="U"), False),
+        (stored(3, topic="%RETRY%g_U"), False),
+        (stored(3, topic="%RETRY%h_T"), False),
+        (stored(3, queue_id=1), False),
+    ],
+)
+def test_a_pop_brings_what_is_of_its_queue(record: bytes, *, is_right: bool) -> None:
+    receipt = Receipt(3, 1, 60_000, 0, "0", "a", 0, 3).encode()
+    message = decode_record(record)
+    message.properties["POP_CK"] = receipt
+    record = encode_record(
+        topic=message.topic,
+        body=b"x",
+        queue_id=message.queue_id,
+        queue_offset=3,
+        properties=message.properties,
+    )
+    header = {"popTime": "1", "invisibleTime": "60000", "reviveQid": "0", "restNum": "0"}
+    (answer,) = Connection().receive_data(encode_response(1, 0, header, record))
+    taken = functools.partial(popped_of, answer, QUEUE, "g", Namespace(""), arrived_s=0.0)
+    if is_right:
+        assert [each.message.topic for each in taken()] == ["T"]
+    else:
+        with pytest.raises(ProtocolError):
+            taken()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import random
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
@@ -13,16 +14,17 @@ import pyarrow as pa
 import pytest
 
 from mqspark.compression import LIMITS, ZSTD, InflateLimits
-from mqspark.errors import InvalidMessage
+from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.logs import forget
 from mqspark.testing import Broker, Clients, Cluster
+from pyspark_pymq.cluster import payload
 from pyspark_pymq.cluster.cluster_queues import ClusterQueues as Driver
 from pyspark_pymq.cluster.payload import unpack
 from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.batch import RangePartition, partitions_of
 from pyspark_pymq.reading.range_fetch import read_task
-from pyspark_pymq.records.arrowstream import batches_of
+from pyspark_pymq.records.arrowstream import MAX_COLUMNS, batches_of
 from pyspark_pymq.records.decode import INFLATED_BYTES, Decoder
 from pyspark_pymq.records.records import Records, record_positions, unwrap_inner_batches
 from tests.security.requests.test_inflate import (
@@ -305,3 +307,89 @@ def test_typed_rows_get_past_a_bad_message(caplog: pytest.LogCaptureFixture) -> 
         rows = pa.Table.from_batches(list(unpack([batch], schema, strict=False)), schema)
     assert rows.column("a").to_pylist() == [1, 2, 1, 2]
     assert len(lines_of_spark(caplog)) == 1
+
+
+def messages(*bodies: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(bodies, pa.binary()), pa.array(range(len(bodies)), pa.int64())], ["value", "offset"]
+    )
+
+
+def test_rows_without_bytes_are_counted_for_messages_that_are_read_together() -> None:
+    some = stream(pa.table({"a": pa.nulls(10_000)}))
+    schema = pa.schema([("a", pa.int64())])
+    assert sum(rows.num_rows for rows in unpack([messages(some)], schema)) == 10_000
+    with pytest.raises(InvalidMessage, match="10000 rows"):
+        list(unpack([messages(*[some] * 100)], schema))
+    million = stream(pa.table({"a": pa.nulls(1 << 20)}))
+    with pytest.raises(InvalidMessage, match="1048576 rows"):
+        list(unpack([messages(million)], schema))
+
+
+def test_a_message_of_too_many_columns_is_refused() -> None:
+    kind = pa.struct([(f"x{number}", pa.int8()) for number in range(MAX_COLUMNS)])
+    for table in (
+        pa.table({f"c{number}": pa.nulls(0) for number in range(MAX_COLUMNS + 1)}),
+        pa.table({"a": pa.array([], kind)}),
+    ):
+        with pytest.raises(InvalidMessage, match="columns, more than"):
+            list(batches_of(pa.py_buffer(stream(table)), LIMITS))
+
+
+def test_the_columns_of_a_message_are_looked_up_once() -> None:
+    """Not by comparing each column with each other one: 8,000 columns took 22 seconds."""
+    names = [f"Column{number}" for number in range(8_000)]
+    wide = stream(pa.table({name: pa.array([1], pa.int8()) for name in names}))
+    schema = pa.schema([(name.lower(), pa.int8()) for name in names])
+    looked_up = Counter[str]()
+
+    class Name(str):
+        def lower(self) -> str:
+            looked_up["lower"] += 1
+            return super().lower()
+
+    assert payload._places([Name(each) for each in names], names) == list(range(8_000))
+    assert looked_up["lower"] == 8_000
+    (rows, again) = unpack([messages(wide, wide)], schema)
+    assert rows.num_columns == again.num_columns == 8_000
+
+
+def test_columns_are_found_as_spark_finds_them() -> None:
+    table = pa.table([pa.array([number]) for number in (1, 2, 3)], names=["A", "b", "a"])
+    schema = pa.schema([("a", pa.int64()), ("B", pa.int64()), ("c", pa.int64())])
+    (rows,) = unpack([messages(stream(table))], schema)
+    assert rows.to_pylist() == [{"a": 3, "B": 2, "c": None}]
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "9" * 30])
+@pytest.mark.parametrize(
+    "option",
+    ["maxOffsetsPerTrigger", "maxInflateRatio", "startingTimestamp", "retryTimeout", "maxInflatedBytes"],
+)
+def test_long_numbers_are_refused_by_the_name_of_their_option(option: str, text: str) -> None:
+    options = {"nameserver": "127.0.0.1:9876", "topic": "T", option: text}
+    with pytest.raises(ConfigError, match=option) as refused:
+        ReadOptions.parse(options, streaming=True)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("startingOffsets", '{"T":' * 100_000),
+        ("startingOffsets", '{"T": {"0": ' + "9" * 5_000 + "}}"),
+        ("startingOffsets", '{"T": {"' + "9" * 5_000 + '": 1}}'),
+        ("startingOffsetsByTimestamp", '{"T":' + "[" * 100_000),
+        ("assign", '{"T":' + "[" * 100_000),
+        ("assign", '{"T": ["' + "9" * 5_000 + '"]}'),
+        ("assign", '{"T": [' + "9" * 5_000 + "]}"),
+        ("topicPattern", "(" * 100_000),
+        ("topicPattern", "a{99999999999999999999}"),
+    ],
+)
+def test_deep_and_large_texts_are_refused_by_the_name_of_their_option(option: str, text: str) -> None:
+    options = {"nameserver": "127.0.0.1:9876", option: text}
+    if option.startswith("starting"):
+        options["topic"] = "T"
+    with pytest.raises(ConfigError, match=option):
+        ReadOptions.parse(options, streaming=True)

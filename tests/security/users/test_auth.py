@@ -18,6 +18,7 @@ from mqspark.auth.failures import ADDRESS_FAILURES, ADDRESS_REGAIN_MS, FAILURES,
 from mqspark.auth.gate import Audited
 from mqspark.auth.policies import PolicyType
 from mqspark.auth.users import UserStatus
+from mqspark.batchitems import encode_items
 from mqspark.message import TRANSACTION_COMMIT_TYPE, decode_offset_id
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
@@ -793,3 +794,24 @@ def test_what_waits_is_refused_once_its_user_has_lost_the_right(
     (told,) = reader.peer.heard()
     assert (told.code, told.body) == (DENIED, b"")
     assert len(stays.peer.heard()) == 1
+
+
+# --- dead letters ---
+
+
+@pytest.mark.parametrize("to", ["%DLQ%CG", "%RETRY%CG"])
+@pytest.mark.parametrize("name", ["DLQ_ORIGIN_TOPIC", "RETRY_TOPIC"])
+def test_whoever_consumes_for_a_group_forges_no_letter_of_another_topic(
+    guarded: Guarded, to: str, name: str
+) -> None:
+    guarded.topic("Own", "Secret")
+    guarded.group("CG")
+    consumer = guarded.user("consumer", "Group:CG Sub", "Topic:Own Sub")
+    sent = {
+        origin: consumer.ask(R.SEND_MESSAGE_V2, send_ext(to, properties=f"{name}\x01{origin}\x02"), b"x").code
+        for origin in ("Own", "Secret", "%RETRY%Other", "SCHEDULE_TOPIC_XXXX")
+    }
+    assert sent == {"Own": 0, "Secret": DENIED, "%RETRY%Other": DENIED, "SCHEDULE_TOPIC_XXXX": DENIED}
+    batch = encode_items([(0, b"x", f"{name}\x01Secret\x02".encode())])
+    assert consumer.ask(R.SEND_BATCH_MESSAGE, send_ext(to, m="true"), batch).code == DENIED
+    assert consumer.ask(R.SEND_MESSAGE_V2, send_ext(to), b"x").code == 0

@@ -369,3 +369,13 @@ def test_records_are_those_of_a_real_broker(tmp_path: Path, key: str) -> None:
     assert last.properties == dead["properties"] | origin
     assert last.reconsume_times == dead["reconsumeTimes"] == 2
     bench.close()
+
+
+def test_a_producer_does_not_say_where_a_dead_letter_comes_from(bench: Bench) -> None:
+    peer = bench.peer()
+    forged = "RETRY_TOPIC\x01Secret\x02DLQ_ORIGIN_TOPIC\x01Secret\x02"
+    assert peer.ask(SEND, send_ext("T", properties=forged), b"x").code == 0
+    assert give_back(peer, bench.records("T")[-1], level=-1).code == 0
+    (dead,) = bench.records("%DLQ%CG")
+    assert dead.properties["RETRY_TOPIC"] == "T"
+    assert "DLQ_ORIGIN_TOPIC" not in dead.properties

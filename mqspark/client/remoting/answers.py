@@ -1,0 +1,57 @@
+"""What a broker's answer to a pull or a pop may say: no more than that was asked for, and offsets that can be.
+
+A client believes no broker: a record of another topic or queue would reach a listener that expects its own, and an
+offset that cannot be would be committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqspark.errors import ProtocolError
+from mqspark.message import INNER_BATCH, LMQ_PREFIX, MULTI_DISPATCH, MessageExt, MessageQueue
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
+
+__all__ = ["check_messages", "check_offsets"]
+
+AHEAD = 1 << 20
+"""How far a place may be behind the end that the same answer names: messages arrive while the broker answers."""
+
+
+def check_offsets(queue: MessageQueue, asked: int, code: int, answer: PullMessageResponseHeader) -> int:
+    """The next offset of an answer to a pull of ``asked``. Raises ProtocolError for one that cannot be."""
+    following, end = answer.next_begin_offset, answer.max_offset
+    if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+        following = max(asked, following)
+    is_stuck = code == ResponseCode.SUCCESS and following <= asked
+    if following < 0 or is_stuck or (following != asked and following > max(end, 0) + AHEAD):
+        raise ProtocolError(
+            f"the broker of {queue} says to go on at {answer.next_begin_offset} after {asked}, and that the queue has "
+            f"offsets {answer.min_offset} to {end}"
+        )
+    return following
+
+
+def check_messages(queue: MessageQueue, asked: int, following: int, messages: Iterable[MessageExt]) -> None:
+    """Raises ProtocolError unless the messages are of this queue, in order, and before ``following``. The first may
+    be part of a record that begins before ``asked``."""
+    last = -1
+    for message in messages:
+        is_ours = message.topic == queue.topic and message.queue_id == queue.queue_id
+        if not is_ours and not _is_dispatched(message, queue.topic):
+            raise ProtocolError(
+                f"the broker of {queue} sends a message of queue {message.queue_id} of topic {message.topic}"
+            )
+        is_early = message.queue_offset < asked and not message.sys_flag & INNER_BATCH
+        if is_ours and (is_early or not last < message.queue_offset < following):
+            raise ProtocolError(
+                f"the broker of {queue} sends offset {message.queue_offset} after {max(last, asked)} and before "
+                f"{following}"
+            )
+        last = message.queue_offset if is_ours else last
+
+
+def _is_dispatched(message: MessageExt, topic: str) -> bool:
+    """Whether a light queue has the message, which is stored in the queue of another topic."""
+    return topic.startswith(LMQ_PREFIX) and topic in message.properties.get(MULTI_DISPATCH, "").split(",")
