@@ -249,6 +249,9 @@ class MemoryFiles:
         self._locked.add(os.fspath(path))
         return fd
 
+    def lock_directory(self, path: StrPath) -> int:
+        return -1
+
     def relock(self, path: StrPath, fd: int) -> int:
         return fd
 

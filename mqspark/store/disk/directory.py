@@ -29,7 +29,7 @@ _IDENTITY = re.compile(f"[0-9a-f]{{{2 * _IDENTITY_BYTES}}}")
 class StoreDirectory:
     """The directory of one store. ``poison`` makes the store read-only."""
 
-    __slots__ = ("_files", "_lock_fd", "_paths", "_poison", "identity", "nonce", "note")
+    __slots__ = ("_files", "_lock_fd", "_log_fds", "_paths", "_poison", "identity", "nonce", "note")
 
     def __init__(
         self, paths: StorePaths, files: FileLayer, poison: Callable[[str, Exception], object]
@@ -38,6 +38,8 @@ class StoreDirectory:
         self._files = files
         self._poison = poison
         self._lock_fd = -1
+        self._log_fds: list[int] = []
+        """The locks on directories of the log that lie elsewhere."""
         self.note = DurableNote(paths.abort, files)
         """How far the log is synced. Its file marks the directory as in use."""
         self.identity = ""
@@ -57,9 +59,19 @@ class StoreDirectory:
         return self._files.read(self._paths.abort) is None
 
     def lock(self) -> None:
-        """Create the directory if it is missing, and lock it. Raises StoreLocked, OSError."""
+        """Create the directory if it is missing, and lock it, and those of the log that lie elsewhere: stores with
+        roots of their own may name the same. Raises StoreLocked, OSError."""
         self._files.make_directory(self._paths.root, durable=True)
         self._lock_fd = self._files.lock(self._paths.lock)
+        root = os.path.realpath(self._paths.root)
+        try:
+            for path in self._paths.commit_logs.writable:
+                if not Path(os.path.realpath(path)).is_relative_to(root):
+                    self._files.make_directory(path, durable=True)
+                    self._log_fds.append(self._files.lock_directory(path))
+        except BaseException:
+            self._unlock()
+            raise
 
     def begin(self, position: int, *, is_new: bool) -> None:
         """Mark the directory as in use by this process, whose log is synced up to ``position``. ``is_new``: whether
@@ -94,6 +106,12 @@ class StoreDirectory:
     def release(self) -> None:
         """Let others have the directory."""
         self.note.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        while self._log_fds:
+            if (fd := self._log_fds.pop()) >= 0:
+                self._files.close(fd)
         self._files.unlock(self._paths.lock, self._lock_fd)
         self._lock_fd = -1
 

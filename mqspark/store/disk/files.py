@@ -299,6 +299,10 @@ class FileLayer(Protocol):
         lock in its directory (``alone``), one on the directory, which holds when the file is removed. Raises
         StoreLocked, which names the holder."""
 
+    def lock_directory(self, path: StrPath) -> int:
+        """Take an exclusive lock on a directory that has no lock file: a descriptor to be closed, or -1 where
+        directories cannot be locked. Raises StoreLocked, which names the holder."""
+
     def relock(self, path: StrPath, fd: int) -> int:
         """The descriptor that locks the file now at ``path``. It is a new one when the old file was removed
         or replaced, because RocketMQ's broker checks only this file. Raises StoreLocked when another process
@@ -516,7 +520,7 @@ class OsFiles:
         # Closing any descriptor of a file drops the process's lock on it, so check before opening.
         if name in self._locked:
             raise StoreLocked(directory, _process(os.getpid()))
-        held = self._lock_directory(directory) if alone else -1
+        held = self.lock_directory(directory) if alone else -1
         try:
             fd = self._lock_file(path, directory)
         except BaseException:
@@ -543,9 +547,10 @@ class OsFiles:
                 raise
             os.close(fd)  # removed or replaced between open and lock: this lock is on an unlinked file
 
-    def _lock_directory(self, directory: str) -> int:
-        """Lock the directory against processes that find no lock file because it was removed. RocketMQ's
-        broker does not use this lock."""
+    def lock_directory(self, path: StrPath) -> int:
+        """It also holds against processes that find no lock file because it was removed. RocketMQ's broker does
+        not use this lock."""
+        directory = os.fspath(path)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -80,6 +80,19 @@ def test_closed_and_unopened_stores_refuse(tmp_path: Path) -> None:
         put(store, "T", 0, b"")
 
 
+def test_one_owner_of_a_log_elsewhere(tmp_path: Path) -> None:
+    """Stores with roots of their own may name one directory, also by a link."""
+    elsewhere, link = tmp_path / "elsewhere", tmp_path / "link"
+    link.symlink_to(elsewhere)
+    first = opened(tmp_path / "a", store_path_commit_log=str(elsewhere))
+    for path in (str(elsewhere), str(link), f"{tmp_path / 'other'},{elsewhere}"):
+        with pytest.raises(StoreLocked, match=r"elsewhere|link"):
+            opened(tmp_path / "b", store_path_commit_log=path)
+    opened(tmp_path / "b", store_path_commit_log=str(tmp_path / "other")).close()
+    first.close()
+    opened(tmp_path / "b", store_path_commit_log=str(elsewhere)).close()
+
+
 def test_a_store_has_one_name_for_ever(tmp_path: Path) -> None:
     def name() -> str:
         store = opened(tmp_path / "store")
