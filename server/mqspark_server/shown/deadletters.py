@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from mqspark.message import RETRY_TOPIC, SET_BY_BROKERS, Message, MessageExt, retry_topic
 
-__all__ = ["origin_of", "resent_copy"]
+__all__ = ["foreign_origins", "origin_of", "resent_copy"]
 
 
 def origin_of(message: MessageExt) -> str | None:
     """The topic that a dead letter came from; None: unknown."""
     return message.properties.get("DLQ_ORIGIN_TOPIC") or message.properties.get(RETRY_TOPIC)
+
+
+def foreign_origins(messages: Iterable[MessageExt], consumed: Collection[str]) -> list[str]:
+    """The topics that dead letters say to come from although their group consumes none of them: whoever may consume for
+    a group can write its dead letters."""
+    origins = {origin_of(message) for message in messages}
+    return sorted(origin for origin in origins if origin is not None and origin not in consumed)
 
 
 def resent_copy(message: MessageExt, group: str, to: Literal["group", "topic"]) -> Message | None:

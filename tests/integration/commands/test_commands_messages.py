@@ -273,6 +273,15 @@ def test_dead_letters_are_shown_and_sent_again(cluster: Cluster) -> None:
         assert [row["to"] for row in preview] == [RETRY_PREFIX + "mourners"]
         assert mqspark("dlq", "resend", "mourners", "--key", "k1").code == 2
         assert got == []
+        with Producer(group="p") as producer:
+            forged = {"RETRY_TOPIC": "Foreign"}
+            producer.send(Message.of("%DLQ%mourners", "forged", keys="f1", properties=forged))
+        preview = ok(mqspark("dlq", "resend", "mourners", "--dry-run", "-o", "json")).json
+        assert [row["origin_topic"] for row in preview if row["is_foreign"]] == ["Foreign"]
+        refused = mqspark("dlq", "resend", "mourners", "--yes")
+        assert refused.code != 0
+        assert "topics that mourners does not consume: Foreign; --topic" in refused.err
+        assert got == []
         again = ok(mqspark("dlq", "resend", "mourners", "--key", "k1", "--yes"))
         assert again.lines[-1] == "sent 1 message again"
         eventually(lambda: got == [(name, b"m1")])

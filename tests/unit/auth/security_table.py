@@ -23,7 +23,10 @@ Names are judged by what they stand for:
 - A topic that only the broker writes to (half messages, delayed messages, POP's log) and other system topics are
   the cluster's: Get to read, Update to write. `RMQ_SYS_TRACE_TOPIC`, `BenchmarkTest` and `SELF_TEST_TOPIC` are
   topics like others.
-- "The stored message" is the one that an offset or an id in the request names, whatever topic the request claims.
+- "The stored message" is the one that an offset or an id in the request names, whatever topic the request claims. One
+  that waits in a topic of the broker (half, delayed) needs the right on the topic that it waits for, too; a look-up by
+  key leaves others out.
+- Who writes a retry or a dead letter of a group needs Pub or Sub on the topic that it names as its origin.
 - The cluster is the broker's own (`brokerClusterName`); requests to a name server that concern all clusters need a
   policy for `Cluster:*`.
 - With `enableMultiDispatch`, each queue that a message enters is a topic of its own.
@@ -33,8 +36,9 @@ of custom policies come before those of default policies, and the most specific 
 longest prefix (`Topic:orders-*`), any name (`Topic:*`), any resource (`*`). Between equals, Deny wins.
 
 What a signature does not do: it covers neither the code of a request, nor the names of its fields, nor where one
-value ends, and nothing makes it valid only once. Who can read a signed request can send it again. Over a network,
-use TLS (`tls.server.mode=enforcing`).
+value ends, and nothing makes it valid only once. Who can read a signed request can send it again, and as another
+request that reads the same values: so can the name server or broker that it was sent to. Over a network, use TLS
+(`tls.server.mode=enforcing`), and trust each server with what the users who ask it may do.
 
 A client id belongs to the user of the open connection that came with it: nobody else joins a group, leaves one or locks
 queues under it, and what a broker sends to a client by its id, such as a reply, goes to no other user. Members of one

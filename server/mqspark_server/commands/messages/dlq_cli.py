@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 import click
 
-from mqspark.errors import NoRoute
+from mqspark.errors import BrokerError, NoRoute
+from mqspark.logs import printable
 from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
+from mqspark.protocol.codes import ResponseCode
 from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
@@ -18,7 +20,7 @@ from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
 from mqspark_server.commands.output import Column, as_time, counted
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
-from mqspark_server.shown.deadletters import origin_of, resent_copy
+from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 
 __all__ = ["dlq"]
 
@@ -30,11 +32,15 @@ _LIST = (
 )
 _RESENT = (
     Column("message_id", "ID"),
+    Column("origin_topic", "FROM TOPIC"),
+    Column("is_foreign", "FOREIGN", text=lambda is_foreign: "yes" if is_foreign else ""),
     Column("to", "TO"),
     Column("tags", "TAGS"),
     Column("keys", "KEYS"),
     Column("stored_ms", "DEAD SINCE", text=as_time),
 )
+_NAMED = 5
+"""Topics of a refusal."""
 _group = click.argument("group", shell_complete=complete_groups)
 _key = click.option("--key", help="Only messages with this key.")
 _origin = click.option("--topic", "origin", help="Only messages that came from this topic.")
@@ -105,6 +111,22 @@ async def _groups(shell: ClusterShell) -> list[str]:
     ]
 
 
+async def _consumed(shell: ClusterShell, group: str) -> set[str]:
+    """The topics that the group subscribes to, or has offsets for."""
+    topics: set[str] = set()
+    try:
+        topics |= (await shell.admin.group_members(group)).subscription_table.keys()
+    except BrokerError as error:
+        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+    try:
+        topics |= {queue.topic for queue in await shell.admin.group_offsets(group)}
+    except BrokerError as error:
+        if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            raise
+    return topics
+
+
 @dlq.command("show")
 @_group
 @filter_options
@@ -170,10 +192,13 @@ async def dlq_resend(
     A group in POP mode reads a different retry topic: use --to topic.
     """
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
+    foreign = set(foreign_origins(found, await _consumed(shell, group))) if found else set()
     plan = [(each, resent_copy(each, group, to)) for each in found]
     rows: list[dict[str, Any]] = [
         {
             "message_id": each.message_id,
+            "origin_topic": origin_of(each),
+            "is_foreign": origin_of(each) in foreign,
             "to": None if again is None else again.topic,
             "tags": each.tags,
             "keys": each.keys,
@@ -186,6 +211,12 @@ async def dlq_resend(
         return
     if any(again is None for _, again in plan):
         raise CommandFailed("some dead letters do not name their original topic; --topic excludes them")
+    if foreign and origin is None:
+        names = ", ".join(printable(each, 80) for each in sorted(foreign)[:_NAMED])
+        raise CommandFailed(
+            f"some dead letters say that they come from topics that {group} does not consume: {names}; --topic sends "
+            "those of one topic again"
+        )
     confirm(f"Send {counted(len(plan), 'message')} again?", yes)
     sent = await send_all(shell, [again for _, again in plan if again is not None])
     if shell.output.is_table:
