@@ -438,6 +438,8 @@ class ControlledApp(BrokerApp):
                 if not self._is_registered:
                     await self._ask_leader(self._manager.register(self.address, self._log()))
                     self._is_registered = True
+                    if self._leader:  # an election counts who was heard
+                        await self._send_heartbeat(self._leader)
                 now_s = loop.time()
                 if not self._leader or now_s - led_s >= config.sync_controller_metadata_period / 1000:
                     led_s = now_s
