@@ -7,7 +7,8 @@ a slave that hears nobody deposes no good master.
 
 If all links are broken, the heirs are asked whom else they reach. The leadership moves to one that can lead more than
 half of the heirs, itself included, and that has everything; so the majority of the heirs and the controller decide. It
-does not move back by itself, and not again for a while: each time for longer.
+does not move back by itself, and not again before the new master was well for one timeout, or for a while, which is
+longer each time.
 
 Must not know connections.
 """
@@ -54,6 +55,8 @@ class LinkStanding(Standing, Protocol):
 class _Hold:
     until_ms: int = 0
     for_ms: int = 0
+    well_since_ms: int | None = None
+    """Since when the new master has an unbroken link."""
 
 
 class Severance:
@@ -85,13 +88,17 @@ class Severance:
     def successor(self, found: ReplicaSet) -> int | None:
         """Who should lead instead of the master; None if it stays."""
         now_ms, name = self._clock.monotonic_ms(), found.name
+        hold = self._holds.get(name)
         said_ms = self._cut_off_ms(found, MOVES_AT)
         if said_ms is None:
             self._since_ms.pop(name, None)
+            if hold is not None:
+                self._ease(hold, found, now_ms)
             return None
+        if hold is not None:
+            hold.well_since_ms = None
         since_ms = self._since_ms.setdefault(name, now_ms)
         master = None if found.master is None else self._standing(name, found.master)
-        hold = self._holds.get(name)
         if master is None or said_ms <= since_ms or now_ms - since_ms < LASTS * master.timeout_ms:
             return None  # it may have been one moment at which the master or the slaves stood still
         if hold is not None and now_ms < hold.until_ms:
@@ -102,11 +109,20 @@ class Severance:
             self._hold(name, HOLD_TIMEOUTS * master.timeout_ms, now_ms)
         return chosen
 
+    def _ease(self, hold: _Hold, found: ReplicaSet, now_ms: int) -> None:
+        master = None if found.master is None else self._fresh(found.name, found.master)
+        if master is None or hold.until_ms <= now_ms:
+            return
+        if hold.well_since_ms is None:
+            hold.well_since_ms = now_ms
+        elif now_ms - hold.well_since_ms >= master.timeout_ms:
+            hold.until_ms = now_ms
+
     def _hold(self, name: str, least_ms: int, now_ms: int) -> None:
         hold = self._holds.setdefault(name, _Hold())
         was_lately = hold.for_ms and now_ms - hold.until_ms < LONGEST_HOLD_MS
         hold.for_ms = min(2 * hold.for_ms, LONGEST_HOLD_MS) if was_lately else least_ms
-        hold.until_ms = now_ms + hold.for_ms
+        hold.until_ms, hold.well_since_ms = now_ms + hold.for_ms, None
 
     def _leaders(self, found: ReplicaSet) -> dict[int, LinkStanding]:
         """Heirs that more than half of the heirs can follow."""

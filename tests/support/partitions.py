@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ READ_BYTES = 1 << 16
 
 
 class Partitions:
-    """A context manager. Nodes are identified by the folders in their command lines."""
+    """A context manager. Nodes are identified by the folders of their files."""
 
     def __init__(self, folders: dict[str, Path]) -> None:
         self._folders = {node: str(folder).encode() for node, folder in folders.items()}
@@ -145,11 +146,13 @@ class Partitions:
         return OUTSIDE
 
     def _node_at(self, process: Path) -> str | None:
+        """By its command line, or by the files that it has open: one that was forked has its parent's command line."""
         try:
-            command = (process / "cmdline").read_bytes()
+            named = (process / "cmdline").read_bytes()
+            named += b"".join(os.readlink(each).encode() + b"/" for each in (process / "fd").iterdir())
         except OSError:
             return None
-        return next((node for node, folder in self._folders.items() if folder in command), None)
+        return next((node for node, folder in self._folders.items() if folder + b"/" in named), None)
 
 
 def _hex_address(address: tuple[str, int]) -> str:

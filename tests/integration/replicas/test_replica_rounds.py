@@ -51,7 +51,9 @@ Place = tuple[int, int]
 class Nodes:
     """All processes. Each listens at ``127.77.N.1``, and is known to the others as ``127.77.N.2``."""
 
-    def __init__(self, folder: Path, net: Partitions) -> None:
+    def __init__(self, folder: Path, net: Partitions, **settings: object) -> None:
+        """``settings``: of brokers."""
+        self._settings = settings
         self.folder, self.net = folder, net
         self.ports = {node: free_port(neighbours=2) for node in NODES}
         self._running: dict[str, ExitStack] = {}
@@ -98,6 +100,7 @@ class Nodes:
                 "haMaxTimeSlaveNotCatchup": 3_000,
                 "haHousekeepingInterval": 4_000,
                 "haSendHeartbeatInterval": 1_000,
+                **self._settings,
             }
             broker = stack.enter_context(mqspark_broker(place, self.address("namesrv"), settings))
             self.brokers[node], self.pids[node] = broker, broker.broker_pid
@@ -361,3 +364,37 @@ def test_replicas_keep_their_promises_in_rounds_of_faults(tmp_path: Path, rounds
             "equal logs",
         )
         assert len(logs[0]) > 100 * len(sender.acked)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8 and /proc")
+@pytest.mark.slow(
+    "a quarter of a minute each; the simulator's runs with a broker that is apart are the quick twin"
+)
+@pytest.mark.parametrize("way", ["both", "from", "to"])
+def test_a_master_that_is_cut_off_from_its_slaves_only_is_replaced(tmp_path: Path, way: str) -> None:
+    """All reach the controller and the clients. The network heals once a message was acknowledged by another one."""
+    with ExitStack() as stack:
+        net = stack.enter_context(Partitions({node: tmp_path / node for node in NODES}))
+        nodes = Nodes(tmp_path, net, controllerHeartBeatTimeoutMills=4_000)
+        stack.callback(nodes.close)
+        for node in reversed(NODES):
+            nodes.start(node)
+        eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
+        clients = stack.enter_context(Clients(nodes.address("namesrv")))
+        topic = clients.topic(queues=QUEUES)
+        sender, reader = Sender(clients.producer(retries=0), topic), Reader(nodes, topic)
+        with running(sender, reader):
+            eventually(lambda: len(sender.acked) > 20)
+            address = state_of(nodes.direct("controller"))["masterAddress"]
+            master = next(node for node in BROKERS if nodes.address(node) == address)
+            slaves = [node for node in BROKERS if node != master]
+            away = [(master, each) for each in slaves] if way != "to" else []
+            away += [(each, master) for each in slaves] if way != "from" else []
+            net.cut(away)
+            eventually(lambda: state_of(nodes.direct("controller")).get("masterAddress") != address)
+            before = len(sender.acked)
+            eventually(lambda: len(sender.acked) > before + 20, "messages that the new master acknowledges")
+            net.mend()
+            eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
+            assert state_of(nodes.direct("controller"))["masterAddress"] != address, "it moved back by itself"
+        check(nodes, sender, reader)

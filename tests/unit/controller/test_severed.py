@@ -206,6 +206,21 @@ def test_who_serves_alone_is_not_replaced(tmp_path: Path) -> None:
     assert trio.master == 1
 
 
+def test_a_new_master_that_was_well_may_be_replaced_soon(tmp_path: Path) -> None:
+    trio = Set(tmp_path, 1, 2, 3)
+    for slave in (2, 3):
+        trio.cut(1, slave)
+    trio.seconds(5)
+    assert trio.master == 2
+    trio.cuts.clear()
+    assert trio.bench.alter(2, 2, {1, 2, 3}, trio.bench.info()[3], minInSyncReplicas=2).code == 0
+    trio.seconds(11)
+    for slave in (1, 3):
+        trio.cut(2, slave)
+    trio.seconds(6)
+    assert trio.master in (1, 3)
+
+
 def test_leadership_does_not_go_to_and_fro(tmp_path: Path) -> None:
     """Whoever leads is cut off at once: each time it stays for longer."""
     trio = Set(tmp_path, 1, 2, 3)
