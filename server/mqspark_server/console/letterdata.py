@@ -14,7 +14,7 @@ from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.data import MESSAGES, Page, Row, paged
 from mqspark_server.console.site import Asking
-from mqspark_server.shown.deadletters import origin_of, resent_copy
+from mqspark_server.shown.deadletters import consumed_topics, foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.traces import trace_rows
 
 __all__ = ["LetterFilter", "dead_groups", "find_letters", "resend", "traced"]
@@ -115,17 +115,19 @@ async def find_letters(
 
 
 async def resend(
-    asked: Asking, group: str, messages: Collection[MessageExt], to: Literal["group", "topic"]
+    asked: Asking, group: str, messages: Collection[MessageExt], to: Literal["group", "topic"], *, origin: str
 ) -> tuple[int, int]:
-    """How many were sent, and how many were not because their origin is unknown. Raises Trouble if some failed."""
+    """How many were sent, and how many were not because their origin is unknown, or a topic that the group does not
+    consume and ``origin`` does not name. Raises Trouble if some failed."""
     sent = unknown = 0
+    foreign = foreign_origins(messages, {origin, *await consumed_topics(asked.admin, group)})
     failures: list[BaseException] = []
     async with Producer(asked.namesrv, group=_PRODUCER_GROUP, options=asked.options) as producer:
         waiting: list[Awaitable[object]] = []
         size = 0
         for number, message in enumerate(messages, 1):
             again = await asyncio.to_thread(resent_copy, message, group, to)  # which may inflate its body
-            if again is None:
+            if again is None or origin_of(message) in foreign:
                 unknown += 1
             else:
                 waiting.append(await producer.send_async(again))

@@ -27,6 +27,7 @@ from mqspark_server.console.rendering import HEADERS, ROOT, message_row
 from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.topicpages import wanted_page
 from mqspark_server.console.visitors import Form, Visitor
+from mqspark_server.shown.deadletters import consumed_topics, foreign_origins
 from mqspark_server.web.events import EventStream, event
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
@@ -107,6 +108,12 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
             facts.append(
                 ("They go to", f"group {name} alone" if to == "group" else "the topics that they came from")
             )
+            foreign = foreign_origins(found, {chosen.origin, *await consumed_topics(asked.admin, name)})
+            if foreign:
+                names = ", ".join(each[:MAX_WANTED] for each in foreign[:SHOWN])
+                facts.append(
+                    ("Not sent, for the group does not consume", f"{names}: filter by the topic to send them")
+                )
             if is_more:
                 facts.append(("There are more", f"at most {MAX_RESENT:,} are sent at once"))
             return Confirmation(
@@ -122,10 +129,12 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
             check_group(name)
             chosen, to = given(form)
             found, _ = await find_letters(asked.admin, name, chosen, MAX_RESENT)
-            sent, unknown = await resend(asked, name, found, to)
+            sent, unknown = await resend(asked, name, found, to, origin=chosen.origin)
             text = f"{sent:,} dead letters were sent again."
             if unknown:
-                text += f" {unknown:,} were not sent: their origin is unknown."
+                text += (
+                    f" {unknown:,} were not sent: their origin is unknown, or the group does not consume it."
+                )
             fields = {"origin": chosen.origin, "tag": chosen.tag, "key": chosen.key}
             return Done(text, f"{path}/{quote(name, safe='')}?{urlencode(fields)}")
 

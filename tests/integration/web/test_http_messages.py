@@ -283,6 +283,11 @@ def test_dead_letters_are_shown_and_sent_again(
             check_problem(nobody.post(f"{path}/resend", json={"key": "k1"}), 401)
         well.set()
         assert got == []
+        with Producer(broker.namesrv, group="http_tests") as forger:
+            forged = {"RETRY_TOPIC": "Foreign"}
+            forger.send(Message.of(f"%DLQ%{path.rpartition('/')[2]}", "x", keys="f1", properties=forged))
+        outcome = http.post(f"{path}/resend", json={"key": "f1"}).json()
+        assert (outcome["matched"], outcome["foreign"], outcome["resent"]) == (1, 1, 0)
         assert http.post(f"{path}/resend", json={"key": "k1"}).json()["resent"] == 1
         eventually(lambda: got == [("Deadly", b"m1")])
         one = next(each["msgId"] for each in shown["items"] if each["body"] == "m3")

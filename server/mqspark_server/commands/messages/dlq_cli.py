@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 import click
 
-from mqspark.errors import BrokerError, NoRoute
+from mqspark.errors import NoRoute
 from mqspark.logs import printable
 from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
-from mqspark.protocol.codes import ResponseCode
 from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
@@ -20,7 +19,7 @@ from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
 from mqspark_server.commands.output import Column, as_time, counted
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
-from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.deadletters import consumed_topics, foreign_origins, origin_of, resent_copy
 
 __all__ = ["dlq"]
 
@@ -111,22 +110,6 @@ async def _groups(shell: ClusterShell) -> list[str]:
     ]
 
 
-async def _consumed(shell: ClusterShell, group: str) -> set[str]:
-    """The topics that the group subscribes to, or has offsets for."""
-    topics: set[str] = set()
-    try:
-        topics |= (await shell.admin.group_members(group)).subscription_table.keys()
-    except BrokerError as error:
-        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-            raise
-    try:
-        topics |= {queue.topic for queue in await shell.admin.group_offsets(group)}
-    except BrokerError as error:
-        if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-            raise
-    return topics
-
-
 @dlq.command("show")
 @_group
 @filter_options
@@ -192,7 +175,7 @@ async def dlq_resend(
     A group in POP mode reads a different retry topic: use --to topic.
     """
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
-    foreign = set(foreign_origins(found, await _consumed(shell, group))) if found else set()
+    foreign = set(foreign_origins(found, await consumed_topics(shell.admin, group))) if found else set()
     plan = [(each, resent_copy(each, group, to)) for each in found]
     rows: list[dict[str, Any]] = [
         {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 from fastapi import APIRouter, Query
@@ -114,6 +114,10 @@ class ResendOutcome(BaseModel):
     matched: int
     resent: int
     withoutOrigin: int
+    foreign: int = Field(
+        default=0,
+        description="not sent: from topics that the group does not consume and `topic` does not name",
+    )
     items: list[Resent] = Field(description="the first thousand")
     next: str | None = Field(description="for `after`, if there may be more")
 
@@ -187,10 +191,13 @@ async def resend(group: GroupName, wanted: Resend, asker: AskerNow) -> ResendOut
         group=group, dryRun=wanted.dryRun, matched=0, resent=0, withoutOrigin=0, items=[], next=None
     )
     place, clock = place_after(wanted.after), asyncio.get_running_loop()
+    consumed = {wanted.topic, *await between_turns(asker.state.offsets.topics_of(group))}
+    if (live := asker.state.clients.consumer(group)) is not None:
+        consumed |= live.subscriptions.keys()
     end = clock.time() + RESEND_S
     while outcome.matched < wanted.limit:
         found = await _found(asker, group, wanted, place, min(STEP, wanted.limit - outcome.matched))
-        await _send_again(asker, group, found.messages, wanted, outcome)
+        await _send_again(asker, group, found.messages, wanted, outcome, consumed)
         place = found.next
         if place is None or clock.time() >= end:
             break
@@ -227,7 +234,12 @@ def _accepts(wanted: Resend) -> Callable[[MessageExt], bool]:
 
 
 async def _send_again(
-    asker: Asker, group: str, messages: list[MessageExt], wanted: Resend, outcome: ResendOutcome
+    asker: Asker,
+    group: str,
+    messages: list[MessageExt],
+    wanted: Resend,
+    outcome: ResendOutcome,
+    consumed: Collection[str | None],
 ) -> None:
     """Raises Problem."""
 
@@ -252,6 +264,8 @@ async def _send_again(
             )
         if again is None:
             outcome.withoutOrigin += 1
+        elif origin_of(message) not in consumed:
+            outcome.foreign += 1
         elif not wanted.dryRun:
             waiting.append(again)
             size += len(again.body)
