@@ -239,6 +239,7 @@ class BrokerCore:
             self._settings_changed,
             changes.changed,
             changes.remapped,
+            self._topic_gone,
             changes.keep_settings,
             foreign_keys,
             shell_settings or {},
@@ -416,6 +417,10 @@ class BrokerCore:
             service.arrived(arrivals)
         if self.store.appender.put_count != puts:  # for example a check point that a pop's answer waits for
             self.progress(self.store.pipeline.commit())
+
+    def _topic_gone(self, topic: str) -> None:
+        self.pulls.topic_gone(topic)
+        self.pop.topic_gone(topic)
 
     def older_fetched(self, key: Hashable, queues: Sequence[tuple[str, int]]) -> None:
         """The data that ``NotAtHand`` named ``key`` was fetched, or cannot be read: handle the requests that wait for

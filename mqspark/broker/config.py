@@ -579,6 +579,7 @@ UPDATABLE_KEYS = frozenset(
         "coldDataScanEnable",
         "dataReadAheadEnable",
         "maxMessageSize",
+        "youngQueueFromStart",
         "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInMemory",
         "maxTransferBytesOnMessageInDisk",

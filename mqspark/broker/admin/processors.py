@@ -30,13 +30,14 @@ def admin_handlers(
     settings_changed: Callable[[], None],
     change: AnswerWhenSafe,
     remapped: Callable[[Session, Command, str], None],
+    gone: Callable[[str], None],
     keep_settings: KeepSettings,
     foreign_keys: ForeignKeys,
     shell_settings: Mapping[str, str],
     knows_topics: Callable[[], bool],
 ) -> dict[int, Handler]:
     return merged(
-        TopicAdminProcessor(state, change, remapped).handlers,
+        TopicAdminProcessor(state, change, remapped, gone).handlers,
         GroupAdminProcessor(state, change).handlers,
         SettingsProcessor(state, settings_changed, keep_settings, foreign_keys, shell_settings).handlers,
         InspectionProcessor(state, runtime_info).handlers,

@@ -100,11 +100,14 @@ class TopicAdminProcessor:
         state: BrokerState,
         change: AnswerWhenSafe,
         remapped: Callable[[Session, Command, str], None],
+        gone: Callable[[str], None],
     ) -> None:
-        """``remapped`` answers a change of a static topic once it is safe and every message before it is."""
+        """``remapped`` answers a change of a static topic once it is safe and every message before it is. ``gone``
+        answers the requests that wait for messages of a deleted topic."""
         self._state = state
         self._change = change
         self._remapped = remapped
+        self._gone = gone
         self.handlers: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
@@ -251,6 +254,7 @@ class TopicAdminProcessor:
             if len(some) == CHANGED_AT_ONCE:
                 yield ESSENTIAL
         yield from state.offsets.remove_topics(set(doomed))
+        self._gone(name)
         self._change(session, command, topics=True)
         return None
 

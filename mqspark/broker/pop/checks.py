@@ -24,6 +24,7 @@ __all__ = [
     "check_invisible_time",
     "check_readable",
     "check_time",
+    "unknown_topic",
     "check_topic",
     "parse_wanted",
 ]
@@ -66,10 +67,15 @@ def check_readable(state: BrokerState, session: Session, command: Command, what:
         )
 
 
+def unknown_topic(name: str) -> Refusal:
+    """The answer to a request for a topic that does not exist."""
+    return Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}")
+
+
 def check_topic(state: BrokerState, session: Session, name: str, queue_id: int) -> None:
     topic = state.topics.get(name)
     if topic is None:
-        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}")
+        raise unknown_topic(name)
     if not topic.readable:
         raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
     if not ANY_QUEUE <= queue_id < topic.read_queue_nums:

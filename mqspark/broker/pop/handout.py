@@ -275,6 +275,11 @@ class PopProcessor:
         for pop in waiting:
             self._send_nothing(pop, self._new_taking(pop))
 
+    def topic_gone(self, refusal: Refusal, topic: str) -> None:
+        """The topic is deleted: answer its parked pops."""
+        for pop in self.parked.take_topic(topic):
+            self._refuse(pop, refusal)
+
     # --- many at once ---
 
     def _serve_parked(self) -> None:

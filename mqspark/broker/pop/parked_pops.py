@@ -240,6 +240,15 @@ class ParkedPops(Generic[W]):
         self._next_sweep_ms = None if earliest_ms is None else max(earliest_ms, now_ms + SWEEP_INTERVAL_MS)
         return due
 
+    def take_topic(self, topic: str) -> list[W]:
+        """Remove and return all waiters of a topic."""
+        found = []
+        for group in sorted(self._groups.get(topic, ())):
+            for queue_id in self.queue_ids(topic, group):
+                while (waiter := self.take(topic, group, queue_id)) is not None:
+                    found.append(waiter)
+        return found
+
     def take_all(self) -> list[W]:
         """Remove and return all waiters."""
         found = [

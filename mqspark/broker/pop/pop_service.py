@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mqspark.broker.histogram import Histogram
 from mqspark.broker.pop.ack import AckProcessor, LiteAcks
+from mqspark.broker.pop.checks import unknown_topic
 from mqspark.broker.pop.handout import PopProcessor
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.revive import PopRevival
@@ -109,6 +110,12 @@ class PopService:
     def _wake(self, topic: str, group: str, queue_id: int) -> None:
         self.pops.wake(topic, group, queue_id)
         self._watch.wake(topic, group, queue_id)
+
+    def topic_gone(self, topic: str) -> None:
+        """The topic is deleted: answer the requests that wait for its messages."""
+        refusal = unknown_topic(topic)
+        self.pops.topic_gone(refusal, topic)
+        self._watch.topic_gone(refusal, topic)
 
     def before_commit(self) -> None:
         """Called at the end of a turn, before the store writes."""

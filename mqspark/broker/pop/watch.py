@@ -82,6 +82,11 @@ class PopWatchProcessor:
 
     # --- peek ---
 
+    def topic_gone(self, refusal: Refusal, topic: str) -> None:
+        """The topic is deleted: answer its parked notifications."""
+        for waiter in self.parked.take_topic(topic):
+            _refuse(waiter, refusal)
+
     def peek(self, session: Session, command: Command) -> bytes | None:
         state = self._state
         header = command.header(PeekMessageRequestHeader)
@@ -269,6 +274,10 @@ def _is_refused(waiter: _Notification) -> bool:
     if lapsed := waiter.lapsed:
         waiter.session.send(encode_response(waiter.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
     return bool(lapsed)
+
+
+def _refuse(waiter: _Notification, refusal: Refusal) -> None:
+    waiter.session.send(encode_response(waiter.opaque, refusal.code, remark=refusal.remark))
 
 
 def _answer(waiter: _Notification, *, has_message: bool) -> None:

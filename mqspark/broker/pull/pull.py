@@ -220,6 +220,19 @@ class PullProcessor:
             self._wake(pull, self._put_off)
         self._serve_rest()
 
+    def topic_gone(self, topic: str) -> None:
+        """The topic is deleted: its parked pulls are answered. A new topic of the name has other messages at their
+        offsets."""
+        for pull in self.parked.take(None, topic):
+            self._wake(pull, self._answer_gone)
+        self._serve_rest()
+
+    def _answer_gone(self, pull: Pull) -> None:
+        code = ResponseCode.TOPIC_NOT_EXIST
+        self._answered(pull, code, self._state.clock.monotonic_ms())
+        remark = f"topic[{pull.topic}] not exist, apply first please! {FAQ}"
+        pull.session.send(encode_response(pull.opaque, code, remark=remark))
+
     def _answer_woken_reset(self, pull: Pull) -> None:
         reset = self._state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is None:

@@ -291,7 +291,7 @@ class Producer(Lifecycle):
         if message.topic not in self._asked_topics:
             # A reply may come through any broker of the topic, and each has to know this client by then.
             check_topic(message.topic)
-            await self.queues(message.topic)
+            await self._targets.find(self._namespace.wrap(message.topic))
             await self._instance.heartbeat()
             self._asked_topics.add(message.topic)
         correlation_id, request, reply = self._requests.open(message, timeout_ms)
@@ -317,7 +317,9 @@ class Producer(Lifecycle):
         message is not a request, BrokerError if no client waits any more."""
         message = reply_message(request, body)
         # The broker that stored the request is sure to know its sender.
-        queues = await self.queues(message.topic)
+        self._check_running()
+        found = await self._targets.find(self._namespace.wrap(message.topic))
+        queues = self._namespace.unwrap_queues(found.queues)
         near = next((queue for queue in queues if queue.broker_name == request.broker_name), None)
         return await (await self._begin_in_turn(message, near, None, None, timeout_ms, alone=True))
 
@@ -325,7 +327,7 @@ class Producer(Lifecycle):
         """The queues that a message to ``topic`` can currently be sent to. Raises NoRoute."""
         self._check_running()
         check_topic(topic)
-        found = await self._targets.find(self._namespace.wrap(topic))
+        found = await self._targets.find(self._namespace.wrap(topic), refresh=True)
         return self._namespace.unwrap_queues(found.queues)
 
     async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:

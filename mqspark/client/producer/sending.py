@@ -66,6 +66,11 @@ _THREAD_COMPRESS_BYTES = 128 * 1024
 
 _decode_text = msgspec.json.Decoder(str).decode
 
+_OUTDATED = frozenset(
+    {ResponseCode.INVALID_PARAMETER, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION}
+)
+"""Answers of a broker that has no such queue, no such topic, or writes to it no more."""
+
 _TOPICS_NAMED = 5
 """In the line about what is lost."""
 
@@ -82,6 +87,7 @@ class Sending:
         "deadline",
         "flag",
         "future",
+        "has_looked",
         "kind",
         "message_id",
         "oneway",
@@ -112,6 +118,8 @@ class Sending:
     pinned: MessageQueue | None
     select: Callable[[Sequence[MessageQueue]], MessageQueue] | None
     target: Target | None
+    has_looked: bool
+    """Whether the route was looked up because the broker has no such queue."""
     attempts: int
     size_bytes: int
     started: float
@@ -239,6 +247,7 @@ class Sender:
         sending.oneway = oneway
         sending.attempts = 0
         sending.target = None
+        sending.has_looked = False
         sending.size_bytes = size_bytes
         sending.timeout_ms = timeout_ms
         sending.started = started = self.now()
@@ -254,7 +263,7 @@ class Sender:
                 return
             self._put_compressed(sending, compression.compress(sending.body, level=self._compress_level))
         topic = self.targets.topics.get(sending.topic)
-        if topic is not None and topic.targets:
+        if topic is not None and topic.targets and _has_pinned(topic, sending):
             try:
                 target = self._choose(sending, topic)
             except Exception as error:
@@ -267,6 +276,14 @@ class Sender:
             self._tasks.spawn(self._dispatch(sending, target))
         else:
             self._tasks.spawn(self._dispatch(sending, None))
+
+    async def _topic(self, sending: Sending, *, refresh: bool) -> PublishTopic:
+        """Its topic; the route is looked up again if it has no queue like the one that the caller chose, which may be
+        new. Raises what ``Targets.find`` raises."""
+        topic = await self.targets.find(sending.topic, refresh=refresh)
+        if not refresh and not _has_pinned(topic, sending):
+            topic = await self.targets.find(sending.topic, refresh=True)
+        return topic
 
     def close(self) -> None:
         """Failures from now on are not retried."""
@@ -331,7 +348,7 @@ class Sender:
                 if compress:
                     self._put_compressed(sending, await self._compressed(sending.body))
                 if target is None:
-                    target = self._choose(sending, await self.targets.find(sending.topic, refresh=refresh))
+                    target = self._choose(sending, await self._topic(sending, refresh=refresh))
                 address = self._instance.broker_address(target.broker_name)
                 if address is None:  # the route has changed since the queue was chosen, and nothing was sent
                     target = self._choose(sending, await self.targets.find(sending.topic, refresh=True))
@@ -379,12 +396,45 @@ class Sender:
         ):
             log.debug("attempt %d to send to %s failed: %s", sending.attempts, sending.topic, error)
             self._retry(sending, error, moved=moved)
+        elif self._may_be_outdated(sending, error):
+            sending.has_looked = True
+            self._tasks.spawn(self._choose_again(sending, error))
         elif isinstance(error, NoRoute) and self._is_failing_over(sending):
             asyncio.get_running_loop().call_later(FAILOVER_POLL_S, self._look_again, sending, error)
         else:
             if isinstance(error, RequestTimeout) or (isinstance(error, ConnectionLost) and not error.made):
                 self._look_up(sending.topic)
             self.finish(sending, None, error)
+
+    def _may_be_outdated(self, sending: Sending, error: ClientError) -> bool:
+        """Whether the broker refused because the topic's queues are others by now. Nothing was stored, and once in a
+        send the route is looked up for that, whoever chose the queue."""
+        return (
+            isinstance(error, BrokerError)
+            and error.code in _OUTDATED
+            and sending.target is not None
+            and not sending.has_looked
+            and not self._closing
+            and self.now() + SAME_BROKER_S + MIN_ATTEMPT_S < sending.deadline
+        )
+
+    async def _choose_again(self, sending: Sending, error: ClientError) -> None:
+        """Send to a queue of the present route; if that is the known one, the broker refused the message itself."""
+        refused = sending.target
+        try:
+            async with asyncio.timeout_at(sending.deadline):
+                for pause_s in (0, SAME_BROKER_S):  # a broker tells name servers of a change a moment later
+                    await asyncio.sleep(pause_s)
+                    topic = await self.targets.find(sending.topic, refresh=True)
+                    if refused is None or topic.target_of(refused.queue) is not refused:
+                        await self._dispatch(sending, None)
+                        return
+        except (ClientError, TimeoutError) as failure:
+            log.debug("the route of %s is not refreshed: %s", sending.topic, failure)
+        except asyncio.CancelledError:
+            self.finish(sending, None, error)
+            raise
+        self.finish(sending, None, error)
 
     def _look_up(self, topic: str) -> None:
         """Look the route up again, because its address is dead or silent. Later sends may need another address, also
@@ -443,6 +493,11 @@ class Sender:
                 future.set_exception(error)
             else:
                 future.set_result(result)
+
+
+def _has_pinned(topic: PublishTopic, sending: Sending) -> bool:
+    """Whether the topic has the queue that the caller chose, if one was chosen."""
+    return sending.pinned is None or topic.target_of(sending.pinned) is not None
 
 
 def _may_have_moved(target: Target, error: ClientError) -> bool:

@@ -141,6 +141,17 @@ class Fetcher:
         for position in positions[: max(_MAX_DAMAGED - len(self.damaged), 0)]:
             self.damaged[position] = None
 
+    def _outside(self, offset: int, low: int, high: int) -> GetResult:
+        """The answer for an offset outside the queue."""
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        is_young = low == 0 and self._config.young_queue_from_start
+        return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, low if is_young else high, low, high)
+
     def get(
         self,
         topic: str,
@@ -169,7 +180,7 @@ class Fetcher:
             return self._get_batches(batch_queue, offset, max_messages, max_bytes, tag_codes)
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high or not high:
-            return _outside(offset, low, high)
+            return self._outside(offset, low, high)
         window = max_messages
         if tag_codes:
             window = max(window, self._config.max_filter_message_size // ENTRY_BYTES)
@@ -374,7 +385,7 @@ class Fetcher:
     ) -> GetResult:
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high or not high:
-            return _outside(offset, low, high)
+            return self._outside(offset, low, high)
         window = max_messages
         if tag_codes:
             window = max(window, self._config.max_filter_message_size // BATCH_DTYPE.itemsize)
@@ -545,17 +556,6 @@ class Fetcher:
         view, low, high = log.around(segment, physical_offset, limit)
         parts = parts_at(view, low, high)
         return parts if parts is not None and parts.physical_offset == physical_offset else None
-
-
-def _outside(offset: int, low: int, high: int) -> GetResult:
-    """The answer for an offset outside the queue."""
-    if high == 0:
-        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
-    if offset < low:
-        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
-    if offset == high:
-        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-    return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
 
 
 def heads_agree(view: memoryview, starts: Int64s, sizes: Int64s, positions: Int64s) -> npt.NDArray[np.bool_]:
