@@ -166,10 +166,27 @@ ARRIVE_TIME = "ARRIVE_TIME"
 CRC32 = "__CRC32#"
 
 
+def _joined(properties: Mapping[str, str]) -> str:
+    """Raises InvalidMessage for a name or a value that is no text: its ``str`` would be stored as if it were one."""
+    parts: list[str] = []
+    for name, value in properties.items():
+        parts += (name, "\x01", value, "\x02")
+    try:
+        return "".join(parts)
+    except TypeError:
+        for name, value in properties.items():
+            check_text("property name", name)
+            if not isinstance(value, str):
+                raise InvalidMessage(
+                    f"the property {name} is text, not {type(value).__name__}", field=name
+                ) from None
+        raise
+
+
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """``name 0x01 value 0x02`` repeated, in UTF-8. Raises InvalidMessage for a separator or an unpaired
-    surrogate in a name or value."""
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    surrogate in a name or value, and for one that is no text."""
+    text = _joined(properties)
     if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
         raise InvalidMessage("a property name or value holds the separator 0x01 or 0x02", field="properties")
     return _encoded(text)
@@ -178,7 +195,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 def encode_stored_properties(properties: Mapping[str, str]) -> bytes:
     """``encode_properties`` for properties that other clients have chosen: a value may hold 0x01, which RocketMQ's
     clients send and every reader takes for a part of the value."""
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    text = _joined(properties)
     if text.count("\x02") != len(properties) or (
         text.count("\x01") != len(properties) and any("\x01" in name for name in properties)
     ):
@@ -363,6 +380,21 @@ def check_text(what: str, value: object) -> None:
     """Raise InvalidMessage(field=what) unless ``value`` is text. For programs without type checks."""
     if not isinstance(value, str):
         raise InvalidMessage(f"a {what} is text, not {type(value).__name__}", field=what)
+
+
+def check_flag(flag: object) -> None:
+    """Raise InvalidMessage(field="flag") unless ``flag`` is a number of 32 bits, which a record has for it."""
+    if not isinstance(flag, int) or isinstance(flag, bool) or not -0x80000000 <= flag <= 0x7FFFFFFF:
+        raise InvalidMessage(f"the flag is a whole number of 32 bits, not {flag!r:.40}", field="flag")
+
+
+def _joined_keys(keys: str | Iterable[str]) -> str:
+    if isinstance(keys, str):
+        return keys
+    try:
+        return " ".join(keys)
+    except TypeError:
+        raise InvalidMessage(f"keys are text or several texts, not {keys!r:.80}", field="keys") from None
 
 
 def check_topic(topic: str) -> None:
@@ -619,9 +651,11 @@ class Message(_Late):
         At most one of: ``delay_level``, a level of the broker (by default 1 is 1 s, 18 is 2 h); ``delay_ms``
         after storing; ``deliver_at_ms`` since the epoch. ``priority``: from 0 on, for a message without a delay;
         the broker stores it in the queue with this number, or in the last queue. Raises InvalidMessage for more
-        than one delay, for a priority that is negative or beside a delay, or for a body that is neither bytes nor
-        text.
+        than one delay, for a priority that is negative or beside a delay, for a body that is neither bytes nor
+        text, and for any other argument of another type.
         """
+        check_text("topic", topic)
+        check_flag(flag)
         if isinstance(body, str):
             body = body.encode()
         elif not isinstance(body, (bytes, bytearray, memoryview)):
@@ -629,16 +663,33 @@ class Message(_Late):
                 f"a body is bytes or text, not {type(body).__name__}: encode it, e.g. by json.dumps",
                 field="body",
             )
+        if properties is not None and not isinstance(properties, Mapping):
+            raise InvalidMessage(
+                f"properties are a mapping, not {type(properties).__name__}", field="properties"
+            )
         message = cls(
             topic=topic,
             body=bytes(body),
             properties=dict(properties or {}),
             flag=flag,
         )
+        if tags is not None:
+            check_text("tags", tags)
         if tags:
             message.properties[TAGS] = tags
-        if keys:
-            message.properties[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        if keys is not None:
+            message.properties[KEYS] = _joined_keys(keys)
+            if not message.properties[KEYS]:
+                del message.properties[KEYS]
+        if properties:
+            _joined(message.properties)
+        for what, number in (
+            ("delay_level", delay_level),
+            ("delay_ms", delay_ms),
+            ("deliver_at_ms", deliver_at_ms),
+        ):
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+                raise InvalidMessage(f"{what} is a whole number, not {number!r:.40}", field=what)
         delays = {DELAY: delay_level, TIMER_DELAY_MS: delay_ms, TIMER_DELIVER_MS: deliver_at_ms}
         given = {name: str(value) for name, value in delays.items() if value is not None}
         if len(given) > 1:

@@ -493,6 +493,8 @@ class PullProcessor:
             code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
         next_offset = result.next_offset
         if self._has_master is not None:
+            if result.status is GetStatus.OFFSET_OVERFLOW_BADLY:
+                next_offset = result.max_offset  # a slave is behind, its queue is not young
             code, next_offset = self._on_a_slave(pull, code, next_offset, self._has_master())
         if pull.logic is not None and pull.logic.is_read(pull.offset, result.max_offset):
             code = ResponseCode.PULL_RETRY_IMMEDIATELY  # goes on with the next part of the logic queue

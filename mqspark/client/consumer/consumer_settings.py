@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from mqspark.client.consumer.allocate import Allocation, Averagely
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.remoting.identity import ClientKeywords
+from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
 from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere, ConsumeType, MessageModel
+from mqspark.valuetypes import check_fields
 
 __all__ = [
     "ConsumerKeywords",
@@ -31,6 +33,22 @@ __all__ = [
 
 E = TypeVar("E", bound=StrEnum)
 
+ConsumeFrom = (
+    ConsumeFromWhere
+    | Literal[
+        "earliest",
+        "latest",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ]
+)
+"""What ``consume_from`` may be given as; settings hold the member."""
+_STARTS = {
+    "earliest": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    "latest": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+}
+
 MAX_POP_BATCH_SIZE = 32
 """Brokers refuse more."""
 MIN_INVISIBLE_MS, MAX_INVISIBLE_MS = 1_000, 12 * 3600 * 1000
@@ -39,6 +57,7 @@ MAX_PULL_INTERVAL_MS = 65_535
 """DefaultMQPushConsumerImpl.checkConfig."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings:
     """What consumers of all kinds have; ``ClientOptions`` has what a consumer shares with other clients.
@@ -47,8 +66,9 @@ class ConsumerSettings:
     value that is out of range. Enumerated settings may be given by name.
     """
 
-    consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    """Where to begin in a queue of which the group has committed nothing yet. As with every RocketMQ client a broker
+    consume_from: ConsumeFrom = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    """Where to begin in a queue of which the group has committed nothing yet: "earliest" (CONSUME_FROM_FIRST_OFFSET),
+    "latest" (CONSUME_FROM_LAST_OFFSET) or a member of ConsumeFromWhere. As with every RocketMQ client a broker
     may still return 0 as the start of a young queue, so that a group does not lose what was sent before it noticed
     the queue. POP consumers take only the first and the last offset."""
     allocation: Allocation = AVERAGELY
@@ -63,7 +83,12 @@ class ConsumerSettings:
     """Where to record; None: RMQ_SYS_TRACE_TOPIC."""
 
     def __post_init__(self) -> None:
+        if self.consume_from in ("earliest", "latest"):
+            object.__setattr__(self, "consume_from", _STARTS[self.consume_from])
         _make_named(self, "consume_from", ConsumeFromWhere)
+        if isinstance(self, PullSettings):
+            _make_named(self, "message_model", MessageModel)
+        check_fields(self)
         _check_positive(self, "rebalance_interval_ms")
 
     def in_group(self, group: str) -> GroupSettings:
@@ -71,11 +96,12 @@ class ConsumerSettings:
         raise NotImplementedError
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class PullSettings(ConsumerSettings):
     """What consumers that pull their queues have: push and lite pull consumers."""
 
-    message_model: MessageModel = MessageModel.CLUSTERING
+    message_model: MessageModel | Literal["CLUSTERING", "BROADCASTING"] = MessageModel.CLUSTERING
     """CLUSTERING: the members of a group share the messages. BROADCASTING: each member gets all; offsets are kept in
     files of this host."""
     consume_timestamp_ms: int | None = None
@@ -96,11 +122,11 @@ class PullSettings(ConsumerSettings):
 
     def __post_init__(self) -> None:
         ConsumerSettings.__post_init__(self)
-        _make_named(self, "message_model", MessageModel)
         _check_positive(self, "pull_batch_size", "max_cached_messages", "max_cached_bytes", "max_span")
         _check_between(self, "pull_interval_ms", 0, MAX_PULL_INTERVAL_MS)
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class PushConsumerSettings(PullSettings):
     """What one push consumer does, blocking or not."""
@@ -157,6 +183,7 @@ class PushConsumerSettings(PullSettings):
         return _pulling(self, group, ConsumeType.CONSUME_PASSIVELY, self.suspend_ms)
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class LitePullConsumerSettings(PullSettings):
     """What one lite pull consumer does, blocking or not. ``interceptors`` and ``trace`` see each batch as consumed when
@@ -184,6 +211,7 @@ class LitePullConsumerSettings(PullSettings):
         return _pulling(self, group, ConsumeType.CONSUME_ACTIVELY, self.suspend_ms)
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class PopConsumerSettings(ConsumerSettings):
     """What one POP consumer does, blocking or not."""
@@ -220,7 +248,7 @@ class PopConsumerSettings(ConsumerSettings):
         return GroupSettings(
             group=group,
             consume_type=ConsumeType.CONSUME_PASSIVELY,
-            consume_from=self.consume_from,
+            consume_from=ConsumeFromWhere(self.consume_from),
             allocation=self.allocation,
             rebalance_interval_ms=self.rebalance_interval_ms,
             pull_batch_size=self.pop_batch_size,
@@ -230,7 +258,7 @@ class PopConsumerSettings(ConsumerSettings):
 class ConsumerKeywords(ClientKeywords, total=False):
     """The fields of ``ConsumerSettings`` and ``ClientOptions``, as keywords."""
 
-    consume_from: ConsumeFromWhere
+    consume_from: ConsumeFrom
     allocation: Allocation
     rebalance_interval_ms: int
     interceptors: Sequence[Interceptor]
@@ -241,7 +269,7 @@ class ConsumerKeywords(ClientKeywords, total=False):
 class PullKeywords(ConsumerKeywords, total=False):
     """The fields of ``PullSettings`` and ``ClientOptions``, as keywords."""
 
-    message_model: MessageModel
+    message_model: MessageModel | Literal["CLUSTERING", "BROADCASTING"]
     consume_timestamp_ms: int | None
     pull_batch_size: int
     pull_interval_ms: int
@@ -318,8 +346,8 @@ def _pulling(settings: PullSettings, group: str, kind: ConsumeType, suspend_ms: 
     return GroupSettings(
         group=group,
         consume_type=kind,
-        message_model=settings.message_model,
-        consume_from=settings.consume_from,
+        message_model=MessageModel(settings.message_model),
+        consume_from=ConsumeFromWhere(settings.consume_from),
         consume_timestamp_ms=settings.consume_timestamp_ms,
         allocation=settings.allocation,
         rebalance_interval_ms=settings.rebalance_interval_ms,
@@ -335,7 +363,8 @@ def _make_named(settings: ConsumerSettings, key: str, kind: type[E]) -> None:
     try:
         object.__setattr__(settings, key, kind(value))
     except ValueError:
-        raise ConfigError(f"{key}={value!r} is none of {', '.join(kind)}", key=key) from None
+        names = [*_STARTS, *kind] if kind is ConsumeFromWhere else [*kind]
+        raise ConfigError(f"{key}={value!r:.80} is none of {', '.join(names)}", key=key) from None
 
 
 def _check_positive(settings: ConsumerSettings, *keys: str) -> None:

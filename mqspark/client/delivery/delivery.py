@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.message import MessageExt
+from mqspark.valuetypes import check_fields
 
 __all__ = [
     "Around",
@@ -65,6 +66,9 @@ class RetryLater:
     consumers."""
     suspend_ms: int | None = None
     """For ordered consumers: how long the queue pauses, 10 to 30,000 ms."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Skipped(Exception):

@@ -25,6 +25,7 @@ from mqspark.message import (
     MessageQueue,
     QueueOffset,
 )
+from mqspark.valuetypes import check_fields
 
 __all__ = ["AutoBatch", "Accumulator", "can_batch"]
 
@@ -53,6 +54,7 @@ class AutoBatch:
     max_total_bytes: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, value, most in (
             ("max_delay_ms", self.max_delay_ms, 30_000),
             ("max_bytes", self.max_bytes, 2 * 1024 * 1024),

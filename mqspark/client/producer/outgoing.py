@@ -21,6 +21,8 @@ from mqspark.message import (
     WAIT,
     Message,
     MessageQueue,
+    check_flag,
+    check_text,
     check_topic,
     encode_stored_properties,
     java_hash,
@@ -32,6 +34,8 @@ __all__ = [
     "batch_of",
     "check_batch",
     "check_body",
+    "check_head",
+    "check_way",
     "body_bytes",
     "check_sendable",
     "properties_text",
@@ -49,6 +53,32 @@ def check_sendable(topic: str) -> None:
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
         raise InvalidMessage(f"topic {topic} is a system topic; clients cannot send to it", field="topic")
+
+
+def check_head(message: Message) -> None:
+    """Raises InvalidMessage for a topic, a flag or properties of another type; ``check_body`` checks the body, and what
+    encodes the properties checks each of them."""
+    check_text("topic", message.topic)
+    if message.flag:
+        check_flag(message.flag)
+    if not isinstance(message.properties, dict):
+        raise InvalidMessage(
+            f"properties are a dict, not {type(message.properties).__name__}", field="properties"
+        )
+
+
+def check_way(
+    queue: MessageQueue | None, hash_key: str | int | None, selector: object, timeout_ms: int | None
+) -> None:
+    """Raises InvalidMessage for an argument of a send that has another type."""
+    if queue is not None and not isinstance(queue, MessageQueue):
+        raise InvalidMessage(f"queue is a MessageQueue, not {queue!r:.80}", field="queue")
+    if hash_key is not None and (not isinstance(hash_key, (str, int)) or isinstance(hash_key, bool)):
+        raise InvalidMessage(f"hash_key is text or a whole number, not {hash_key!r:.80}", field="hash_key")
+    if selector is not None and not callable(selector):
+        raise InvalidMessage(f"selector is a function, not {selector!r:.80}", field="selector")
+    if timeout_ms is not None and (not isinstance(timeout_ms, int) or isinstance(timeout_ms, bool)):
+        raise InvalidMessage(f"timeout_ms is a whole number, not {timeout_ms!r:.80}", field="timeout_ms")
 
 
 def body_bytes(message: Message) -> int:
@@ -99,6 +129,12 @@ def properties_text(message: Message, *, prepared: bool = False) -> tuple[str, s
 
 def check_batch(messages: Sequence[Message]) -> str:
     """The topic of the batch. Raises InvalidMessage."""
+    given: object = messages
+    if not isinstance(given, (list, tuple)):
+        raise InvalidMessage(f"a batch is a list of messages, not {type(given).__name__}", field="messages")
+    for message in messages:
+        body_bytes(message)
+        check_head(message)
     if not messages:
         raise InvalidMessage("a batch needs at least one message", field="messages")
     topic, wait = messages[0].topic, messages[0].properties.get(WAIT, "true")

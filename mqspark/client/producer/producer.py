@@ -20,7 +20,9 @@ from mqspark.client.producer.outgoing import (
     body_bytes,
     check_batch,
     check_body,
+    check_head,
     check_sendable,
+    check_way,
     properties_text,
     selecting,
 )
@@ -363,6 +365,7 @@ class Producer(Lifecycle):
     def can_begin(self, message: Message) -> bool:
         """Whether the topic's route is known, so that a send need not wait. Callable from any thread. Raises
         InvalidMessage and MessageTooLarge, as ``begin`` would."""
+        check_head(message)
         if not self._running or self._namespace or message.topic not in self._targets.topics:
             return False
         check_body(message.body, self._max_message_bytes)
@@ -388,6 +391,9 @@ class Producer(Lifecycle):
 
         Raises InvalidMessage, MessageTooLarge at once. Does not wait for room.
         """
+        check_head(message)
+        if queue is not None or hash_key is not None or selector is not None or timeout_ms is not None:
+            check_way(queue, hash_key, selector, timeout_ms)
         if (
             self._accumulator is not None
             and not (alone or oneway or prepared)
@@ -445,6 +451,8 @@ class Producer(Lifecycle):
         timeout_ms: int | None = None,
     ) -> None:
         """Like ``begin``, for a batch."""
+        check_way(queue, None, None, timeout_ms)
+        check_batch(messages)
         self._check_running()
         context = None
         if self._interceptors and messages:

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.producer.autobatch import AutoBatch
 from mqspark.client.remoting.identity import ClientKeywords
+from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
+from mqspark.valuetypes import check_fields
 
 __all__ = ["ProducerKeywords", "ProducerSettings"]
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class ProducerSettings:
     """What one producer does, blocking or not; ``ClientOptions`` has what it shares with others.
@@ -52,6 +55,7 @@ class ProducerSettings:
     """Where to record; None: RMQ_SYS_TRACE_TOPIC."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for key in (
             "send_timeout_ms",
             "attempt_timeout_ms",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,8 @@ class Credentials:
             value = getattr(self, key)
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{key} must be a text that is not empty", key=key)
+        if not isinstance(self.security_token, (str, types.NoneType)):
+            raise ConfigError("security_token must be a text or None", key="security_token")
 
     @classmethod
     def from_environment(cls) -> Credentials | None:

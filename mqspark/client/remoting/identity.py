@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.keywords import described
 from mqspark.client.remoting.remoting import split_address
 from mqspark.client.remoting.tls import Tls
 from mqspark.clock import Clock
 from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, ConnectionLost
+from mqspark.valuetypes import check_fields
 
 __all__ = ["STREAM_FIELDS", "ClientKeywords", "ClientOptions", "client_id_of", "resolve_namesrv"]
 
@@ -26,6 +28,7 @@ STREAM_FIELDS = {"ReqT": "0"}
 """The field of every request of a client that pulls by itself (StreamTypeRPCHook)."""
 
 
+@described
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
     """What producers, consumers and admins have in common (ClientConfig's defaults)."""
@@ -75,6 +78,23 @@ class ClientOptions:
     """Decompressed size limit of a body; a message with a larger body cannot be consumed."""
     max_inflate_ratio: int = LIMITS.max_ratio
     """Maximum ratio of decompressed to stored size, for bodies that decompress to more than 4 MiB; 0: no limit."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for key in (
+            "connect_timeout_ms",
+            "request_timeout_ms",
+            "route_interval_ms",
+            "heartbeat_interval_ms",
+            "idle_timeout_ms",
+            "max_inflated_bytes",
+        ):
+            if (value := getattr(self, key)) < 1:
+                raise ConfigError(f"{key}={value} must be positive", key=key)
+        if self.max_inflate_ratio < 0:
+            raise ConfigError(
+                f"max_inflate_ratio={self.max_inflate_ratio} is negative", key="max_inflate_ratio"
+            )
 
     @property
     def inflate_limits(self) -> InflateLimits:

@@ -12,7 +12,9 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
+from mqspark.valuetypes import check_fields
 
 __all__ = ["Tls", "TlsSettings", "refusal_of", "tls_context"]
 
@@ -22,6 +24,7 @@ KEY_PASSWORD, VERIFY_HOST_NAME = "MQSPARK_TLS_KEY_PASSWORD", "MQSPARK_TLS_VERIFY
 """Variables of the environment."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class TlsSettings:
     """Which servers a client trusts, and the certificate that it shows them. Files are PEM.
@@ -46,6 +49,7 @@ class TlsSettings:
     by the address with which they registered (``brokerIP1``)."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.key_file is not None and self.cert_file is None:
             raise ConfigError("key_file is the key of a cert_file, which is missing", key="cert_file")
 

@@ -1,0 +1,232 @@
+"""Values of other types are refused, and the error names the field: nothing is guessed, stored or committed by its
+text or its truth."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqspark
+from mqspark.client.producer.outgoing import batch_of, check_head, check_way, properties_text
+from mqspark.errors import ConfigError, InvalidMessage
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = (
+    mqspark.ClientOptions,
+    mqspark.ProducerSettings,
+    mqspark.PushConsumerSettings,
+    mqspark.LitePullConsumerSettings,
+    mqspark.PopConsumerSettings,
+    mqspark.AutoBatch,
+    mqspark.TlsSettings,
+    mqspark.RetryLater,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, field.name) for kind in SETTINGS for field in dataclasses.fields(kind)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_setting_of_another_type_is_refused(kind: Any, name: str) -> None:
+    for wrong in (object(), 1.5, b"3", {"a": 1}):
+        with pytest.raises(ConfigError, match=name) as caught:
+            kind(**{name: wrong})
+        assert caught.value.key == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (mqspark.PushConsumerSettings, "auto_commit", "false"),
+        (mqspark.PushConsumerSettings, "ordered", 1),
+        (mqspark.LitePullConsumerSettings, "auto_commit", None),
+        (mqspark.LitePullConsumerSettings, "message_model", 1),
+        (mqspark.ProducerSettings, "retries", "3"),
+        (mqspark.ProducerSettings, "retries", True),
+        (mqspark.ProducerSettings, "send_timeout_ms", 3e3),
+        (mqspark.ProducerSettings, "interceptors", [print]),
+        (mqspark.ProducerSettings, "trace", "no"),
+        (mqspark.ClientOptions, "heartbeat_v2", "true"),
+        (mqspark.ClientOptions, "connect_timeout_ms", 0),
+        (mqspark.ClientOptions, "credentials", True),
+        (mqspark.PushConsumerSettings, "consume_from", "first"),
+    ],
+)
+def test_a_setting_that_looks_right_is_refused(kind: Any, name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name) as caught:
+        kind(**{name: value})
+    assert caught.value.key == name
+
+
+def test_starts_have_short_names() -> None:
+    first = mqspark.ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    for settings in (
+        mqspark.PushConsumerSettings,
+        mqspark.PopConsumerSettings,
+        mqspark.LitePullConsumerSettings,
+    ):
+        assert settings(consume_from="earliest").consume_from is first
+        assert (
+            settings(consume_from="latest").consume_from is mqspark.ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+        )
+        assert settings(consume_from="CONSUME_FROM_FIRST_OFFSET").consume_from is first
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"properties": {"a": None}}, "a"),
+        ({"properties": {"a": b"x"}}, "a"),
+        ({"properties": {"a": 1}}, "a"),
+        ({"properties": {1: "x"}}, "property name"),
+        ({"properties": [("a", "b")]}, "properties"),
+        ({"tags": 5}, "tags"),
+        ({"tags": b"t"}, "tags"),
+        ({"keys": 5}, "keys"),
+        ({"keys": [1, 2]}, "keys"),
+        ({"flag": "1"}, "flag"),
+        ({"flag": 1 << 40}, "flag"),
+        ({"flag": None}, "flag"),
+        ({"delay_ms": "5"}, "delay_ms"),
+        ({"delay_level": 1.0}, "delay_level"),
+        ({"deliver_at_ms": True}, "deliver_at_ms"),
+        ({"topic": None}, "topic"),
+        ({"topic": b"T"}, "topic"),
+        ({"body": None}, "body"),
+        ({"body": 5}, "body"),
+    ],
+    ids=str,
+)
+def test_a_part_of_a_message_of_another_type_is_refused(wrong: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        mqspark.Message.of(**{"topic": "T", "body": b"x", **wrong})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("value", [None, b"x", 1, ["a"]])
+def test_a_property_that_was_set_later_is_refused(value: Any) -> None:
+    message = mqspark.Message("T", b"x")
+    message.properties["a"] = value
+    for send in (properties_text, lambda message: batch_of([message], 1_000)):
+        with pytest.raises(InvalidMessage, match="the property a is text") as caught:
+            send(message)
+        assert caught.value.field == "a"
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (mqspark.Message(5, b"x"), "topic"),  # type: ignore[arg-type]
+        (mqspark.Message("T", b"x", flag="1"), "flag"),  # type: ignore[arg-type]
+        (mqspark.Message("T", b"x", flag=1 << 40), "flag"),
+        (mqspark.Message("T", b"x", properties=[]), "properties"),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_message_that_was_built_by_hand_is_checked(message: mqspark.Message, field: str) -> None:
+    for check in (check_head, lambda message: batch_of([message], 1_000)):
+        with pytest.raises(InvalidMessage) as caught:
+            check(message)
+        assert caught.value.field == field
+
+
+def test_a_text_that_is_an_enumeration_is_its_value() -> None:
+    class Colour(str, enum.Enum):  # noqa: UP042 - older programs have such
+        RED = "red"
+
+    text, _ = properties_text(mqspark.Message("T", b"x", properties={"colour": Colour.RED}))
+    assert "colour\x01red\x02" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("queue", "q"),
+        ("queue", ("T", "b", 0)),
+        ("hash_key", 1.5),
+        ("hash_key", b"k"),
+        ("hash_key", True),
+        ("selector", "x"),
+        ("timeout_ms", "5"),
+        ("timeout_ms", 1.5),
+    ],
+)
+def test_an_argument_of_a_send_of_another_type_is_refused(name: str, value: object) -> None:
+    arguments: dict[str, Any] = {"queue": None, "hash_key": None, "selector": None, "timeout_ms": None}
+    with pytest.raises(InvalidMessage) as caught:
+        check_way(**{**arguments, name: value})
+    assert caught.value.field == name
+
+
+# --- types and help -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SETTINGS[:5], ids=lambda kind: kind.__name__)
+def test_help_describes_each_field(kind: type) -> None:
+    text = kind.__doc__ or ""
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type] # all are
+        _, _, after = text.partition(f"\n\n{field.name}: ")
+        assert after.splitlines()[1].startswith("    "), field.name
+    assert "The limit of a whole send" in (mqspark.ProducerSettings.__doc__ or "")
+
+
+def examples(*pages: str) -> dict[str, str]:
+    """The Python examples of these pages, by a name for each."""
+    return {
+        f"{Path(page).stem.lower()}_{number}": part.partition("```")[0]
+        for page in pages
+        for number, part in enumerate((ROOT / page).read_text().split("```python\n")[1:])
+    }
+
+
+def test_the_examples_are_typed(tmp_path: Path) -> None:
+    """One run of mypy over all whole programs of the pages for programmers, as strict as it can be, and over listeners
+    of every kind."""
+    programs = examples("README.md", "docs/client.md")
+    assert len(programs) > 8
+    programs["listeners"] = """
+import mqspark
+from mqspark import aio
+
+def success(message: mqspark.MessageExt) -> None: ...
+def later(message: mqspark.MessageExt) -> mqspark.RetryLater | None:
+    return None
+async def status(message: mqspark.MessageExt) -> mqspark.ConsumeStatus:
+    return mqspark.ConsumeStatus.CONSUME_SUCCESS
+def many(messages: list[mqspark.MessageExt]) -> None: ...
+
+for listener in (success, later, status):
+    mqspark.PushConsumer("h:1", group="g", listener=listener, consume_from="earliest")
+aio.PopConsumer("h:1", group="g", listener=lambda message: status(message), consume_from="latest")
+aio.PushConsumer("h:1", group="g", batch_listener=many, consume_from="CONSUME_FROM_FIRST_OFFSET")
+"""
+    programs["wrong"] = """
+import mqspark
+
+def truth(message: mqspark.MessageExt) -> bool:
+    return False
+
+mqspark.PushConsumer("h:1", group="g", listener=truth)
+mqspark.PushConsumer("h:1", group="g", listener=print, consume_from="first")
+"""
+    for name, program in programs.items():
+        (tmp_path / f"{name}.py").write_text(program)
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--scripts-are-modules", "--no-error-summary"]
+        + [str(path) for path in sorted(tmp_path.glob("*.py"))],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    found = [line for line in run.stdout.splitlines() if ": error: " in line]
+    assert [Path(line.partition(":")[0]).stem for line in found] == ["wrong", "wrong"], run.stdout
+    assert '"listener"' in found[0]
+    assert '"consume_from"' in found[1]
