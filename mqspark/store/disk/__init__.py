@@ -2,5 +2,5 @@
 
 Imported from outside: ``brokeridentity``, ``checkpoint``, ``configfile``, ``cuts``, ``damage``, ``directory``,
 ``durable``, ``files``, ``filesystemsync``, ``flush``, ``kernelsync``, ``layout``, ``logpaths``, ``mapping``,
-``membernote``, ``residency``, ``retention``, ``saved``, ``trusted``. Must not know messages.
+``membernote``, ``residency``, ``retention``, ``saved``, ``tablenotes``, ``trusted``. Must not know messages.
 """
