@@ -55,6 +55,7 @@ from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.reads import Reads
 from mqspark.store.recovery.deletions import Deletions
+from mqspark.store.recovery.mending import LogMender
 from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.recoveryreport import RecoveryReport, lost_offsets
@@ -284,6 +285,21 @@ class MessageStore:
             self._end_at,
         )
         """The log as a copy of another broker's, once ``copy.follow`` was called."""
+        self.mender = LogMender(
+            self.log,
+            self.table,
+            self.batch_table,
+            self._levels,
+            self.indexer,
+            self.log_damage,
+            condition,
+            self.damages.note,
+            fetcher.healed,
+            lambda: self.deletions.positions,
+            verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
+            multi_dispatch=config.multi_dispatch,
+        )
+        """Puts bytes of another replica in the place of damaged ones."""
         self.scrub: Scrub | None = None
         """Compares log and queues in the background. It stays here after its last job."""
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
@@ -304,6 +320,7 @@ class MessageStore:
         self._compacted_end.cut_held()
         if self.scrub is not None:
             self.scrub.cut(position)
+        self.mender.cuts += 1
 
     def refresh_settings(self) -> None:
         """Apply changes of ``config`` to the values that are cached beside it."""

@@ -406,6 +406,7 @@ class BrokerApp(ProcessApp):
                 registrar,
                 server.schedule,
                 admission,
+                role.healing,
                 self.term,
                 role.acting,
             )

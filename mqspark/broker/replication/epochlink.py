@@ -162,7 +162,12 @@ class EpochFollower(Follower):
     @property
     def _reportable(self) -> int:
         self._had_tables = self._had_tables or self._has_tables()
-        return self.position if self._had_tables and self._is_whole() else self.begin
+        is_sure = self._had_tables and self.is_healed() and self._is_whole()
+        return self.position if is_sure else self.begin
+
+    @property
+    def is_agreed(self) -> bool:
+        return self._agreed and super().is_agreed
 
     def _is_whole(self) -> bool:
         """Whether the log can be trusted; once all of it was compared, that is noted. Raises OSError."""

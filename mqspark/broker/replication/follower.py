@@ -20,7 +20,7 @@ Must not know sockets or what a record is.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
@@ -79,6 +79,10 @@ class Follower:
         self._config = config
         self._store = store
         self._clock = clock
+        self.is_healed: Callable[[], bool] = lambda: True
+        """Whether the log here is compared and healed so far that this slave may count as in sync."""
+        self.is_damage: Callable[[int], bool] = lambda position: False
+        """Whether a record here that differs from the master's is damaged, and will be healed (``Healing``)."""
         self.address: str | None = None
         """The master's HA address while there is a connection to it."""
         self.begin = 0
@@ -189,6 +193,11 @@ class Follower:
         self._parts.append(part)
         self._rest_bytes += len(part)
 
+    @property
+    def next_position(self) -> int:
+        """Where the master's next record belongs."""
+        return self._compared if self._compared < self._compare_end else self._store.log.position
+
     def take_rest(self) -> None:
         """Append what is complete of the bytes received."""
         data = memoryview(b"".join(self._parts))
@@ -241,6 +250,8 @@ class Follower:
     def _diverged(self, position: int) -> ProtocolError:
         """A record has its time and its queue offset, so logs that share a whole record share what is before it."""
         common = self._store.copy.last_whole_record(self._compare_from, position)
+        if common is not None and self.is_damage(common):
+            return Diverged(position, f"the record here at {common} is damaged, and is healed first")
         if common is None and not self._may_widen and self._may_start_over:
             common = self._store.log.min_offset
         if common is not None:
@@ -276,8 +287,13 @@ class Follower:
         return min(self._store.pipeline.stored_end, self._next or 0)
 
     @property
+    def is_agreed(self) -> bool:
+        """Whether the ends of both logs were compared on this connection."""
+        return self.address is not None and self._compared >= self._compare_end
+
+    @property
     def _reportable(self) -> int:
-        return self.position
+        return self.position if self.is_healed() else self.begin
 
     def _encode(self, position: int) -> bytes:
         return encode_report(position)

@@ -76,6 +76,7 @@ R = TypeVar("R")
 class Request(NamedTuple):
     code: int
     ext: dict[str, str]
+    body: bytes = b""
 
 
 class _Topics(NamedTuple):

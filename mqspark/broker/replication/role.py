@@ -6,6 +6,7 @@
     pre_online  on a master that comes back     takes over what slaves have done in its place
     acting      with enableSlaveActingMaster    lets a slave act as the master while there is none
     replicas    always                          the slaves that copy the log here, and what is confirmed
+    healing     always                          what replicas ask and give each other of damaged parts of their logs
 
 All are made at the start, from the settings and the term: a broker that becomes a master or a slave gets a new core.
 The shell connects them to other brokers: it carries the bytes of ``follower`` and ``replicas`` and the questions of
@@ -32,6 +33,7 @@ from mqspark.broker.replication.epochlink import (
     reads_once_sure,
 )
 from mqspark.broker.replication.follower import Follower
+from mqspark.broker.replication.loghealing import Healing
 from mqspark.broker.replication.metadata import Metadata, adopt_queues
 from mqspark.broker.replication.preonline import PreOnline, comes_back
 from mqspark.broker.replication.replicas import Replicas
@@ -106,6 +108,16 @@ class Role:
             )
             if self.metadata is not None:
                 self.metadata.may_copy_progress = lambda: acting.may_copy_progress
+        healing = self.healing = Healing(config, store, clock)
+        if authority is not None:
+            healing.may_ask = lambda access_key: authority.super_signer(access_key) is not None
+        if term is not None:
+            healing.given_up = store.member.suspect
+        if self.follower is not None:
+            follower_of_log = self.follower
+            follower_of_log.is_healed = lambda: healing.is_whole
+            follower_of_log.is_damage = healing.is_damage
+            healing.is_agreed = lambda: follower_of_log.is_agreed
         self._begin(timers, term)
 
     def _begin(self, timers: TimerService, term: Term | None) -> None:
@@ -143,6 +155,7 @@ class Role:
             governed.update(reads_once_sure(governed, self.replicas))
         if self.acting is not None:
             governed.update(self.acting.handlers)
+        governed.update(self.healing.watching(governed))
         if self.follower is not None:
             governed.update(refusals())
             if self.acting is not None:

@@ -171,11 +171,20 @@ class NotifyMinBrokerIdChangeRequestHeader(Header):
 
 
 class ExchangeHAInfoRequestHeader(Header):
-    """Request 906."""
+    """Request 906. The fields of this project are questions of a slave about the log
+    (``broker.replication.loghealing``)."""
 
     master_ha_address: str | None = None
     master_flush_offset: I64 | None = None
     master_address: str | None = None
+    mqspark_want: str | None = None
+    """``checksum`` or ``bytes`` of a range of the log, or ``give``: the body has them."""
+    mqspark_low: I64 | None = None
+    mqspark_size: I32 | None = None
+    mqspark_replica: I64 | None = None
+    """The broker id of the slave."""
+    mqspark_doubt: I64 | None = None
+    """A place at which the slave got no valid record."""
 
 
 class ExchangeHAInfoResponseHeader(Header):

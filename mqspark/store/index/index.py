@@ -79,6 +79,10 @@ def marked_position(data: bytes | None) -> int:
     return mark.position if mark is not None else 0
 
 
+_MOST_EQUAL = 1_000
+"""Records of one second and hash among which one is searched."""
+
+
 class IndexJob:
     """Syncs what the index has written, then writes the mark. Blocking, in any thread. Keeps an error of the disk."""
 
@@ -488,6 +492,19 @@ class MessageIndex:
                         break
             if file.header.begin_timestamp_ms < begin_ms:
                 return
+
+    def has_one_of(self, keys: KeyColumns) -> bool:
+        """Whether the first of these keys leads to its record; also when there are none."""
+        if not len(keys.hashes):
+            return True
+        key_hash, position, store_ms = (
+            int(column[0]) for column in (keys.hashes, keys.positions, keys.timestamps_ms)
+        )
+        return any(
+            position in file.find(key_hash, _MOST_EQUAL, store_ms - 1_000, store_ms + 1_000)
+            for file in self.index_files
+            if file.overlaps(store_ms - 1_000, store_ms + 1_000)
+        )
 
 
 def _behind(keys: KeyColumns, position: int) -> KeyColumns:

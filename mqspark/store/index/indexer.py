@@ -182,6 +182,17 @@ class Indexer:
         index.note_durable(durable)
         return index.position >= end
 
+    def healed(self, low: int, high: int) -> None:
+        """There are valid records in [low, high) of the log again: follow the log from there, if they were not there
+        when the index passed them."""
+        segment = self._log.segment_of(low)
+        if self._index.failed is not None or self._index.position <= low or segment is None:
+            return
+        view, start, limit = self._log.around(segment, low, min(high, segment.end))
+        run = read_run(view, start, limit, low - start, verify_crc=False, min_records=1)
+        if run is not None and not self._index.has_one_of(run_keys(run)):
+            self.cut(low)
+
     def cut(self, end: int) -> None:
         """Forget everything about the log from ``end`` on. A failure disables the index."""
         self._without_keys.clear()

@@ -264,6 +264,27 @@ class CommitLog:
                 self._files.close(fd)
         return count
 
+    def mend(self, position: int, data: bytes | memoryview) -> None:
+        """Write over bytes of one segment that were synced, and sync them. A file that is missing is made, and one
+        that another program has cut gets its length back. Blocking. Raises DiskFull, OSError."""
+        segment, files = self.segment_of(position), self._files
+        with disk_full_as_typed(f"healing the CommitLog at {position}"):
+            if segment is None:
+                segment, fd, _ = self._create_segment(position - position % self.segment_bytes)
+                bisect.insort(self.segments, segment, key=_segment_start)
+                files.sync_directory(segment.path.parent)
+            else:
+                fd = files.open(segment.path)
+            try:
+                if segment.length < self.segment_bytes:
+                    files.set_length(fd, self.segment_bytes)
+                    segment.length = self.segment_bytes
+                    self._unmap(segment.start)
+                files.write(fd, data, position - segment.start)
+                files.sync(fd)
+            finally:
+                files.close(fd)
+
     def sync_from(self, position: int) -> None:
         """Make every segment from ``position`` on durable, at the end of recovery. Blocking."""
         for segment in self.segments:

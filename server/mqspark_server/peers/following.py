@@ -16,11 +16,12 @@ from typing import Any, cast
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.follower import Follower
+from mqspark.broker.replication.loghealing import Healing
 from mqspark.broker.replication.metadata import Metadata, Request, Round, log_bounds
 from mqspark.broker.replication.tablenotices import is_table_notice
 from mqspark.broker.replication.term import Term
 from mqspark.config import INT64_MAX
-from mqspark.errors import MQError, NotNow, ProtocolError
+from mqspark.errors import InvalidMessage, MQError, NotNow, ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -68,6 +69,7 @@ class Following:
         registrar: Registrar,
         appended: Callable[[], None],
         admission: Admission,
+        healing: Healing,
         term: Term | None = None,
         acting: ActingMaster | None = None,
     ) -> None:
@@ -76,6 +78,8 @@ class Following:
         self._term = term
         self._acting = acting
         self.follower = follower
+        self._healing = healing
+        self._heal_now = asyncio.Event()
         self._metadata = metadata
         self._registrar = registrar
         self._appended = appended
@@ -93,6 +97,7 @@ class Following:
         """Why the log or the metadata of the master are not being copied."""
 
     def start(self) -> None:
+        self._healing.begin()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="mqspark-following")
 
     def master_changed(self) -> None:
@@ -127,6 +132,10 @@ class Following:
             loop.create_task(
                 self._keep("metadata", self.copy_metadata, metadata_s, self._tables_wanted),
                 name="mqspark-following-metadata",
+            ),
+            loop.create_task(
+                self._keep("damage", self._heal, lambda: self._healing.pause_s, self._heal_now),
+                name="mqspark-following-damage",
             ),
         ]
 
@@ -172,6 +181,17 @@ class Following:
         elif self._master().address:  # else ``_follow`` says so
             await self._run_round(self._metadata.read(), self._master().address)
 
+    async def _heal(self) -> None:
+        """Compare the log with the master's once, and heal what is damaged here or there."""
+        address = self._master().address
+        if not address or (self._connection is None and not self._healing.has_work):
+            return
+        try:
+            await self._run_round(self._healing.round(), address)
+        except (OSError, ValueError, MQError):
+            self._healing.failed()
+            raise
+
     async def _run_round(self, requests: Round[None], address: str) -> None:
         with contextlib.suppress(StopIteration):
             request = next(requests)
@@ -194,7 +214,9 @@ class Following:
                     on_request=self._noticed,
                 )
         try:
-            return await connection.request(request.code, request.ext, timeout_s=REQUEST_TIMEOUT_S)
+            return await connection.request(
+                request.code, request.ext, request.body, timeout_s=REQUEST_TIMEOUT_S
+            )
         except MQError:
             connection.close()
             raise
@@ -310,6 +332,11 @@ class Following:
     def appended(self) -> None:
         self._appended()
 
+    def doubts(self) -> None:
+        """What the master sends next is no valid record: it is asked to look there."""
+        self._healing.doubt(self.follower.next_position)
+        self._heal_now.set()
+
     def apply_tables(self, connection: _MasterConnection) -> None:
         """Take over the progress that was read, if the log has come far enough."""
         try:
@@ -325,6 +352,7 @@ class Following:
             "behindBytes": follower.behind_bytes,
             "bytesPerSecond": follower.bytes_per_s,
             "problems": dict(self.problems),
+            "damage": self._healing.as_dict(),
             **({} if self._acting is None else self._acting.as_dict()),
         }
 
@@ -405,6 +433,8 @@ class _MasterConnection(asyncio.Protocol):
                 log.warning("copying the master's log waits: %s", error)
             self._waits = True
         except (MQError, OSError) as error:
+            if isinstance(error, InvalidMessage):
+                self._owner.doubts()
             self.end(str(error))
             return
         self._owner.appended()

@@ -1,0 +1,319 @@
+"""Replicas heal each other: damage anywhere in the log of one, the bytes of another, no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqspark.broker.replication.follower import Diverged
+from mqspark.broker.replication.loghealing import GIVE_UP_MS, PAUSE_MS, Healing
+from mqspark.errors import InvalidMessage, ProtocolError
+from mqspark.protocol.command import Command
+from tests.unit.broker.replication.test_follower import (
+    SEGMENT,
+    assert_equal,
+    connected,
+    follower_of,
+    make_master,
+    make_slave,
+    pieces,
+)
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
+
+COUNT = 150
+
+
+def healing_of(bench: Bench) -> Healing:
+    return bench.broker.role.healing
+
+
+def heal(slave: Bench, master: Bench, rounds: int = 1, peer: Peer | None = None) -> None:
+    """Rounds of the slave's questions, with what the shells do between them."""
+    asking = peer or master.peer()
+    for _ in range(rounds):
+        slave.flush()
+        master.flush()
+        slave.run_jobs()
+        master.run_jobs()
+        requests = healing_of(slave).round()
+        try:
+            request = next(requests)
+            while True:
+                request = requests.send(asking.ask(request.code, request.ext, request.body))
+        except StopIteration:
+            pass
+        slave.clock.advance(1_000)
+        master.clock.advance(1_000)
+
+
+@contextmanager
+def followed(master: Bench, slave: Bench) -> Iterator[None]:
+    with connected(master, slave) as link:
+        link.carry(pieces(1))
+        yield
+
+
+def path_of(bench: Bench, position: int) -> tuple[Path, int]:
+    return bench.directory / "commitlog" / f"{position - position % SEGMENT:020d}", position % SEGMENT
+
+
+def place(bench: Bench, number: int) -> tuple[int, int]:
+    entry = bench.store.table.queues["T", 0].entry(number)
+    assert entry is not None
+    return entry[:2]
+
+
+def overwrite(bench: Bench, position: int, data: bytes) -> None:
+    path, at = path_of(bench, position)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def flip(bench: Bench, position: int) -> None:
+    path, at = path_of(bench, position)
+    data = bytes([path.read_bytes()[at] ^ 1])
+    overwrite(bench, position, data)
+
+
+def flip_body(bench: Bench, number: int) -> None:
+    flip(bench, place(bench, number)[0] + 100)
+
+
+def zeros(bench: Bench, number: int) -> None:
+    overwrite(bench, place(bench, number)[0] + 10, bytes(9_000))
+
+
+def remove_segment(bench: Bench, number: int) -> None:
+    path_of(bench, place(bench, number)[0])[0].unlink()
+
+
+def empty_segment(bench: Bench, number: int) -> None:
+    path_of(bench, place(bench, number)[0])[0].write_bytes(b"")
+
+
+def halve_segment(bench: Bench, number: int) -> None:
+    path = path_of(bench, place(bench, number)[0])[0]
+    path.write_bytes(path.read_bytes()[: SEGMENT // 2])
+
+
+DAMAGE: dict[str, Callable[[Bench, int], None]] = {
+    "a body": flip_body,
+    "a size": lambda bench, number: flip(bench, place(bench, number)[0] + 2),
+    "a magic": lambda bench, number: flip(bench, place(bench, number)[0] + 5),
+    "a place": lambda bench, number: flip(bench, place(bench, number)[0] + 34),
+    "a queue id": lambda bench, number: flip(bench, place(bench, number)[0] + 15),
+    "a queue offset": lambda bench, number: flip(bench, place(bench, number)[0] + 27),
+    "zeros": zeros,
+    "no segment": remove_segment,
+    "an empty segment": empty_segment,
+    "half a segment": halve_segment,
+}
+
+
+def fill_queue(master: Bench, count: int = COUNT) -> None:
+    peer = master.peer()
+    for number in range(count):
+        header = send_ext(topic="T", properties=f"KEYS\x01k{number}\x02")
+        assert peer.ask(SEND, header, b"%05d" % number * 300).code == 0
+
+
+@pytest.fixture(autouse=True)
+def short_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slave compares of the end of its log whenever it connects."""
+    monkeypatch.setattr("mqspark.broker.replication.follower.CHECK_BYTES", 2_000)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
+    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+    fill_queue(master)
+    with followed(master, slave):
+        assert_equal(master, slave)
+    yield master, slave
+    master.close()
+    slave.close()
+
+
+def numbers(bench: Bench) -> list[int]:
+    return [int(message.body[:5]) for message in bench.records("T")]
+
+
+def keyed(bench: Bench, number: int) -> int:
+    """How many messages a key leads to."""
+    bench.store.catch_up()
+    return len(bench.store.reads.query_message("T", f"k{number}", 10, 0, 1 << 60))
+
+
+@pytest.mark.parametrize("number", [60, 100, COUNT - 1])
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_slave_that_comes_back_is_healed_before_it_counts(
+    pair: tuple[Bench, Bench], what: str, number: int
+) -> None:
+    """Only the last message is compared by the connection that copies the log."""
+    master, slave = pair
+    slave.close()
+    DAMAGE[what](slave, number)
+    slave.open()
+    healing_of(slave).begin()
+    for attempt in range(20):
+        try:
+            with connected(master, slave) as link:
+                link.carry(pieces(attempt))
+                slave.housekeeping()
+                if not healing_of(slave).is_whole:
+                    assert not follower_of(slave).is_healed()
+                    heal(slave, master)
+                    link.carry(pieces(attempt))
+                if healing_of(slave).is_whole and slave.store.log.position == master.store.log.position:
+                    break
+        except (Diverged, ProtocolError):
+            heal(slave, master)
+            slave.flush()
+            slave.run_jobs()
+    assert healing_of(slave).is_whole
+    assert_equal(master, slave)
+    assert numbers(slave) == list(range(COUNT))
+    assert (len(slave.store.log_damage), slave.store.status.damage_problem) == (0, None)
+    assert {keyed(slave, each) for each in (number, 0, COUNT - 1)} == {1}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_master_is_healed_by_its_slave(pair: tuple[Bench, Bench], what: str) -> None:
+    master, slave = pair
+    if "segment" in what:
+        master.close()
+        DAMAGE[what](master, 60)
+        master.open()
+    with followed(master, slave):
+        healing_of(slave).begin()
+        heal(slave, master)
+        if "segment" not in what:
+            DAMAGE[what](master, 60)
+        heal(slave, master, PAUSE_MS // 1000 + 5)
+    assert_equal(master, slave)
+    assert numbers(master) == list(range(COUNT))
+    assert master.store.status.damage_problem is None
+
+
+def test_what_the_log_lost_in_both_is_said_and_does_not_stop_a_slave(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    slave.close()
+    for bench in (master, slave):
+        path, at = path_of(bench, place(master, 60)[0])
+        with path.open("r+b") as file:
+            file.seek(at + 100)
+            file.write(b"???")
+    slave.open()
+    healing_of(slave).begin()
+    with followed(master, slave):
+        heal(slave, master, 3)
+    assert healing_of(slave).is_whole
+    assert numbers(slave) == [each for each in range(COUNT) if each != 60]
+
+
+def test_two_replicas_that_differ_where_no_queue_tells_are_reported(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    low = place(slave, 60)[0]
+    flip(slave, low + 43)  # the time of birth: no CRC covers it, and no queue knows it
+    with followed(master, slave):
+        healing_of(slave).begin()
+        heal(slave, master, 3)
+    for bench in pair:
+        found = [(each.kind, each.outcome.value, each.offset) for each in bench.store.damages.found]
+        assert found == [("log.differs", "wrong", low)]
+    flip(slave, low + 43)
+
+
+@pytest.mark.parametrize("damaged", ["master", "slave", "other"])
+def test_three_replicas_decide_by_majority(tmp_path: Path, damaged: str) -> None:
+    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+    other = make_slave(tmp_path / "o", broker_id=2)
+    fill_queue(master)
+    everyone = {"master": master, "slave": slave, "other": other}
+    with followed(master, slave), followed(master, other):
+        flip(everyone[damaged], place(master, 60)[0] + 43)
+        for each in (slave, other):
+            healing_of(each).begin()
+        for _ in range(2 * PAUSE_MS // 1000 + 5):
+            for each in (slave, other):
+                heal(each, master)
+        assert_equal(master, slave)
+        assert_equal(master, other)
+    sound = next(bench for name, bench in everyone.items() if name != damaged)
+    assert bytes(sound.store.log.slice(place(master, 60)[0] + 40, 8) or b"") == bytes(
+        everyone[damaged].store.log.slice(place(master, 60)[0] + 40, 8) or b""
+    )
+    for bench in everyone.values():
+        bench.close()
+
+
+def test_a_master_that_is_doubted_is_healed_or_gives_up(pair: tuple[Bench, Bench], tmp_path: Path) -> None:
+    master, slave = pair
+    fresh = make_slave(tmp_path / "f", broker_id=2)
+    flip_body(master, 60)
+    low = place(master, 60)[0]
+    given_up: list[str] = []
+    healing_of(master).given_up = given_up.append
+    healing_of(fresh).begin()
+    with pytest.raises(InvalidMessage), followed(master, fresh):
+        pass
+    assert follower_of(fresh).next_position == low
+    healing_of(fresh).doubt(low)
+    heal(fresh, master, GIVE_UP_MS // 1000 - 2)
+    assert given_up == []
+    heal(fresh, master, 5)
+    assert len(given_up) == 1
+    assert str(low) in given_up[0]
+    with followed(master, slave):
+        healing_of(slave).begin()
+        heal(slave, master, 2)
+    fresh.broker.turn()
+    with followed(master, fresh):
+        assert_equal(master, fresh)
+    fresh.close()
+
+
+def test_nothing_is_taken_that_is_no_record_of_its_place(pair: tuple[Bench, Bench]) -> None:
+    master, _ = pair
+    low, size = place(master, 60)
+    good = master.store.mender.read(low, size)
+    flip_body(master, 60)
+    peer = master.peer()
+
+    def give(at: int, data: bytes) -> Command:
+        fields = {"mqsparkWant": "give", "mqsparkLow": str(at), "mqsparkReplica": "1"}
+        return peer.ask(906, fields, data)
+
+    for at, data in ((low, good[:-1]), (low, b""), (low, b"x" * size), (low + 1, good), (low + size, good)):
+        assert give(at, data).code == 1
+    end = master.store.log.position
+    assert give(end, good).code == 1
+    assert len(numbers(master)) == COUNT  # written a moment ago: not checked yet
+    assert master.store.mender.whole(low, master.store.mender.read(low, size)).size_bytes == 0
+    assert give(low, good).code == 0
+    assert master.store.mender.read(low, size) == good
+    for fields in ({"mqsparkLow": "-5"}, {"mqsparkSize": "-1"}, {"mqsparkSize": str(1 << 30)}):
+        asked: dict[str, Any] = {"mqsparkWant": "bytes", "mqsparkLow": "0", "mqsparkSize": "100", **fields}
+        assert len(peer.ask(906, asked).body) <= 1 << 20
+
+
+def test_a_master_of_rocketmq_is_followed_as_before(
+    pair: tuple[Bench, Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    master, slave = pair
+    flip_body(slave, 60)
+    healing = healing_of(slave)
+    healing.begin()
+    with followed(master, slave):
+        requests = healing.round()
+        next(requests)
+        with pytest.raises(StopIteration):
+            requests.send(master.peer().ask(906, {}))
+        assert healing.is_whole
+    assert "is not compared with the master's" in caplog.text
+    assert healing.as_dict()["isCompared"] is False
