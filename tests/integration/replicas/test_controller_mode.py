@@ -213,6 +213,71 @@ async def test_a_slave_leaves_a_silent_master_as_soon_as_there_is_another(
             await app.kill()
 
 
+@pytest.mark.anyio
+async def test_a_slave_follows_its_master_to_another_address_in_the_same_epoch(tmp_path: Path) -> None:
+    """As pods that are started again have other addresses; RocketMQ's controllers give no new epoch for that."""
+
+    def answer(command: Command) -> Answer:
+        fields = {
+            "controllerLeaderAddress": controller.address,
+            "isLeader": "true",
+            "nextBrokerId": "1",
+            "masterBrokerId": "2",
+            "masterAddress": address,
+            "masterEpoch": "4",
+            "syncStateSetEpoch": "1",
+        }
+        return 0, fields, b""
+
+    controller = Scripted(answer)
+    old, new = (Scripted(lambda command: SILENCE) for _ in range(2))
+    async with controller.serving(), old.serving(), new.serving():
+        address = old.address
+        app = controlled(tmp_path, controller, syncBrokerMetadataPeriod="100")
+        await app.start()
+        try:
+            await eventually_async(lambda: RequestCode.EXCHANGE_BROKER_HA_INFO in old.codes())
+            address = new.address
+            await eventually_async(lambda: RequestCode.EXCHANGE_BROKER_HA_INFO in new.codes())
+        finally:
+            await app.kill()
+
+
+@pytest.mark.anyio
+async def test_two_controllers_with_states_of_their_own_are_not_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def leader(state_id: str) -> Scripted:
+        def answer(command: Command) -> Answer:
+            is_leader = str(state_id in leading).lower()
+            fields = {"controllerLeaderAddress": server.address, "isLeader": is_leader, "nextBrokerId": "1"}
+            return 0, fields | ({"stateId": state_id} if state_id in leading else {}), b""
+
+        server = Scripted(answer)
+        return server
+
+    def asked(code: RequestCode) -> int:
+        return (first.codes() + second.codes()).count(code)
+
+    leading = {"A", "B"}
+    monkeypatch.setattr("mqspark_server.controlled_app.ROLE_WAIT_S", 0.1)
+    monkeypatch.setattr("mqspark_server.controlled_app.RETRY_S", 0.05)
+    first, second = leader("A"), leader("B")
+    async with first.serving(), second.serving():
+        app = controlled(tmp_path, first, second)
+        starting = asyncio.get_running_loop().create_task(app.start())
+        try:
+            await eventually_async(lambda: asked(RequestCode.CONTROLLER_GET_METADATA_INFO) > 6)
+            assert asked(RequestCode.CONTROLLER_APPLY_BROKER_ID) == 0
+            assert "have states of their own, and each would make a master" in caplog.text
+            leading.remove("B")
+            await eventually_async(lambda: asked(RequestCode.CONTROLLER_APPLY_BROKER_ID) > 0)
+            assert RequestCode.CONTROLLER_APPLY_BROKER_ID not in second.codes()
+        finally:
+            await starting
+            await app.kill()
+
+
 def test_slaves_know_at_once_what_an_operator_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
