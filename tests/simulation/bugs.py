@@ -13,7 +13,10 @@ from unittest.mock import patch
 import mqspark.broker.replication.epochlink as epochlink
 import mqspark.broker.transaction.openhalves as openhalves
 import mqspark.broker.transaction.transactions as transactions
+import mqspark.controller.liveness as liveness
+import mqspark.store.recovery.trustedlog as trustedlog
 import mqspark.store.upkeep.cutback as cutback
+import mqspark_server.controlled_app as controlled_app
 from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
@@ -29,6 +32,7 @@ from mqspark.config import INT64_MAX
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
 from mqspark.controller.statefile import StateFile
+from mqspark.controller.succession import Choice, choose
 from mqspark.message import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from mqspark.namesrv.routes import RouteTable
 from mqspark.protocol.codes import ResponseCode
@@ -271,6 +275,69 @@ plant(
     lambda right: lambda self, version, table: None,
 )
 
+# --- replicas that come back damaged ---
+
+
+def _first_found(found: ReplicaSet, alive: Any, preferred: Any, *, unclean: bool) -> Choice:
+    """The member with the lowest id, whatever it says of its log."""
+    return Choice(min(found.heirs & alive.keys(), default=None))
+
+
+def _too_few(found: ReplicaSet, alive: Any, preferred: Any, *, unclean: bool) -> Choice:
+    choice = choose(found, alive, preferred, unclean=unclean)
+    sound = [each for each in found.heirs & alive.keys() if not found.replicas[each].damage]
+    if choice.master is not None or not sound:
+        return choice
+    return Choice(min(sound, key=lambda each: (alive[each].rank, each)))
+
+
+def _forgets_the_end(table: Any, data: bytes, right: Callable[..., None]) -> None:
+    right(table, data)
+    for found in table.sets.values():
+        found.confirmed, found.confirmed_epoch = 0, -1
+
+
+def _takes_any_end(table: Any, found: ReplicaSet, end: int, epoch: int) -> None:
+    found.confirmed, found.confirmed_epoch = end, epoch
+    table.has_unsaved_ends = True
+
+
+plant("membership alone makes a master", liveness, "choose", lambda right: _first_found, needs="spoilt")
+plant("a master is elected by too few", liveness, "choose", lambda right: _too_few, needs="spoilt")
+plant(
+    "a member that was started again counts at once",
+    ReplicaSet,
+    "has_restarted",
+    lambda right: lambda self, broker_id: False,
+    needs="spoilt",
+)
+plant(
+    "a start does not judge its log",
+    controlled_app,
+    "judge_member",
+    lambda right: lambda *_: "",
+    needs="spoilt",
+)
+plant(
+    "a controller that starts again knows no confirmed end",
+    ReplicaTable,
+    "load",
+    lambda right: lambda self, data: _forgets_the_end(self, data, right),
+)
+plant(
+    "the confirmed end is what a master has said last",
+    ReplicaTable,
+    "confirm",
+    lambda right: _takes_any_end,
+)
+plant(
+    "foreign epochs are believed",
+    trustedlog,
+    "_foreign_epochs",
+    lambda right: lambda *_, **__: "",
+    needs="spoilt",
+)
+
 # --- controllers ---
 
 plant(
@@ -458,6 +525,13 @@ plant(
 )
 
 SHOWN_BY = {
+    "a controller that starts again knows no confirmed end": 10,
+    "the confirmed end is what a master has said last": 10,
+    "a master is elected by too few": 36,
+    "a member that was started again counts at once": 36,
+    "a start does not judge its log": 36,
+    "foreign epochs are believed": 36,
+    "membership alone makes a master": 36,
     "a controller answers before its state is synced": 0,
     "a lease follows the clock on the wall": 0,
     "a master acknowledges what it alone has": 0,

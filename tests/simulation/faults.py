@@ -7,7 +7,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["NODES", "SMALL_STEPS_MS", "STEPS_MS", "Fault", "draw_changes", "draw_faults", "draw_story"]
+__all__ = [
+    "NODES",
+    "ROLES",
+    "SMALL_STEPS_MS",
+    "SPOILS",
+    "STEPS_MS",
+    "Fault",
+    "draw_changes",
+    "draw_faults",
+    "draw_story",
+]
 
 NODES = ("broker-0", "broker-1", "broker-2", "controller")
 KINDS = (
@@ -23,6 +33,16 @@ KINDS = (
     ("stall", 3),
 )
 
+
+SPOILS = (
+    "cut at a record", "cut", "segment gone", "log gone", "identity only", "older copy", "epochs flipped",
+    "epochs gone", "epochs forged",
+)  # fmt: skip
+"""What is done to the directory of a broker whose power is cut: see ``Machine.spoil``."""
+OLDER_SHARE = 0.3
+"""Of all damages: the broker itself cannot see this one."""
+ROLES = ("master", "slave-a", "slave-b")
+"""Of brokers when a fault begins: see ``History.machine_as``."""
 
 STEPS_MS = (-60_000, -1_000, 1_000, 3_600_000)
 """Of a clock on the wall."""
@@ -46,8 +66,9 @@ class Fault:
         text = f"{self.at_s:7.3f} s  {self.kind} {self.node}"
         if self.kind in ("cut", "reset"):
             text += f" -> {self.other}"
-        if self.value:
+        if self.value and self.kind != "spoil":
             text += f" ({self.value})"
+        text += f": {SPOILS[self.value]}" if self.kind == "spoil" else ""
         text += f" when {self.when}" if self.when else ""
         return text + (f" for {self.for_s:.3f} s" if self.for_s else "")
 
@@ -147,6 +168,8 @@ def draw_story(seed: int, story: str, begin_s: float) -> list[Fault]:
         add(12.2, "kill", "master", 3.0, when="grown")
     elif story == "torn copy":
         found = _tears(chance, at_s, at_s + 8.0, "slave-a")
+    elif story == "spoilt":
+        found = _returns_of_the_spoilt(chance, at_s)
     elif story == "unknown":  # a request to count a slave in is lost, and the slave dies
         add(0, "isolate", "slave-a", 5.0)
         for node, for_s in (("controller", chance.uniform(0.1, 0.6)), ("slave-a", 20.0)):
@@ -158,6 +181,26 @@ def draw_story(seed: int, story: str, begin_s: float) -> list[Fault]:
         for number in range(4):
             add(2.5 * number, "kill", "master", 1.5, when="tables")
     return sorted(found, key=lambda fault: fault.at_s)
+
+
+def _returns_of_the_spoilt(chance: random.Random, at_s: float) -> list[Fault]:
+    """One broker comes back damaged: while the others run, or when all have lost their power: first, with another one,
+    or together with both. Twice, in two roles."""
+    found: list[Fault] = []
+    for node in chance.sample(ROLES, 2):
+        rest = [each for each in ROLES if each != node]
+        chance.shuffle(rest)
+        away_s = chance.uniform(0.1, 0.6)
+        kind = "older copy" if chance.random() < OLDER_SHARE else chance.choice(SPOILS)
+        found.append(Fault(round(at_s, 3), "spoil", node, "controller", round(away_s, 3), SPOILS.index(kind)))
+        later_s = chance.choice(((), (3.5, 3.5), (0.0, 3.5), (0.0, 0.0)))
+        for other, more_s in zip(rest, later_s, strict=False):
+            for_s = away_s + more_s + chance.uniform(0.0, 0.3)
+            found.append(Fault(round(at_s, 3), "power", other, "controller", round(for_s, 3)))
+        if later_s and chance.random() < 0.5:  # it may not know how much is confirmed
+            found.append(Fault(round(at_s, 3), "power", "controller", "broker-0", round(away_s / 2, 3)))
+        at_s += 7.0 + chance.uniform(0.0, 2.0)
+    return found
 
 
 def _tears(chance: random.Random, begin_s: float, end_s: float, node: str = "") -> list[Fault]:

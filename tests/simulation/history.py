@@ -128,6 +128,8 @@ class History:
     """Called at moments that faults wait for."""
     torn: frozenset[str] = frozenset()
     """Names of machines that lose what they had and may not have synced (ASYNC_FLUSH), and never lead."""
+    spoilt: dict[str, int] = field(default_factory=dict)
+    """Names of machines that came back damaged and were not counted in again, and where their logs ended before."""
     lost: frozenset[int] = frozenset()
     """The broker ids of a machine that lost its disk. It comes back as another broker."""
     fault_times_s: list[float] = field(default_factory=list)
@@ -140,6 +142,12 @@ class History:
     """By producer: the last acknowledged offset of each queue."""
     _saved: tuple[bytes | None, frozenset[int], dict[int, BrokerMachine]] = (None, frozenset(), {})
     """The controller's state, and what it says."""
+    _eligible: frozenset[int] = frozenset()
+    """Who may lead, too, as the controller has saved it."""
+    _confirmed: int = 0
+    """The confirmed end that it has saved."""
+    _out: set[str] = field(default_factory=set)
+    """Of ``spoilt``, who has left the SyncStateSet since."""
     _led: int | None = None
     """The master's broker id."""
     _led_since_s: float = 0.0
@@ -270,6 +278,7 @@ class History:
         having = 0
         for broker_id, each in by_id.items():
             has_it = broker_id in self.lost or each.name in self.torn  # it did
+            has_it = has_it or position < self.spoilt.get(each.name, 0)
             has_it = has_it or log_of(each, position, size, durable=self.power_cuts) == record
             having += has_it
             if broker_id in members and not has_it and self._not_before < 0:
@@ -301,8 +310,25 @@ class History:
         if saved["orders"]["master"] != self._led:
             self._led, self._led_since_s = saved["orders"]["master"], self.world.now_s
         self._saved = data, frozenset(saved["orders"]["inSync"]), by_id
+        self._eligible = frozenset(saved["orders"]["eligible"])
+        self._check_confirmed(saved["orders"]["confirmed"])
+        self._see_spoilt(*self._saved[1:])
         self.stirred_s = self.world.now_s
         return self._saved[1:]
+
+    def _check_confirmed(self, confirmed: int) -> None:
+        """Of what all members had, nothing is given up, whatever the controller has forgotten."""
+        if confirmed < self._confirmed:
+            raise Broken(f"the confirmed end of the set fell from {self._confirmed} to {confirmed}")
+        self._confirmed = confirmed
+
+    def _see_spoilt(self, members: frozenset[int], by_id: dict[int, BrokerMachine]) -> None:
+        """Who was damaged, left the set and is in it again has everything."""
+        names = {by_id[each].name for each in members}
+        self._out |= self.spoilt.keys() - names
+        for name in self._out & names:
+            self._out.discard(name)
+            self.spoilt.pop(name, None)
 
     def machine_as(self, role: str) -> BrokerMachine | None:
         """Who is "master" now, or "slave-a" or "slave-b"."""
@@ -319,6 +345,7 @@ class History:
         """Until the controller has elected a master in a newer epoch, its SyncStateSet means nothing."""
         self.members()
         self._not_before = max(self._not_before, self._epoch)
+        self._confirmed = 0  # it knows an older end
 
     # --- lost disks ---
 
@@ -326,9 +353,20 @@ class History:
         """Whether the cluster promises to survive that. From now on the machine's ids mean nothing."""
         members, by_id = self.members()
         ids = frozenset(broker_id for broker_id, each in by_id.items() if each is machine)
-        if len(members - ids) < 1 or len(members) < 2:
+        if len(members - ids) < 1 or len(members) < 2 or self.spoilt:
             return False
         self.lost |= ids
+        return True
+
+    def may_spoil(self, machine: BrokerMachine) -> bool:
+        """Whether the cluster promises to survive that. The machine counts again once it was counted in anew."""
+        members, by_id = self.members()
+        others = {by_id[each].name for each in members | self._eligible} - {machine.name, *self.spoilt}
+        if self.lost or self.spoilt or self.torn or not others or machine.process is None:
+            return False
+        store = None if machine.app is None else machine.app.store
+        self.spoilt[machine.name] = 0 if store is None else store.log.position
+        self._out.discard(machine.name)
         return True
 
     def only_lost_may_lead(self) -> bool:
@@ -391,7 +429,7 @@ class History:
             self.when("grown")
         for broker_id in members - self.lost if self._not_before < 0 else ():
             machine = by_id[broker_id]
-            if machine.name in self.torn:
+            if machine.name in self.torn or machine.name in self.spoilt:
                 continue
             if end and log_of(machine, begin, end - begin, durable=self.power_cuts) != self._truth[begin:end]:
                 raise Broken(

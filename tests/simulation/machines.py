@@ -46,6 +46,7 @@ from tests.simulation.disk import SimulatedFiles
 from tests.simulation.network import Network
 from tests.simulation.scheduler import Process, ProcessLoop, World, here
 from tests.simulation.shape import DELAYS_S, TIMER_SLOTS, Shape
+from tests.simulation.spoils import spoilt
 
 __all__ = ["QUEUES", "BrokerMachine", "ControllerMachine", "Machine", "NameServerMachine", "replaced_host"]
 
@@ -122,6 +123,7 @@ class Machine:
         self.process: Process | None = None
         self.root = Path("/simulated") / name
         self._tree: Tree = {}
+        self._older: Tree = {}
         self.app: Any = None
         self.starts = 0
         self.failures: list[str] = []
@@ -169,6 +171,15 @@ class Machine:
     def lose_disk(self) -> None:
         """Its process has ended."""
         self._tree = {}
+
+    def spoil(self, kind: str, chance: random.Random) -> None:
+        """Its process has ended, and its disk comes back damaged."""
+        self._tree = spoilt(self._tree, self._older, kind, chance)
+
+    def keep_copy(self) -> None:
+        """Of its disk as it is now, for a restore later."""
+        if self.process is not None:
+            self._older = self.process.files.tree()
 
     def pause(self) -> None:
         if self.process is not None:

@@ -33,6 +33,10 @@ HALTS = ("unknown", "heard")
 """Stories in which something would stand still: the bounds are below."""
 
 
+SPOIL_SHARE = 0.08
+"""Of all seeds: the story is that a replica comes back damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     flush: str
@@ -45,7 +49,7 @@ class Shape:
     tables_s: float
     """How often slaves copy tables."""
     story: str = ""
-    """Of STORIES."""
+    """Of STORIES, HALTS, or "spoilt"."""
 
     @property
     def lag_s(self) -> float:
@@ -118,8 +122,10 @@ def draw_shape(seed: int) -> Shape:
 def _with_story(seed: int, shape: Shape) -> Shape:
     chance = random.Random(f"story {seed}")
     share = chance.random()
-    if share >= STORY_SHARE + HALT_SHARE:
+    if share >= STORY_SHARE + HALT_SHARE + SPOIL_SHARE:
         return shape
+    if share >= STORY_SHARE + HALT_SHARE:
+        return Shape("SYNC_FLUSH", 2, shape.users, shape.window, shape.tables_s, "spoilt")
     story = chance.choice(STORIES if share < STORY_SHARE else HALTS)
     users = frozenset({"tables": ["delays"], "heard": ["producer"]}.get(story, []))
     flush = "ASYNC_FLUSH" if story == "torn copy" else "SYNC_FLUSH"

@@ -15,7 +15,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from unittest.mock import patch
 
-from tests.simulation.faults import NODES, SMALL_STEPS_MS, STEPS_MS, Fault, draw_faults, draw_story
+from tests.simulation.faults import (
+    NODES,
+    ROLES,
+    SMALL_STEPS_MS,
+    SPOILS,
+    STEPS_MS,
+    Fault,
+    draw_faults,
+    draw_story,
+)
 from tests.simulation.history import CLIENTS, DECIDED, LATER, ORDERS, Broken, History, content_of
 from tests.simulation.machines import (
     BrokerMachine,
@@ -35,6 +44,8 @@ __all__ = ["Result", "shrink", "simulate"]
 CLIENTS_S = 1.5
 KNOWN_S = 8.0
 """A slave that is silent is in the SyncStateSet for haMaxTimeSlaveNotCatchup and haHousekeepingInterval at most."""
+COPIED_S = 2.6
+"""When the older copies of disks are made that a fault restores."""
 WARM_S = 3.2
 LENGTHS_S = (3.0, 5.0, 8.0, 14.0)
 """How long there are faults in a run."""
@@ -52,7 +63,6 @@ GC_PASSES = 5
 """At most: what is left would be frozen by the next run, and stay for ever."""
 SMALL_RANGE_MS = range(min(SMALL_STEPS_MS), max(SMALL_STEPS_MS) + 1)
 PIECE_BYTES, LOOKS = 2_000, 400
-ROLES = ("master", "slave-a", "slave-b")
 CONTROLLER, NAMESRV = "10.0.0.9", "10.0.0.8"
 Bug = Callable[[], AbstractContextManager[object]]
 
@@ -166,6 +176,8 @@ class Simulation:
         for client in self._make_clients():
             client.process.start(self._live(client))
             self.clients.append(client)
+        for machine in self.brokers:
+            world.at(COPIED_S, machine.keep_copy)
         for fault in self.faults:
             if fault.kind == "restore":
                 world.at(fault.at_s - fault.value / 1000, partial(self._back_up, fault))
@@ -267,6 +279,11 @@ class Simulation:
                 if isinstance(machine, BrokerMachine) and self.history.may_lose(machine):
                     machine.kill(power=True)
                     machine.lose_disk()
+                    world.at(after, machine.start)
+            case "spoil":
+                if isinstance(machine, BrokerMachine) and self.history.may_spoil(machine):
+                    machine.kill(power=True)
+                    machine.spoil(SPOILS[fault.value], world.chance)
                     world.at(after, machine.start)
             case "pause":
                 machine.pause()
