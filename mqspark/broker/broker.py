@@ -501,7 +501,10 @@ class BrokerCore:
         done."""
         self.role.forget_epochs()
         deletions = self.store.deletions
-        jobs: list[Job] = [deletions.save_job()] if deletions.unsaved else []
+        jobs: list[Job] = []
+        if deletions.unsaved:
+            # Its first files go at once: on a full disk the tables need their space.
+            jobs += [deletions.save_job(), deletions.removal_job(1)]
         jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.jobs())
         jobs.extend(self.timers.jobs())

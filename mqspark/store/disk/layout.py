@@ -30,9 +30,8 @@ def file_start(name: str) -> int | None:
     return start if 0 <= start <= INT64_MAX else None
 
 
-def is_beyond(name: str, size_bytes: int = 1) -> bool:
-    """Whether a file of this name and length has positions that no 64 bits hold."""
-    start = int(name) if len(name) == 20 and name.isascii() and name.isdigit() else -1
+def is_beyond(start: int, size_bytes: int) -> bool:
+    """Whether a segment that begins there ends at a position that no 64 bits hold."""
     return start > INT64_MAX - size_bytes
 
 

@@ -22,7 +22,6 @@ from mmap import MADV_NORMAL, MADV_RANDOM, mmap
 from pathlib import Path
 
 from mqspark.bounded import require
-from mqspark.config import INT64_MAX
 from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from mqspark.store.disk.damage import Damage, Note, Outcome
@@ -144,8 +143,6 @@ class CommitLog:
                 files.make_directory(directory, durable=True)
             for name in files.names(directory):
                 start = file_start(name)
-                if is_beyond(name):
-                    raise _beyond(directory / name)
                 if start is not None and start in paths:
                     raise StoreCorrupt(
                         f"both {paths[start]} and {directory / name} are the same part of the log",
@@ -176,7 +173,7 @@ class CommitLog:
                         path=str(paths[start]),
                         offset=start,
                     )
-                if is_beyond(paths[start].name, size):
+                if is_beyond(start, size):
                     raise _beyond(paths[start])
         self.segments = [
             Segment(paths[start], start, min(lengths[start], self.segment_bytes), start + self.segment_bytes)
@@ -416,7 +413,7 @@ class CommitLog:
     def _create_segment(self, start: int) -> tuple[Segment, int, int]:
         """The new segment, its open descriptor, and the end of its allocated range. DiskFull leaves no file
         behind."""
-        if start > INT64_MAX - self.segment_bytes:
+        if is_beyond(start, self.segment_bytes):
             raise OSError(errno.EOVERFLOW, f"another segment would reach position 2^63, {BEYOND}")
         path = self._directories.for_segment(start // self.segment_bytes) / file_name(start)
         segment = Segment(path, start, self.segment_bytes, start + self.segment_bytes)

@@ -184,9 +184,9 @@ class Deletions:
         """Saves the list alone."""
         return _SaveDeletionsJob(self, self._generation, self.positions.copy())
 
-    def removal_job(self) -> _RemoveFilesJob:
-        """Removes some of the files whose deletion is on disk."""
-        return _RemoveFilesJob(self)
+    def removal_job(self, steps: int = STEPS_PER_ROUND) -> _RemoveFilesJob:
+        """Removes some of the files whose deletion is on disk then."""
+        return _RemoveFilesJob(self, steps)
 
     def job(self) -> _CarryOutJob:
         """Saves the list, then removes all files."""
@@ -267,10 +267,11 @@ class _SaveDeletionsJob:
 class _RemoveFilesJob(SteppedJob):
     """A part of the removals. What is left waits for the next round of jobs, so that no other change does."""
 
-    __slots__ = ("_deletions",)
+    __slots__ = ("_deletions", "_steps")
 
-    def __init__(self, deletions: Deletions) -> None:
+    def __init__(self, deletions: Deletions, steps: int) -> None:
         self._deletions = deletions
+        self._steps = steps
 
     def run(self) -> None:
         """Does nothing: files of queues are removed on the store's thread."""
@@ -280,7 +281,7 @@ class _RemoveFilesJob(SteppedJob):
             continue
 
     def steps(self, error: BaseException | None = None) -> Iterator[None]:
-        return islice(self._deletions.removals(), STEPS_PER_ROUND) if error is None else iter(())
+        return islice(self._deletions.removals(), self._steps) if error is None else iter(())
 
 
 class _CarryOutJob(_SaveDeletionsJob):

@@ -159,8 +159,6 @@ class OfflineStore:
         self.checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
         self.strange: list[Path] = []
         """Files in the directories of the log that are not segments."""
-        self.beyond: list[Path] = []
-        """Segments whose positions reach 2^63: no broker starts with them."""
         self.blocking: list[Path] = []
         """Paths named like segments that are not regular files: no broker starts with them."""
         found = self._segments()
@@ -169,8 +167,9 @@ class OfflineStore:
             config.mapped_file_size_commit_log,
             self.checkpoint.position,
         )
-        beyond = [segment for segment in found if is_beyond(segment.path.name, size)]
-        self.beyond += [segment.path for segment in beyond]
+        beyond = [segment for segment in found if is_beyond(segment.start, size)]
+        self.beyond = [segment.path for segment in beyond]
+        """Segments whose positions reach 2^63: no broker starts with them."""
         found = [segment for segment in found if segment not in beyond]
         segments = [segment for segment in found if segment.start % size == 0]
         self.misplaced = [segment.path for segment in found if segment.start % size]
@@ -244,9 +243,6 @@ class OfflineStore:
         for directory in self.paths.commit_logs.all:
             for name in self.files.names(directory):
                 path, start = directory / name, file_start(name)
-                if is_beyond(name):
-                    self.beyond.append(path)
-                    continue
                 if start is None or start in found:
                     self.strange.append(path)
                     continue
