@@ -59,10 +59,19 @@ class Nodes:
         self._running: dict[str, ExitStack] = {}
         self.brokers: dict[str, Cluster] = {}
         self.pids: dict[str, int] = {}
-        for node, port in self.ports.items():
-            net.listen(node, self.host(node, 2), self.host(node, 1), port)
-            if node in BROKERS:
-                net.listen(node, self.host(node, 2), self.host(node, 1), port + 1)
+        for node in NODES:
+            self._link(node)
+
+    def _link(self, node: str) -> None:
+        port = self.ports[node]
+        self.net.listen(node, self.host(node, 2), self.host(node, 1), port)
+        if node in BROKERS:
+            self.net.listen(node, self.host(node, 2), self.host(node, 1), port + 1)
+
+    def move(self, node: str) -> None:
+        """From its next start on, it is at another port."""
+        self.ports[node] = free_port(neighbours=2)
+        self._link(node)
 
     @staticmethod
     def host(node: str, last: int) -> str:
@@ -398,3 +407,47 @@ def test_a_master_that_is_cut_off_from_its_slaves_only_is_replaced(tmp_path: Pat
             eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
             assert state_of(nodes.direct("controller"))["masterAddress"] != address, "it moved back by itself"
         check(nodes, sender, reader)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8 and /proc")
+@pytest.mark.slow("half a minute; the simulator's runs in which the cluster changes are the quick twin")
+def test_an_older_state_of_the_controller_and_other_ports_of_all_brokers(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        net = stack.enter_context(Partitions({node: tmp_path / node for node in NODES}))
+        nodes = Nodes(tmp_path, net)
+        stack.callback(nodes.close)
+        for node in reversed(NODES):
+            nodes.start(node)
+        eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
+        (state,) = (tmp_path / "controller").rglob("controller.state")
+        older = state.read_bytes()
+        clients = stack.enter_context(Clients(nodes.address("namesrv")))
+        topic = clients.topic(queues=QUEUES)
+        sender, reader = Sender(clients.producer(retries=0), topic), Reader(nodes, topic)
+
+        def goes_on() -> None:
+            eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
+            before = len(sender.acked)
+            eventually(lambda: len(sender.acked) > before + 20, "more messages")
+            check(nodes, sender, reader)
+
+        with running(sender, reader):
+            goes_on()
+            for _ in range(2):
+                address = state_of(nodes.direct("controller"))["masterAddress"]
+                master = next(node for node in BROKERS if nodes.address(node) == address)
+                nodes.kill(master)
+                nodes.start(master)
+                goes_on()
+            epoch = state_of(nodes.direct("controller"))["masterEpoch"]
+            nodes.kill("controller")
+            state.write_bytes(older)
+            nodes.start("controller")
+            goes_on()
+            assert state_of(nodes.direct("controller"))["masterEpoch"] > epoch
+            for node in BROKERS:
+                nodes.kill(node)
+                nodes.move(node)
+            for node in BROKERS:
+                nodes.start(node)
+            goes_on()
