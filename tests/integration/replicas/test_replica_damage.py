@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.damagedset import IDS, ROLES, SCHEDULES, Case, Images, play
-from tests.support.damages import KINDS
+from tests.support.damages import KINDS, Around
+from tests.support.waiting import eventually
 
 FEW = (
     ("truncated", "only it is down"),
@@ -57,3 +58,31 @@ def test_each_damage_takes_nothing_from_the_others(
     kind: str, schedule: str, images: Images, tmp_path: Path
 ) -> None:
     check(case_of(kind, schedule), images, tmp_path)
+
+
+def test_two_empty_replicas_wait_for_the_one_that_has_all(images: Images, tmp_path: Path) -> None:
+    """And say why nobody leads."""
+    image = images.led_by(IDS[0])
+    empty, intact = (IDS[0], IDS[-1]), IDS[1]
+
+    def says_why() -> bool:
+        said = [replicas.said(node).read_text() for node in empty]
+        return all("no member of its set" in text for text in said) and any(
+            "does not elect a master" in text and f"not heard: {intact}" in text for text in said
+        )
+
+    with image.copied(tmp_path) as replicas:
+        replicas.start_controller()
+        replicas.start(*IDS)
+        replicas.until_in_sync(IDS)
+        replicas.kill(*IDS)
+        for node in empty:
+            around = Around(image.older(node), replicas.store(intact), image.end)
+            KINDS["emptied"](replicas.store(node), around)
+        with replicas.starting(*empty):
+            eventually(says_why, lambda: replicas.said(empty[0]).read_text()[-2_000:], timeout_s=30)
+            assert replicas.master() is None
+            replicas.start(intact)
+        replicas.send()
+        replicas.check_messages(intact)
+        assert replicas.master() == intact
