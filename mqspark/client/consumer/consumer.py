@@ -24,6 +24,7 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.namespaces import Namespace
+from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, MQError, NoRoute
 from mqspark.logs import escaping
@@ -237,7 +238,7 @@ class GroupConsumer(InstanceMember):
                     balanced = balanced and retry and self._retry_rounds <= 0
                     self._retry_rounds -= retry
                     log.log(
-                        logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.WARNING,
+                        logging.DEBUG if topic.startswith(RETRY_PREFIX) else level_of(error),
                         "cannot rebalance %s of %s: %s",
                         topic,
                         self.settings.group,
@@ -275,7 +276,7 @@ class GroupConsumer(InstanceMember):
         try:
             await self._owner.take(queue, await self.start_offset(queue))
         except MQError as error:
-            log.warning("%s cannot take %s yet: %s", self.settings.group, queue, error)
+            log.log(level_of(error), "%s cannot take %s yet: %s", self.settings.group, queue, error)
             await self._owner.unclaim([queue])
             return False
         return True

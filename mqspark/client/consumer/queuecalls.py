@@ -12,6 +12,7 @@ from mqspark.client.remoting.answers import check_messages, check_offsets
 from mqspark.client.remoting.filters import require_sql
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.namespaces import Namespace
+from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import (
     MASTER_ID,
     BrokerReplica,
@@ -159,7 +160,7 @@ class QueueCalls:
 
     async def recover(self, queue: MessageQueue, error: MQError) -> None:
         """After a failed pull: pause, and refresh the route if the broker was not found."""
-        log.warning("cannot pull %s for %s: %s", queue, self._settings.group, error)
+        log.log(level_of(error), "cannot pull %s for %s: %s", queue, self._settings.group, error)
         if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
             await asyncio.sleep(_FLOW_CONTROL_PAUSE_S)
             return
@@ -169,7 +170,7 @@ class QueueCalls:
             try:
                 await self._instance.route(queue.topic, refresh=True)
             except MQError as failure:
-                log.warning("cannot refresh the route of %s: %s", queue.topic, failure)
+                log.log(level_of(failure), "cannot refresh the route of %s: %s", queue.topic, failure)
 
     # --- sending back -----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 from mqspark.client.remoting.lifecycle import Tasks
+from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError, NoRoute
 from mqspark.logs import escaping
 from mqspark.message import MessageQueue, check_topic
@@ -60,7 +61,7 @@ class QueueWatch:
             except NoRoute:
                 queues = []  # it does not exist, or no longer
             except MQError as error:
-                log.warning("cannot fetch the queues of %s: %s", topic, error)
+                log.log(level_of(error), "cannot fetch the queues of %s: %s", topic, error)
                 queues = known or []
             listener = self._listeners.get(topic)
             if known is not None and queues != known and listener is not None:

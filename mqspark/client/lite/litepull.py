@@ -18,6 +18,7 @@ from mqspark.client.hooks.hooks import let_through, saw_consumed
 from mqspark.client.lite.assigned import Assigned, PulledBatch
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
+from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.logs import escaping
@@ -402,7 +403,7 @@ class LitePullConsumer(Subscriber):
         try:
             await self._write(offsets)
         except (ClientError, OSError) as error:
-            log.warning("cannot commit offsets of %s, will try again: %s", self.group, error)
+            log.log(level_of(error), "cannot commit offsets of %s, will try again: %s", self.group, error)
 
     async def _commit_forever(self) -> None:
         while True:

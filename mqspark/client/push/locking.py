@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection
 
 from mqspark.client.remoting.instance import ClientInstance
+from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ClientError, MQError
 from mqspark.logs import escaping
 from mqspark.message import MessageQueue
@@ -47,7 +48,7 @@ class BrokerLocks:
         try:
             answer = await self._ask(broker_name, RequestCode.LOCK_BATCH_MQ, encode_body(body))
         except MQError as error:
-            log.warning("cannot lock %s for %s: %s", queues, self._group, error)
+            log.log(level_of(error), "cannot lock %s for %s: %s", queues, self._group, error)
             return {}
         ours = {queue.queue for queue in decode_body(LockBatchResponseBody, answer).lock_ok_mq_set}
         return {queue: queue in ours for queue in queues}
@@ -66,7 +67,7 @@ class BrokerLocks:
         try:
             await self._ask(broker_name, RequestCode.UNLOCK_BATCH_MQ, encode_body(body))
         except MQError as error:
-            log.warning("cannot unlock %s for %s: %s", queues, self._group, error)
+            log.log(level_of(error), "cannot unlock %s for %s: %s", queues, self._group, error)
 
     async def _ask(self, broker_name: str, code: int, body: bytes) -> bytes | memoryview:
         address = self._instance.broker_address(broker_name)

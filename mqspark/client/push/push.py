@@ -25,6 +25,7 @@ from mqspark.client.push.ordered import Ordered
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Within
+from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.logs import escaping
@@ -287,7 +288,7 @@ class PushConsumer(Listening):
         try:
             start_offset = await self._group.start_offset(queue)
         except MQError as error:
-            log.warning("cannot continue %s of %s yet: %s", queue, self.group, error)
+            log.log(level_of(error), "cannot continue %s of %s yet: %s", queue, self.group, error)
             return
         reader.process = ProcessQueue(start_offset)
         self._ordered.restart(queue, reader.process)
@@ -381,7 +382,7 @@ class PushConsumer(Listening):
         try:
             await self._group.offsets.write(offsets)
         except (ClientError, OSError) as error:
-            log.warning("cannot commit offsets of %s, will try again: %s", self.group, error)
+            log.log(level_of(error), "cannot commit offsets of %s, will try again: %s", self.group, error)
 
     # --- what the broker may ask ------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mqspark.client.remoting.credentials import Credentials, signer_of
+from mqspark.client.remoting.dialing import connected
 from mqspark.client.remoting.tls import Tls, refusal_of, tls_context
 from mqspark.config import parse_addresses
 from mqspark.errors import ConnectionLost, ProtocolError, RequestTimeout
@@ -213,21 +214,15 @@ class BlockingConnection:
 def _connected(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
     """Connect within the time, including the name look-up, all addresses of the host and TLS."""
     deadline = time.monotonic() + timeout_s
-    failure: OSError = TimeoutError("timed out")
-    for family, kind, protocol, _, target in _resolved(host, port, timeout_s):
-        sock = socket.socket(family, kind, protocol)
-        try:
+    sock = connected(_resolved(host, port, timeout_s), deadline)
+    try:
+        if tls is not None:
             sock.settimeout(max(0.001, deadline - time.monotonic()))
-            sock.connect(target)
-            if tls is not None:
-                sock.settimeout(max(0.001, deadline - time.monotonic()))
-                sock = tls.wrap_socket(sock, server_hostname=host)
-        except OSError as error:
-            sock.close()
-            failure = error
-        else:
-            return sock
-    raise failure
+            sock = tls.wrap_socket(sock, server_hostname=host)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _resolved(host: str, port: int, timeout_s: float) -> list[Any]:

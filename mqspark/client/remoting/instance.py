@@ -18,7 +18,7 @@ from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.identity import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.pauses import Timers
-from mqspark.client.remoting.remoting import Channel, Remoting
+from mqspark.client.remoting.remoting import Channel, Remoting, level_of
 from mqspark.client.remoting.silence import SilenceWatch
 from mqspark.client.remoting.tls import tls_context
 from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute, address_of, is_logic_broker
@@ -267,7 +267,7 @@ class ClientInstance:
                         " NAMESRV_ADDR of the environment)?",
                         made=False,
                     ) from None
-                log.warning("%s; trying name server %s", error, self.namesrv[self._namesrv_index])
+                log.debug("%s; trying name server %s", error, self.namesrv[self._namesrv_index])
         raise AssertionError("there is always a name server")
 
     # --- routes -----------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ class ClientInstance:
                 except NoRoute:
                     continue  # not created yet, or deleted: what was known stays, as in every RocketMQ client
                 except ClientError as error:
-                    log.warning("cannot refresh the route of %s: %s", topic, error)
+                    log.log(level_of(error), "cannot refresh the route of %s: %s", topic, error)
 
     # --- heartbeats -------------------------------------------------------------------------------------
 
@@ -439,7 +439,7 @@ class ClientInstance:
             else:
                 await self._send_heartbeat(channel)
         except ClientError as error:
-            log.warning("heartbeat to %s failed: %s", address, error)
+            log.log(level_of(error), "heartbeat to %s failed: %s", address, error)
 
     async def knock(self, address: str, timeout_ms: int) -> None:
         """Send a heartbeat over the connection to ``address``, if there is one. Raises ClientError."""
@@ -455,6 +455,7 @@ class ClientInstance:
         self._beats.add(beat)
         beat.add_done_callback(self._beats.discard)
         answer = await beat
+        self.remoting.answered(channel.address)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, address=channel.address)
         self._heartbeats.answered(channel.address, fingerprint, answer)
@@ -468,7 +469,7 @@ class ClientInstance:
         try:
             await self._send_heartbeat(channel)
         except ClientError as error:
-            log.warning("heartbeat to %s failed: %s", channel.address, error)
+            log.log(level_of(error), "heartbeat to %s failed: %s", channel.address, error)
             return
         for member in self._members:
             member.group_changed()

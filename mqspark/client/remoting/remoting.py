@@ -7,13 +7,15 @@ know what a request means: callers choose codes and headers, and ``mqspark.proto
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+from mqspark.client.remoting.dialing import connected_here
 from mqspark.client.remoting.tls import refusal_of
-from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
+from mqspark.errors import BrokerError, ClientError, ConnectionLost, NoRoute, ProtocolError, RequestTimeout
 from mqspark.logs import escaping
 from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_response
@@ -21,7 +23,7 @@ from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.signature import Signer
 
-__all__ = ["Channel", "Outcome", "Remoting", "split_address"]
+__all__ = ["Channel", "Outcome", "Remoting", "level_of", "split_address"]
 
 log = escaping(__name__)
 
@@ -34,12 +36,19 @@ _MAX_OPAQUE = 0x7FFFFFFF
 _MAX_REMARK = 1_000
 """Characters of an answer's remark: it may quote the request."""
 _MAX_PORT = 0xFFFF
+_MAX_SILENT = 10_000
 _FAREWELL_S = 1.0
 """Time limit for closing a TLS connection."""
 
 MIN_SILENCE_MS = 1_000
 """A peer that sends nothing for this time, and for the whole timeout of a request, is disconnected
 (clientCloseSocketIfTimeout; RocketMQ also disconnects one that answers other requests)."""
+
+
+def level_of(error: BaseException) -> int:
+    """The level of a line about a failed request. ``Remoting`` reports a server that does not answer, once; what that
+    means for each queue and each round, and that name servers forget its topics, is for who looks closer."""
+    return logging.DEBUG if isinstance(error, (ConnectionLost, RequestTimeout, NoRoute)) else logging.WARNING
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -347,6 +356,24 @@ class Remoting:
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
         self._connecting_since: dict[str, float] = {}
         self._closed = False
+        self._silent: dict[str, None] = {}
+        """Addresses that did not answer the last request."""
+
+    def _away(self, address: str, error: ConnectionLost | RequestTimeout) -> ConnectionLost | RequestTimeout:
+        """Log the error, if the last request was answered: one line for a server that goes, however many requests it
+        leaves without an answer."""
+        if address not in self._silent and not self._closed:
+            if len(self._silent) >= _MAX_SILENT:
+                del self._silent[next(iter(self._silent))]
+            self._silent[address] = None
+            log.warning("%s; trying again, the log says when it answers", error)
+        return error
+
+    def answered(self, address: str) -> None:
+        """A request was answered."""
+        if address in self._silent:
+            del self._silent[address]
+            log.warning("%s answers again", address)
 
     def channel(self, address: str) -> Channel | None:
         """The open channel to ``address``, if there is one."""
@@ -421,12 +448,18 @@ class Remoting:
         Raises BrokerError for a response code that is not in ``accept``, RequestTimeout, ConnectionLost. A
         server that answers GO_AWAY (it is about to stop) gets the request once more on a new connection.
         """
-        response = await self._ask(address, code, header, body, timeout_ms, poll_ms)
-        if response.code == ResponseCode.GO_AWAY:
-            channel = self._channels.get(address)
-            if channel is not None:
-                channel.retire()
+        try:
             response = await self._ask(address, code, header, body, timeout_ms, poll_ms)
+            if response.code == ResponseCode.GO_AWAY:
+                channel = self._channels.get(address)
+                if channel is not None:
+                    channel.retire()
+                response = await self._ask(address, code, header, body, timeout_ms, poll_ms)
+        except (ConnectionLost, RequestTimeout) as error:
+            self._away(address, error)
+            raise
+        if self._silent:
+            self.answered(address)
         if response.code not in accept:
             raise BrokerError(response.code, response.remark, address=address)
         return response
@@ -474,20 +507,25 @@ class Remoting:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                _, channel = await loop.create_connection(
-                    lambda: self._channel(address, loop),
-                    host,
-                    port,
-                    ssl=self._tls,
-                    server_hostname=host if self._tls is not None else None,
-                )
+                sock = await connected_here(host, port)
+                try:
+                    _, channel = await loop.create_connection(
+                        lambda: self._channel(address, loop),
+                        sock=sock,
+                        ssl=self._tls,
+                        server_hostname=host if self._tls is not None else None,
+                    )
+                except BaseException:
+                    sock.close()
+                    raise
         except TimeoutError:
             reason = f"no connection within {self._connect_timeout_ms} ms"
-            raise ConnectionLost(address, reason, made=False) from None
+            raise self._away(address, ConnectionLost(address, reason, made=False)) from None
         except OSError as error:
-            raise ConnectionLost(address, refusal_of(error, tls=self._tls is not None), made=False) from None
+            reason = refusal_of(error, tls=self._tls is not None)
+            raise self._away(address, ConnectionLost(address, reason, made=False)) from None
         except ValueError as error:  # not a host name: a label that is empty or too long, or a null character
-            raise ConnectionLost(address, str(error), made=False) from None
+            raise self._away(address, ConnectionLost(address, str(error), made=False)) from None
         if self._greet is not None:
             try:
                 await self._greet(channel)
