@@ -208,6 +208,8 @@ class EpochFollower(Follower):
         )
         if begin is None or not is_common or self._member.damage:
             return super()._diverged(position)
+        if self.is_damage(begin):
+            return Diverged(position, f"the record here at {begin} is damaged, and is healed first")
         if self._store.copy.is_sound(begin):
             return self._refused(position, "in an epoch that both have")
         self._member.suspect(f"its record at {begin} is damaged")

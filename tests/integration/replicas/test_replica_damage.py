@@ -13,7 +13,7 @@ from tests.support.damages import KINDS, Around
 from tests.support.waiting import eventually
 
 FEW = (
-    ("truncated", "only it is down"),
+    ("flip queue id, last", "only it is down"),
     ("identity only", "it comes back with one"),
     ("older copy", "it comes back first"),
     ("epochs removed", "all come back together"),
