@@ -313,6 +313,60 @@ def markdown() -> str:
         "A consumer that meets a flipped entry first is not led past its message: the entry is repaired from the",
         "log between its neighbours, and reported. A flipped tags code alone is for the scrub.",
         "",
+        "## What heals from where",
+        "",
+        "| damaged | is healed from | when |",
+        "|---|---|---|",
+        (
+            "| entries of a queue, an index, a checkpoint | the log here | at the start, by the scrub, or by the "
+            "consumer that meets them |"
+        ),
+        "| the end of a replica's log | its master, which copies it again | when the replica follows |",
+        (
+            "| any place in the log of a replica: flipped bits, zeros, a missing, emptied or cut segment in the "
+            "middle | its master: the same bytes at the same positions, each record checked | before the replica "
+            "counts as in sync; while it runs, within seconds of the find |"
+        ),
+        (
+            "| any place in the log of a master | the slave that has it | within seconds of the find by scrub, "
+            "reader or a slave |"
+        ),
+        (
+            "| a queue id, queue offset or another field that no CRC covers | the other replica, if a queue here "
+            "leads elsewhere; else what most of three replicas have | when logs are compared: before a replica "
+            "counts as in sync, then at `scrubBytesPerSecond`, again and again |"
+        ),
+        (
+            "| the same, two replicas, and no queue tells which one is wrong | nobody: `log.differs` (wrong) "
+            "names the place in both healths | the same |"
+        ),
+        "| the same place in all replicas | nobody: `log.damaged` (lost) | |",
+        "| the first segments of a log, missing | nobody: that looks as after retention | |",
+        "| the log of a broker without replicas | nobody, but an archive may have the messages | |",
+        "",
+        (
+            "Healed bytes are synced before anything counts on them. Where fillers stand for the messages that "
+            "were lost, the queue"
+        ),
+        (
+            "gets their entries back, and so does the index; for inner batches `fsck --repair` does that. "
+            "`following.damage` in the"
+        ),
+        (
+            "health of a slave says how much was compared, healed and given. A slave behind a master of "
+            "RocketMQ, which does not know"
+        ),
+        "these questions, says in its log that nothing is compared.",
+        "",
+        (
+            "A master that a slave tells of bytes without a valid record, that finds the damage, and that no "
+            "slave gives the bytes"
+        ),
+        (
+            "within ten seconds, notes that its log is damaged (controller mode): the controller elects another "
+            "one."
+        ),
+        "",
         "| damage | start, health, log, metric | cannot be read (of 60) | fsck | after --repair |",
         "|---|---|---|---|---|",
     ]
