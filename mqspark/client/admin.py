@@ -8,11 +8,11 @@ from typing import Literal, Unpack
 
 import msgspec
 
-from mqspark.client.remoting.answers import check_messages, check_offsets
 from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
+from mqspark.client.remoting.pullanswers import check_messages, check_offsets
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue
 from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, RequestTimeout
 from mqspark.message import (

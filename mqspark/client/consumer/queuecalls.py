@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.producer.faults import FaultTable
-from mqspark.client.remoting.answers import check_messages, check_offsets
 from mqspark.client.remoting.filters import require_sql
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.namespaces import Namespace
+from mqspark.client.remoting.pullanswers import check_messages, check_offsets
 from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import (
     MASTER_ID,
