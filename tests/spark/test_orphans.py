@@ -12,12 +12,12 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from mqspark.message import Message
 from mqspark.testing import Broker, Clients
+from tests.support.processes import start
 from tests.support.waiting import eventually
 
 END_S = 10.0
@@ -74,9 +74,9 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def script(text: str, *arguments: object, errors: IO[str] | None = None) -> subprocess.Popen[str]:
+def script(text: str, errors: Path, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+    return start(command, errors, stdout=subprocess.PIPE)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -84,10 +84,10 @@ def script(text: str, *arguments: object, errors: IO[str] | None = None) -> subp
 def test_the_runner_of_a_killed_driver_ends_quietly(tmp_path: Path, idle: bool) -> None:
     """Also while the cluster is away."""
     errors = tmp_path / "errors"
-    with Broker() as broker, errors.open("w") as sink:
+    with Broker() as broker:
         with Clients(broker.namesrv) as clients:
             clients.producer().send(Message("T", b"1"))
-        driver = script(_DRIVER, broker.namesrv, tmp_path / "socket", errors=sink)
+        driver = script(_DRIVER, errors, broker.namesrv, tmp_path / "socket")
         assert driver.stdin is not None
         assert driver.stdout is not None
         runner = int(driver.stdout.readline())
@@ -125,7 +125,7 @@ def test_a_program_that_uses_spark_may_outlive_who_started_it(tmp_path: Path) ->
         children = [subprocess.Popen([sys.executable, "-c", sys.argv[1], kind]) for kind in ("child", "program")]
         sys.stdin.readline()
     """
-    parent = script(shell, textwrap.dedent(program))
+    parent = script(shell, tmp_path / "errors", textwrap.dedent(program))
     assert parent.stdin is not None
     assert parent.stdout is not None
     pids = [int(parent.stdout.readline()) for _ in range(2)]

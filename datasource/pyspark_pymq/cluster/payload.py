@@ -143,11 +143,11 @@ class _Places:
     def of(self, schema: pa.Schema) -> list[int | None]:
         """The place of each column; None if there is none."""
         if self._last is None or not self._last[0].equals(schema):
-            self._last = schema, _places(self._names, schema.names)
+            self._last = schema, column_places(self._names, schema.names)
         return self._last[1]
 
 
-def _places(wanted: list[str], names: list[str]) -> list[int | None]:
+def column_places(wanted: list[str], names: list[str]) -> list[int | None]:
     """Names that differ only in case match as in Spark."""
     exact: dict[str, list[int]] = {}
     folded: dict[str, list[int]] = {}

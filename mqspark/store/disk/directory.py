@@ -63,10 +63,10 @@ class StoreDirectory:
         roots of their own may name the same. Raises StoreLocked, OSError."""
         self._files.make_directory(self._paths.root, durable=True)
         self._lock_fd = self._files.lock(self._paths.lock)
-        root = os.path.realpath(self._paths.root)
+        root = os.path.normpath(self._paths.root)
         try:
             for path in self._paths.commit_logs.writable:
-                if not Path(os.path.realpath(path)).is_relative_to(root):
+                if not Path(os.path.normpath(path)).is_relative_to(root):
                     self._files.make_directory(path, durable=True)
                     self._log_fds.append(self._files.lock_directory(path))
         except BaseException:

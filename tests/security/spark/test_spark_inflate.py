@@ -348,7 +348,7 @@ def test_the_columns_of_a_message_are_looked_up_once() -> None:
             looked_up["lower"] += 1
             return super().lower()
 
-    assert payload._places([Name(each) for each in names], names) == list(range(8_000))
+    assert payload.column_places([Name(each) for each in names], names) == list(range(8_000))
     assert looked_up["lower"] == 8_000
     (rows, again) = unpack([messages(wide, wide)], schema)
     assert rows.num_columns == again.num_columns == 8_000
