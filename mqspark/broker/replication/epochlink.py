@@ -211,6 +211,7 @@ class EpochFollower(Follower):
         if self.is_damage(begin):
             return Diverged(position, f"the record here at {begin} is damaged, and is healed first")
         if self._store.copy.is_sound(begin):
+            self.dispute(begin)
             return self._refused(position, "in an epoch that both have")
         self._member.suspect(f"its record at {begin} is damaged")
         return ProtocolError(f"the log here is damaged at {begin}: all of it is compared next")

@@ -83,6 +83,8 @@ class Follower:
         """Whether the log here is compared and healed so far that this slave may count as in sync."""
         self.is_damage: Callable[[int], bool] = lambda position: False
         """Whether a record here that differs from the master's is damaged, and will be healed (``Healing``)."""
+        self.dispute: Callable[[int], None] = lambda position: None
+        """Called for a sound record here for which the master is refused (``Healing``)."""
         self.address: str | None = None
         """The master's HA address while there is a connection to it."""
         self.begin = 0

@@ -98,6 +98,8 @@ class Healing:
         self._doubt: int | None = None
         self._places: list[int] = []
         """Records here that the connection for the log has found to differ, and that are probably damaged."""
+        self._refused: list[int] = []
+        """Sound records here for which the connection for the log has refused the master, whose are others."""
         self._tries: dict[int, int] = {}
         """How often they were to be healed on behalf of it."""
         self._lost: dict[int, int] = {}
@@ -168,6 +170,11 @@ class Healing:
             self._places.append(position)
         return True
 
+    def dispute(self, position: int) -> None:
+        """The sound record here that begins at ``position`` differs from the master's: the replicas decide."""
+        if position not in self._refused and len(self._refused) < MAX_DISPUTES:
+            self._refused.append(position)
+
     def doubt(self, position: int) -> None:
         """What the master sends from ``position`` on is no valid record."""
         self._doubt = position
@@ -192,6 +199,7 @@ class Healing:
         try:
             yield from self._tell_and_ask()
             yield from self._mend_known()
+            yield from self._settle_refused()
             yield from self._give_wanted()
             yield from self._go_on()
         except _Unable:
@@ -202,7 +210,8 @@ class Healing:
     @property
     def has_work(self) -> bool:
         """Whether there is something to ask although the master's log is not being copied."""
-        return self._doubt is not None or bool(self._places) or len(self._store.log_damage) > 0
+        is_open = bool(self._places) or bool(self._refused) or len(self._store.log_damage) > 0
+        return is_open or self._doubt is not None
 
     def as_dict(self) -> dict[str, object]:
         """The state for the health report."""
@@ -264,6 +273,18 @@ class Healing:
                 ):  # perhaps no record begins at ``low``: the comparison comes here from the front
                     self._unsure.add(low)
                     self._at = min(self._at, max(low - low % self._store.log.segment_bytes, 0))
+
+    def _settle_refused(self) -> Round[None]:
+        """Say again and again what is here, until a majority has decided and both are the same."""
+        for place in list(self._refused):
+            own = self._store.mender.read(place, MIN_RECORD_BYTES)
+            whole = self._store.mender.whole(place, own).size_bytes
+            if whole:
+                yield from self._settle(place, own[:whole])
+                own = self._store.mender.read(place, whole)[:whole]
+                answer = yield from self._ask("checksum", place, whole)
+            if not whole or answer.ext.get(CHECKSUM) == str(crc32(own)):
+                self._refused.remove(place)
 
     def _give_wanted(self) -> Round[None]:
         """Give the master what it lacks, or asks an opinion of, as far as it is sound here."""

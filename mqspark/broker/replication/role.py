@@ -117,6 +117,7 @@ class Role:
             follower_of_log = self.follower
             follower_of_log.is_healed = lambda: healing.is_whole
             follower_of_log.is_damage = healing.is_damage
+            follower_of_log.dispute = healing.dispute
             healing.is_agreed = lambda: follower_of_log.is_agreed
         self._begin(timers, term)
 

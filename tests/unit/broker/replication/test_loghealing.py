@@ -252,6 +252,35 @@ def test_three_replicas_decide_by_majority(tmp_path: Path, damaged: str) -> None
         bench.close()
 
 
+def bytes_at(bench: Bench, position: int) -> bytes:
+    return bench.store.copy.log_bytes(position, 100)
+
+
+@pytest.mark.parametrize("damaged", ["master", "slave"])
+def test_a_refused_master_is_heard_by_three_replicas(tmp_path: Path, damaged: str) -> None:
+    """A slave that refuses its master copies nothing, and says all the same what it has."""
+    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+    other = make_slave(tmp_path / "o", broker_id=2)
+    fill_queue(master)
+    with followed(master, slave), followed(master, other):
+        pass
+    low = place(master, 60)[0]
+    flip({"master": master, "slave": slave}[damaged], low + 43)
+    healing_of(slave).dispute(low)
+    assert healing_of(slave).has_work
+    if damaged == "master":
+        healing_of(other).dispute(low)
+    heal(slave, master)
+    assert bytes_at(slave, low) != bytes_at(master, low), "two do not decide"
+    for _ in range(4):
+        for each in (slave, other):
+            heal(each, master)
+    assert bytes_at(slave, low) == bytes_at(master, low) == bytes_at(other, low)
+    assert not healing_of(slave).has_work
+    for bench in (master, slave, other):
+        bench.close()
+
+
 def test_a_master_that_is_doubted_is_healed_or_gives_up(pair: tuple[Bench, Bench], tmp_path: Path) -> None:
     master, slave = pair
     fresh = make_slave(tmp_path / "f", broker_id=2)
