@@ -94,6 +94,14 @@ NAMES: dict[str, Name | tuple[Name, Name]] = {
 
 FREE_TEXTS = frozenset(
     {
+        "damage",
+        "incarnation",
+        "known_set",
+        "mqspark_want",
+        "reaches",
+        "silences",
+        "state_id",
+        "tries",
         "attributes",
         "bname",
         "default_topic",

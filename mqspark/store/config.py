@@ -101,9 +101,9 @@ class StoreConfig:
     default_query_max_num: int = 32
     """The same for a query by unique key."""
     young_queue_from_start: bool = True
-    """Where a reader goes that asks beyond the end of a queue whose first message is still there: to the start, as in
-    RocketMQ 4, because the queue is a new one of an old name or has lost its end; False: to the end, as in RocketMQ 5,
-    which passes over what was stored since."""
+    """Where a reader goes that asks beyond the end of a queue of a topic that was deleted and made again, while its
+    first message is still there: to the start, as in RocketMQ 4; False: to the end, as in RocketMQ 5, which passes over
+    what was stored since."""
     max_filter_message_size: int = 16_000
     """Bytes of ConsumeQueue entries that one filtered read examines."""
     max_transfer_bytes_on_message_in_memory: int = 256 << 10

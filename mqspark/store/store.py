@@ -242,6 +242,7 @@ class MessageStore:
             lambda: pipeline.visible_end,
             lambda queue, first, end: condition.read_only is None and healer.heal(queue, first, end),
             self._look_at,
+            lambda topic: topic in self.deletions.positions,
         )
         self.offsets = QueueOffsets(self.log, self.table, self.batch_table, self.compacted)
         self.reads = Reads(

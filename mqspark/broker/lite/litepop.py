@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from typing import TYPE_CHECKING
 
-from mqspark.auth.gate import Grant
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.litenames import bound_topic, is_lite_type, lite_queue
@@ -37,6 +37,9 @@ from mqspark.protocol.slices import Work
 from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 from mqspark.store.store import GetResult, GetStatus
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.gate import Grant
 
 __all__ = ["LitePops"]
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mqspark.auth.gate import Grant
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes
 from mqspark.broker.state.selection import HeldFilters, Wanted, wanted_bytes
 from mqspark.clock import Clock
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.gate import Grant
 
 __all__ = ["ANY_QUEUE", "ParkedPops", "Waiter"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from mqspark.auth.gate import Grant
 from mqspark.bounded import Ledger, require
 from mqspark.broker.state.selection import HeldFilters, Wanted, wanted_bytes
 from mqspark.broker.statictopic.logicreads import LogicRead
@@ -19,6 +19,9 @@ from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.gate import Grant
 
 __all__ = ["Pull", "ParkedPulls"]
 

@@ -7,8 +7,8 @@ the messages are there. A request that has waited for too long is refused; the m
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING
 
-from mqspark.auth.gate import Grant
 from mqspark.bounded import Ledger
 from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -18,6 +18,9 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 from mqspark.shares import NOBODY
 from mqspark.store.older import NotAtHand
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.gate import Grant
 
 __all__ = ["WAITING_CODES", "WaitingReads"]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from mqspark.auth.gate import Grant
 from mqspark.auth.policies import Action, Kind
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.calls import Calls
@@ -29,6 +28,9 @@ from mqspark.protocol.slices import LongWork, Work
 from mqspark.shares import TimedShares
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.gate import Grant
 
 __all__ = ["BrokerState", "Random", "new_state"]
 

@@ -201,6 +201,10 @@ class PopConsumer(Listening):
         and counts its outcome."""
         await super().stop(timeout_ms)
 
+    def _begin_end(self) -> None:
+        if self._running and self._ordered is not None:  # the message that ends next is the last one
+            self._ordered.stop()
+
     async def _stop(self, timeout_ms: int = 30_000) -> None:
         if not self._running:
             return

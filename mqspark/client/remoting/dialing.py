@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import ipaddress
 import os
 import select
 import socket
+import ssl
 import time
 from asyncio.staggered import staggered_race
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
-__all__ = ["connected", "connected_here", "first_of"]
+__all__ = ["connected", "first_of", "opened"]
 
 STAGGER_S = 0.25
 """Between the beginnings of two attempts (Connection Attempt Delay)."""
 
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 _Address = tuple[Any, ...]
 """An item of ``socket.getaddrinfo``."""
 
@@ -73,14 +76,27 @@ def _begun(address: _Address) -> socket.socket:
     return sock
 
 
-async def connected_here(host: str, port: int) -> socket.socket:
-    """A socket for the running loop. Raises OSError: the last failure; the caller limits the time."""
+async def opened(factory: Callable[[], P], host: str, port: int, tls: ssl.SSLContext | None) -> P:
+    """The protocol of a connection of the running loop. Raises OSError: the last failure; the caller limits the
+    time."""
     loop = asyncio.get_running_loop()
+    server = host if tls is not None else None
+    if _is_address(host):  # there is nothing to choose
+        return (await loop.create_connection(factory, host, port, ssl=tls, server_hostname=server))[1]
+    sock = await first_of(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return await first_of(addresses)
+        return (await loop.create_connection(factory, sock=sock, ssl=tls, server_hostname=server))[1]
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 async def first_of(addresses: Iterable[_Address]) -> socket.socket:

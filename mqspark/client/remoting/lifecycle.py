@@ -55,9 +55,13 @@ class Lifecycle:
         """The end itself."""
         raise NotImplementedError
 
+    def _begin_end(self) -> None:
+        """What the end does at once, before anything else can happen."""
+
     async def _ended_by(self, stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin the end, unless it has begun, and wait for it."""
         if self._end is None or self._end.done():
+            self._begin_end()
             self._end = asyncio.get_running_loop().create_task(stop())
         if not self.is_called_back:
             await asyncio.shield(self._end)

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
-from mqspark.client.remoting.dialing import connected_here
+from mqspark.client.remoting.dialing import opened
 from mqspark.client.remoting.tls import refusal_of
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, NoRoute, ProtocolError, RequestTimeout
 from mqspark.logs import escaping
@@ -507,17 +507,7 @@ class Remoting:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                sock = await connected_here(host, port)
-                try:
-                    _, channel = await loop.create_connection(
-                        lambda: self._channel(address, loop),
-                        sock=sock,
-                        ssl=self._tls,
-                        server_hostname=host if self._tls is not None else None,
-                    )
-                except BaseException:
-                    sock.close()
-                    raise
+                channel = await opened(lambda: self._channel(address, loop), host, port, self._tls)
         except TimeoutError:
             reason = f"no connection within {self._connect_timeout_ms} ms"
             raise self._away(address, ConnectionLost(address, reason, made=False)) from None

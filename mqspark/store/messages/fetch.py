@@ -96,10 +96,13 @@ class Fetcher:
         visible_end: Callable[[], int],
         heal: Callable[[ConsumeQueue, int, int], bool] = lambda queue, first, end: False,
         suspect: Callable[[list[int]], None] = lambda positions: None,
+        was_made_again: Callable[[str], bool] = lambda topic: False,
     ) -> None:
         """``heal`` is called with entries of which some do not lead to their records, and corrects what it can
-        (``EntryHealer.heal``). ``suspect`` gets the places at which no record was found after all."""
+        (``EntryHealer.heal``). ``suspect`` gets the places at which no record was found after all.
+        ``was_made_again``: whether the topic was deleted before, so that readers may come from an older one."""
         self._config = config
+        self._was_made_again = was_made_again
         self._heal = heal
         self._suspect = suspect
         self._log = log
@@ -141,7 +144,7 @@ class Fetcher:
         for position in positions[: max(_MAX_DAMAGED - len(self.damaged), 0)]:
             self.damaged[position] = None
 
-    def _outside(self, offset: int, low: int, high: int) -> GetResult:
+    def _outside(self, topic: str, offset: int, low: int, high: int) -> GetResult:
         """The answer for an offset outside the queue."""
         if high == 0:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
@@ -149,7 +152,7 @@ class Fetcher:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
         if offset == high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-        is_young = low == 0 and self._config.young_queue_from_start
+        is_young = low == 0 and self._config.young_queue_from_start and self._was_made_again(topic)
         return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, low if is_young else high, low, high)
 
     def get(
@@ -180,7 +183,7 @@ class Fetcher:
             return self._get_batches(batch_queue, offset, max_messages, max_bytes, tag_codes)
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high or not high:
-            return self._outside(offset, low, high)
+            return self._outside(topic, offset, low, high)
         window = max_messages
         if tag_codes:
             window = max(window, self._config.max_filter_message_size // ENTRY_BYTES)
@@ -385,7 +388,7 @@ class Fetcher:
     ) -> GetResult:
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high or not high:
-            return self._outside(offset, low, high)
+            return self._outside(queue.topic, offset, low, high)
         window = max_messages
         if tag_codes:
             window = max(window, self._config.max_filter_message_size // BATCH_DTYPE.itemsize)

@@ -36,6 +36,7 @@ from tests.unit.broker_kit import SEND, Bench, send_ext
 NAMELESS = [
     "DELETE_EXPIRED_COMMITLOG",
     "DELETE_KV_CONFIG",
+    "EXCHANGE_BROKER_HA_INFO",
     "EXPORT_ROCKSDB_CONFIG_TO_JSON",
     "POP_ROLLBACK",
     "PUT_KV_CONFIG",

@@ -50,7 +50,7 @@ def answering() -> Iterator[tuple[str, list[int]]]:
                             suggest_which_broker_id=0,
                             next_begin_offset=first,
                             min_offset=0,
-                            max_offset=1 << 60,
+                            max_offset=1 << 50,
                         )
                         peer.sendall(encode_response(command.opaque, 0, header, SAME))
 

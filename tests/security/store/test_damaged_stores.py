@@ -42,7 +42,13 @@ def test_a_start_heals_or_tells_it(damaged: Path, name: str, caplog: pytest.LogC
     store = seen.health["store"]
     said = [f"{each['kind']} {each['outcome']}" for each in store["damage"]]
     assert tuple(sorted(set(said))) == want.start, store["damage"]
-    assert seen.status == 200
+    assert seen.status == (503 if store["damageProblem"] else 200)
+    assert (
+        (store["damageProblem"] is None)
+        or "log.damaged lost" in said
+        or "log.gap lost" in said
+        or ("log.segment-length lost" in said)
+    )
     assert sum(store["damageCounts"].values()) == len(said) == sum(seen.metrics.values())
     assert {f"{kind} {outcome}" for kind, outcome in seen.metrics} == set(said)
     for each in store["damage"]:

@@ -81,6 +81,8 @@ def test_offsets_and_statuses(bench: Bench) -> None:
     assert pull(0) == (0, "FOUND", "3")
     assert pull(2) == (0, "FOUND", "3")
     assert pull(3) == (19, "OFFSET_OVERFLOW_ONE", "3")
+    assert pull(4) == (21, "OFFSET_OVERFLOW_BADLY", "3")
+    bench.store.deletions.positions["T"] = 0
     assert pull(4) == (21, "OFFSET_OVERFLOW_BADLY", "0"), "a queue of an old name begins anew"
     bench.broker.store.config.young_queue_from_start = False
     assert pull(4) == (21, "OFFSET_OVERFLOW_BADLY", "3")
