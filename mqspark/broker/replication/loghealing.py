@@ -324,6 +324,7 @@ class Healing:
         if self._cuts != store.mender.cuts:  # the places behind the cut are no ends of records any more
             self._cuts = store.mender.cuts
             self._at = min(self._at, store.log.newest_segment_start)
+            self._until = store.pipeline.stored_end
         rate = store.config.scrub_bytes_per_second
         if self._at >= self._end:
             if now_ms < self._next_ms or not self.is_whole or rate <= 0:
@@ -335,6 +336,8 @@ class Healing:
             self._at = yield from self._compare(before)
             budget -= self._at - before
             self.compared_bytes += self._at - before
+            if self._at <= before:  # it is tried again with the next round
+                return
         if self._at >= self._end:
             self._next_ms = now_ms + PAUSE_MS
 
