@@ -45,6 +45,8 @@ __all__ = ["LogMender", "Whole"]
 
 _SIZE_MAGIC = struct.Struct(">ii")
 _MAGICS = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
+_BEHIND_BYTES = 1 << 16
+"""Of the valid records behind a healed part, whose entries are looked at, too."""
 _MAX_GAP = 1 << 20
 """Most offsets that a healed record may leave out behind the end of its queue."""
 
@@ -266,6 +268,10 @@ class LogMender:
         self.healed_bytes += len(view)
         self._damage.remove(low, high)
         self._restore_entries(low, view)
+        # A start gives a filler to a record alone between two damaged parts, because no neighbour confirms its offset.
+        behind = self.read(high, _BEHIND_BYTES) if high < self._log.written else b""
+        if sound := self.whole(high, behind).size_bytes if behind else 0:
+            self._restore_entries(high, memoryview(behind)[:sound])
         if self._indexer is not None:
             self._indexer.healed(low, high)
         self._healed(low, high)
