@@ -14,7 +14,7 @@ Super users need no policy. Names are mapped first:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -89,6 +89,11 @@ class Facts(Protocol):
         ...
 
     @property
+    def addresses(self) -> Collection[str]:
+        """``host:port``, in lower case: the addresses that the server gives to clients."""
+        ...
+
+    @property
     def multi_dispatch(self) -> bool:
         """Whether a message is dispatched to the queues that its property INNER_MULTI_DISPATCH names."""
         ...
@@ -108,6 +113,7 @@ class NoFacts:
     """The facts of a server without messages and groups."""
 
     cluster = ANY_NAME
+    addresses: Collection[str] = ()
     multi_dispatch = False
 
     def stored(self, position: int) -> TouchedMessage | None:

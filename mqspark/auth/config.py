@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from mqspark.config import INT64_MAX, check_numbers
@@ -14,9 +15,18 @@ from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.signature import Signer
 
-__all__ = ["AuthConfig"]
+__all__ = ["AuthConfig", "BindingRule"]
 
 DEFAULT_PROVIDER = "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider"
+
+
+class BindingRule(StrEnum):
+    """Whose requests need bound signatures (``mqspark.protocol.binding``)."""
+
+    OWN_CLIENTS = "ownClients"
+    """Of clients that bind them: nobody can take that away. Others are believed as in RocketMQ."""
+    SUPER_USERS = "superUsers"
+    ALL = "all"
 
 
 @dataclass(slots=True)
@@ -42,6 +52,16 @@ class AuthConfig:
     """``code,code``: requests that need no signature."""
     authorization_whitelist: str = ""
     """``code,code``: requests that need no policy."""
+    signature_binding_required: BindingRule = BindingRule.OWN_CLIENTS
+    """Whose requests need a signature that holds for one request to one server: ``ownClients`` (of clients that send
+    such signatures, as mqspark's do), ``superUsers`` or ``all``. RocketMQ's clients and mqadmin cannot send them."""
+    signature_binding_exempt: str = ""
+    """``user;user``: users of RocketMQ's clients, brokers or mqadmin, whom signatureBindingRequired leaves out."""
+    signature_binding_addresses: str = ""
+    """``host:port;host:port``: addresses under which clients reach this server through a proxy or NAT, besides its own.
+    ``*``: any."""
+    signature_binding_window_sec: int = 300
+    """How far the time of a bound signature may be from this server's clock."""
     migrate_auth_from_v1_enabled: bool = False
     """Whether the accounts of ``plainAclPath`` become users at the start, unless the users exist."""
     plain_acl_path: str = ""
@@ -60,7 +80,7 @@ class AuthConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, "max_auth_table_bytes", "audit_log_max_bytes", most=INT64_MAX)
-        check_numbers(self, "audit_log_files")
+        check_numbers(self, "audit_log_files", "signature_binding_window_sec")
         check_numbers(self, "max_connections_per_user", least=0)
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(
@@ -84,6 +104,7 @@ class AuthConfig:
             )
         self.unsigned_codes  # noqa: B018 - raises for an invalid code
         self.unchecked_codes  # noqa: B018
+        self.binding_addresses  # noqa: B018
         self.initial_user  # noqa: B018
         self.inner_credentials  # noqa: B018
 
@@ -94,6 +115,21 @@ class AuthConfig:
     @property
     def unchecked_codes(self) -> frozenset[int]:
         return _codes(self.authorization_whitelist, "authorizationWhitelist")
+
+    @property
+    def binding_exempt(self) -> frozenset[str]:
+        return frozenset(filter(None, map(str.strip, self.signature_binding_exempt.split(";"))))
+
+    @property
+    def binding_addresses(self) -> frozenset[str]:
+        """In lower case."""
+        words = {word.strip().lower() for word in self.signature_binding_addresses.split(";")} - {""}
+        for word in words - {"*"}:
+            host, _, port = word.rpartition(":")
+            if not host or not port.isdecimal():
+                key = "signatureBindingAddresses"
+                raise ConfigError(f"setting {key}: {word[:60]!r} is not of the form host:port", key=key)
+        return frozenset(words)
 
     @property
     def initial_user(self) -> tuple[str, str] | None:

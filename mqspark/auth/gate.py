@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mqspark.auth.access import TABLE, AskedFor, Facts, Row, accesses
+from mqspark.auth.bindings import Bindings, SignedText, signed_text
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.failures import Attempts
 from mqspark.auth.policies import Access, Action, Kind, Ruling
@@ -36,7 +37,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.extending import Loaded
 from mqspark.protocol.session import CERTIFICATE_NAME, Session
-from mqspark.protocol.signature import ACCESS_KEY, SIGNATURE, Signer, content_of
+from mqspark.protocol.signature import ACCESS_KEY, SIGNATURE, Signer
 from mqspark.protocol.slices import Slices
 
 __all__ = ["Audited", "Gate", "Grant", "changes_more"]
@@ -52,6 +53,7 @@ _KNOWN = "auth"
 """Session key."""
 _FAILED = "check signature failed."
 """The same text for an unknown user, a disabled one and a wrong signature, so that names cannot be probed."""
+_NOT_MEANT = "the signature does not hold for this request: "
 _NOBODY = Signer("", "nobody")
 """Verified for unknown users, so that they take as long to refuse as known ones."""
 _READS_ONLY = "this token only reads."
@@ -162,6 +164,7 @@ class Gate:
         self._unsigned = config.unsigned_codes
         self._unchecked = config.unchecked_codes
         self._authorizes = config.authorization_enabled
+        self._bindings = Bindings(config, facts, self._clock)
         self._believes_certificates = config.authenticate_by_certificate
         self.max_connections = 0
         """Limit for each user other than super users; 0: no limit. Set by a core that calls ``left``."""
@@ -220,15 +223,17 @@ class Gate:
         if UNIQUE_KEY_QUERY in ext and command.version <= UNSIGNED_UNTIL:
             ext = {field: value for field, value in ext.items() if field != UNIQUE_KEY_QUERY}
         try:
-            expected = signer.signature(content_of(ext), command.body)
-        except UnicodeEncodeError:  # unpaired surrogates: no client can have signed them
+            signed = signed_text(ext)
+        except UnicodeEncodeError:
             raise self._refused(session, command.code, "unauthenticated", _FAILED, name) from None
+        expected = signer.signature(signed.content, command.body)
         is_right = hmac.compare_digest(
             expected.encode(), given[:MAX_SIGNATURE_LENGTH].encode("utf-8", "replace")
         )
         if known is None or not is_right or known.user.status is UserStatus.DISABLE:
             self.attempts.note(_address(session), self._clock.monotonic_ms(), name)
             raise self._refused(session, command.code, "unauthenticated", _FAILED, name)
+        self._check_binding(session, command, signed, known.user)
         if is_new:
             self.attempts.let_in(_address(session), name)
             self._count(session, command.code, known.user)
@@ -246,13 +251,13 @@ class Gate:
             self._check_failures(session, code, claimed)
         certified = session.attributes.get(CERTIFICATE_NAME)
         try:
-            content = content_of(ext)
+            signed = signed_text(ext)
         except UnicodeEncodeError:
             raise self._refused(session, code, "unauthenticated", _FAILED, claimed) from None
         credentials = PresentedCredentials(
             claimed,
             ext.get(SIGNATURE, ""),
-            content,
+            signed.content,
             command.body,
             MappingProxyType(ext),
             code,
@@ -269,15 +274,25 @@ class Gate:
             raise self._refused(session, code, "unauthenticated", remark, claimed) from None
         if name is None:
             return None
-        if isinstance(known, KnownUser) and known.user.name == name and not self._is_stale(known):
-            return known
-        user = self._users.find(name)
-        if user is None or user.status is UserStatus.DISABLE:
-            self.attempts.note(_address(session), self._clock.monotonic_ms(), claimed)
-            raise self._refused(session, code, "unauthenticated", _FAILED, claimed)
-        self._count(session, code, user)
-        known = session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
+        is_new = not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known)
+        if not isinstance(known, KnownUser) or is_new:
+            user = self._users.find(name)
+            if user is None or user.status is UserStatus.DISABLE:
+                self.attempts.note(_address(session), self._clock.monotonic_ms(), claimed)
+                raise self._refused(session, code, "unauthenticated", _FAILED, claimed)
+            known = KnownUser(user, _address(session), self._users.generation)
+        if SIGNATURE in ext:
+            self._check_binding(session, command, signed, known.user)
+        if is_new:
+            self._count(session, code, known.user)
+            session.attributes[_KNOWN] = known
         return known
+
+    def _check_binding(self, session: Session, command: Command, signed: SignedText, user: User) -> None:
+        """Raises Refusal unless the user has signed this request to this server, as far as its client says that."""
+        problem = self._bindings.problem(session, command, signed, user)
+        if problem:
+            raise self._refused(session, command.code, "unauthenticated", _NOT_MEANT + problem, user.name)
 
     def _count(self, session: Session, code: int, user: User) -> None:
         """Count the connection for this user. Raises Refusal when the user has too many."""

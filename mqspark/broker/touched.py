@@ -19,6 +19,10 @@ class Touched:
         return self._state.config.broker_cluster_name
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        return (self._state.config.address.lower(),)
+
+    @property
     def multi_dispatch(self) -> bool:
         return self._state.store_config.enable_multi_dispatch
 

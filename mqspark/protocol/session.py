@@ -22,9 +22,9 @@ CERTIFICATE_NAME = "certificateName"
 class Session:
     """One remoting connection as a core sees it.
 
-    ``peer`` is ``address:port``, ``peer_host`` the same as BORNHOST bytes. ``fast`` tells whether it came in
-    on the broker's fast port. ``attributes`` is for the core's own data (client ids, groups). A closed
-    session discards what is sent.
+    ``peer`` is ``address:port``, ``peer_host`` the same as BORNHOST bytes, ``local`` this end as the socket has it.
+    ``fast`` tells whether it came in on the broker's fast port. ``attributes`` is for the core's own data (client ids,
+    groups). A closed session discards what is sent.
     """
 
     __slots__ = (
@@ -33,6 +33,7 @@ class Session:
         "attributes",
         "fast",
         "id",
+        "local",
         "local_port",
         "long_answers",
         "open",
@@ -56,6 +57,8 @@ class Session:
         self.id = session_id
         self.peer = f"[{peer_address}]:{peer_port}" if ":" in peer_address else f"{peer_address}:{peer_port}"
         self.peer_host = encode_host(peer_address, peer_port)
+        self.local = ""
+        """Empty until the server sets it, and without a socket."""
         self.local_port = local_port
         self.fast = fast
         self.open = True

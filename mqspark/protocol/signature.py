@@ -1,16 +1,19 @@
 """The signature of a request: HMAC-SHA1 over the values of its fields and its body (AclUtils, AclSigner).
 
 A signature proves that the sender knows the secret key. It covers neither the request's code nor the names and borders
-of the fields, and it can be replayed: only TLS keeps others from reading a request and sending it again. Facts:
+of the fields, and it can be replayed; our clients say these in a field of their own (``binding``). Facts:
 docs/rocketmq/protocol.md#signature.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 
-__all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "Signer", "content_of"]
+from mqspark.bounded import Memo, text_bytes
+
+__all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "Signer", "SignedNames", "content_of", "signed_names"]
 
 ACCESS_KEY, SECURITY_TOKEN, SIGNATURE = "AccessKey", "SecurityToken", "Signature"
 """The fields that carry a signature in a request."""
@@ -46,11 +49,38 @@ class Signer:
         return base64.b64encode(mac.digest()).decode()
 
 
+class SignedNames:
+    """The names of a request's fields, ready to take the values that a signature covers."""
+
+    __slots__ = ("order", "values")
+
+    def __init__(self, given: tuple[str, ...]) -> None:
+        names = [name for name in given if name != SIGNATURE]
+        # For ASCII names, comparing by code points gives the same order and is much faster.
+        names.sort(key=None if "".join(names).isascii() else _utf16)
+        self.order = tuple(names)
+        """The names of all fields but the signature, in the order of a signature (Java's: by UTF-16 code unit)."""
+        self.values: Callable[[Mapping[str, str]], tuple[str, ...]]
+        """Their values in a request."""
+        # itemgetter does not return a tuple for a single place.
+        self.values = (
+            itemgetter(*names) if len(names) > 1 else lambda ext: tuple([ext[name] for name in names])
+        )
+
+
+def _weigh(given: tuple[str, ...], names: SignedNames) -> int:
+    return 512 + 2 * sum(map(text_bytes, given))
+
+
+signed_names: Memo[tuple[str, ...], SignedNames] = Memo(
+    "signature.names", SignedNames, max_bytes=1 << 20, weigh=_weigh
+)
+"""By the names as they came: a peer sends the same ones again and again."""
+
+
 def content_of(ext: Mapping[str, str]) -> bytes:
-    """The values of all fields but the signature, in the order of their names (Java's: by UTF-16 code unit)."""
-    # For ASCII names, comparing by code points gives the same order and is much faster.
-    names = sorted(ext) if "".join(ext).isascii() else sorted(ext, key=_utf16)
-    return "".join([ext[name] for name in names if name != SIGNATURE]).encode()
+    """The values of all fields but the signature, in the order of their names."""
+    return "".join(signed_names[tuple(ext)].values(ext)).encode()
 
 
 def _utf16(name: str) -> bytes:

@@ -13,6 +13,7 @@ from mqspark.auth.gate import Audited
 from mqspark.auth.policies import AclPolicy, Entry, PolicyType
 from mqspark.auth.users import UserType
 from mqspark.clock import Clock
+from mqspark.protocol.binding import Binder, endpoint
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.signature import Signer
@@ -78,3 +79,28 @@ class SignedPeer:
 
     def codes(self, requests: Iterable[tuple[int, Mapping[str, str], bytes]]) -> list[int]:
         return [self.ask(*request).code for request in requests]
+
+
+class BoundPeer:
+    """Asks as a user of a client that binds its signatures, and was connected to ``address``."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        name: str,
+        secret: str = SECRET,
+        *,
+        clock: Clock,
+        address: tuple[str, int] = ("10.0.0.5", 10911),
+        dialled: str = "",
+        connection: str = "c1",
+    ) -> None:
+        self.peer = peer
+        dialled = dialled or endpoint(address)
+        self.binder = Binder(Signer(name, secret), dialled, address, connection, clock.now_ms)
+
+    def signed(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> dict[str, str]:
+        return self.binder.signed(code, ext or {}, body)
+
+    def ask(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", **more: Any) -> Command:
+        return self.peer.ask(code, self.signed(code, ext, body), body, **more)

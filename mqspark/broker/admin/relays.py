@@ -18,6 +18,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import is_brokers_own
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import MessageQueue, decode_offset_id
+from mqspark.protocol.binding import BINDING
 from mqspark.protocol.bodies.admin_bodies import (
     GetConsumerStatusBody,
     QueryCorrectionOffsetBody,
@@ -47,9 +48,9 @@ _STATUS_TIMEOUT_MS = 5_000
 _RUNNING_INFO_VERSION = 62
 """V3_1_8_SNAPSHOT: older clients do not know 307 and 309 (MQVersion)."""
 _RESET_VERSION = 28
-_PERSONAL = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
-"""Fields by which a requester proves who it is: a client must not get them."""
 """V3_0_7_SNAPSHOT: older clients do not know 220 and 221."""
+_PERSONAL = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, BINDING})
+"""Fields by which a requester proves who it is: a client must not get them."""
 RESET_AT_ONCE = 512
 MEMBERS_AT_ONCE = 64
 _NO_CORRECTION = (1 << 63) - 1

@@ -22,7 +22,7 @@ from mqspark.client.hooks.hooks import Interceptor, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.producer.faults import SLOW_MS, FaultTable
 from mqspark.client.producer.send_window import Window
-from mqspark.client.producer.targets import BATCH, PublishTopic, Target, Targets
+from mqspark.client.producer.targets import BATCH, CODES, PublishTopic, Target, Targets
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.remoting import Channel, Outcome
@@ -38,10 +38,10 @@ from mqspark.errors import (
 )
 from mqspark.logs import escaping
 from mqspark.message import COMPRESSED, COMPRESSION_SHIFT, MessageQueue, QueueOffset
+from mqspark.protocol.binding import BINDING, Binder
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageResponseHeader
-from mqspark.protocol.signature import Signer
 
 __all__ = ["Sender", "Sending"]
 
@@ -75,6 +75,7 @@ _TOPICS_NAMED = 5
 """In the line about what is lost."""
 
 _PREFIX = struct.Struct(">ii")
+_BINDING = BINDING.encode()
 
 
 class Sending:
@@ -131,9 +132,9 @@ class Sending:
         body = self.body
         properties = self.properties
         born_ms = time.time_ns() // 1_000_000
-        signer = self.sender.signer
-        if signer is not None:
-            properties = b'%b,"Signature":"%b"' % (properties, self._signature(signer, target, born_ms))
+        binder = channel.binder
+        if binder is not None:
+            properties = b"%b,%b" % (properties, self._signed(binder, target, born_ms))
         header = b'%b%d","h":"%d","f":"%d","i":%b},"opaque":%d}' % (
             target.heads[2 * self.kind + self.oneway],
             born_ms,
@@ -151,12 +152,21 @@ class Sending:
                 opaque, timeout_ms, self, _PREFIX.pack(4 + length + len(body), length), header, body
             )
 
-    def _signature(self, signer: Signer, target: Target, born_ms: int) -> bytes:
-        """Of this attempt: the fields in the order of their names, then the body."""
-        before, after = target.contents[self.kind]
-        properties = _decode_text(self.properties).encode()
-        content = b"%b%d%d%d%b%b" % (before, self.sys_flag, born_ms, self.flag, properties, after)
-        return signer.signature(content, self.body).encode()
+    def _signed(self, binder: Binder, target: Target, born_ms: int) -> bytes:
+        """The fields that sign this attempt. Signed are the fields in the order of their names, then the body."""
+        kind, body = self.kind, self.body
+        text = _decode_text(self.properties)
+        values = str(self.sys_flag), str(born_ms), str(self.flag), text
+        names, after = target.shapes[kind]
+        shape = f"{names}{len(values[0])},{len(values[1])},{len(values[2])},{len(text)}{after}"
+        described = binder.description(CODES[kind], born_ms, len(body), shape)
+        first, last = target.contents[kind]
+        content = b"%b%b%b%b" % (described.encode(), first, "".join(values).encode(), last)
+        return b'"%b":"%b","Signature":"%b"' % (
+            _BINDING,
+            described.encode(),
+            binder.signature(content, body).encode(),
+        )
 
     def __call__(self, outcome: Outcome) -> None:
         sender = self.sender
@@ -220,7 +230,6 @@ class Sender:
     ) -> None:
         self.now = asyncio.get_running_loop().time
         self.faults = faults
-        self.signer = instance.signer
         self.targets = targets
         self._instance = instance
         self._window = window

@@ -19,12 +19,12 @@ from mqspark.errors import ClientError, NoRoute
 from mqspark.message import DEFAULT_TOPIC, MessageQueue, Queues
 from mqspark.protocol.codes import CURRENT_VERSION, RequestCode
 from mqspark.protocol.command import ONEWAY_FLAG
-from mqspark.protocol.signature import content_of
+from mqspark.protocol.signature import content_of, signed_names
 
-__all__ = ["BATCH", "PLAIN", "REPLY", "PublishTopic", "Target", "Targets"]
+__all__ = ["BATCH", "CODES", "PLAIN", "REPLY", "PublishTopic", "Target", "Targets"]
 
 PLAIN, BATCH, REPLY = range(3)
-_CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 """Indexed by kind."""
 
 FAILOVER_S = 10.0
@@ -39,7 +39,7 @@ _encode_json = msgspec.json.encode
 class Target:
     """One queue, prepared for the hot path."""
 
-    __slots__ = ("broker_name", "channel", "contents", "heads", "queue", "shown")
+    __slots__ = ("broker_name", "channel", "contents", "heads", "queue", "shapes", "shown")
 
     def __init__(
         self,
@@ -56,15 +56,17 @@ class Target:
         self.broker_name = broker_name
         """Of a logic queue, the broker that led it when the route was looked up."""
         self.channel: Channel | None = None
-        fields = [self._fields(group, default_queue_count, code, more or {}) for code in _CODES]
+        fields = [self._fields(group, default_queue_count, code, more or {}) for code in CODES]
         self.heads = tuple(
             _head(code, constant, oneway=oneway)
-            for code, constant in zip(_CODES, fields, strict=True)
+            for code, constant in zip(CODES, fields, strict=True)
             for oneway in (False, True)
         )
         """At index ``2 * kind + oneway``."""
         self.contents = tuple(_content(constant) for constant in fields)
         """By kind: what a signature covers before and after the fields that differ between messages."""
+        self.shapes = tuple(_shape(constant) for constant in fields)
+        """By kind: the same of the description of its fields."""
 
     def _fields(
         self, group: str, default_queue_count: int, code: RequestCode, more: Mapping[str, str]
@@ -98,6 +100,15 @@ def _content(fields: Mapping[str, str]) -> tuple[bytes, bytes]:
     before = {name: value for name, value in fields.items() if name < "f"}
     after = {name: value for name, value in fields.items() if name > "i"}
     return content_of(before), content_of(after)
+
+
+def _shape(fields: Mapping[str, str]) -> tuple[str, str]:
+    """The description of all fields, without the lengths of ``f`` to ``i``, which belong between the two parts."""
+    names = signed_names[(*fields, *"fghi")].order
+    lengths = [str(len(fields[name])) if name in fields else "" for name in names]
+    place = names.index("f")
+    before, after = (",".join(part) for part in (lengths[:place], lengths[place + 4 :]))
+    return f"{','.join(names)}={before},", f",{after}"
 
 
 class _Made(Sequence[Target]):

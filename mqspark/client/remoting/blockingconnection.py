@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from mqspark.client.remoting.credentials import Credentials, signer_of
+from mqspark.client.remoting.credentials import Credentials, bound, signer_of
 from mqspark.client.remoting.dialing import connected
 from mqspark.client.remoting.tls import Tls, refusal_of, tls_context
 from mqspark.config import parse_addresses
@@ -53,7 +53,7 @@ class BlockingConnection:
     ) -> None:
         self.address = address
         context = tls_context(tls)
-        self._signer = signer_of(credentials)
+        signer = signer_of(credentials)
         (endpoint,) = parse_addresses(address, key="nameserver", required=True)
         host, _, port = endpoint.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
@@ -61,6 +61,7 @@ class BlockingConnection:
             self._socket = _connected(host, int(port), connect_timeout_ms / 1000, context)
         except OSError as error:
             raise ConnectionLost(address, refusal_of(error, tls=context is not None), made=False) from error
+        self._binder = None if signer is None else bound(signer, address, self._socket.getpeername())
         self._tls = context is not None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._receiver = Connection(max_header_bytes=_MAX_HEADER_BYTES)
@@ -86,7 +87,7 @@ class BlockingConnection:
         """Write a request and return its opaque. A large body is sent without a copy."""
         self._opaque += 1
         self._wanted.add(self._opaque)
-        header = self._signed(header, body)
+        header = self._signed(code, header, body)
         if len(body) < _LARGE_BODY_BYTES:
             self._write([memoryview(encode_request(code, self._opaque, header, body))], timeout_ms)
         else:
@@ -101,14 +102,14 @@ class BlockingConnection:
             self._opaque += 1
             opaques.append(self._opaque)
             self._wanted.add(self._opaque)
-            frames.append(encode_request(code, self._opaque, self._signed(header)))
+            frames.append(encode_request(code, self._opaque, self._signed(code, header)))
         self._write([memoryview(b"".join(frames))], DEFAULT_TIMEOUT_MS)
         return opaques
 
-    def _signed(self, header: Fields, body: bytes | memoryview = b"") -> Fields:
-        if self._signer is None:
+    def _signed(self, code: int, header: Fields, body: bytes | memoryview = b"") -> Fields:
+        if self._binder is None:
             return header
-        return self._signer.signed(to_ext(header) if isinstance(header, Header) else header or {}, body)
+        return self._binder.signed(code, to_ext(header) if isinstance(header, Header) else header or {}, body)
 
     def _wait(self, timeout_s: float) -> int:
         """Wait until the socket is readable or writable. Returns the events of ``select.poll``, which, unlike

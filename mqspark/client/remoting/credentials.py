@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import stat
+import time
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from mqspark.errors import ConfigError
+from mqspark.protocol.binding import Binder
 from mqspark.protocol.signature import Signer
 
-__all__ = ["Credentials", "signer_of"]
+__all__ = ["Credentials", "bound", "signer_of"]
 
 ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN = "MQSPARK_ACCESS_KEY", "MQSPARK_SECRET_KEY", "MQSPARK_SECURITY_TOKEN"
 CREDENTIALS_FILE = "MQSPARK_CREDENTIALS_FILE"
@@ -122,3 +125,13 @@ def signer_of(credentials: Credentials | Literal[False] | None) -> Signer | None
     if not credentials:
         return None
     return Signer(credentials.access_key, credentials.secret_key, credentials.security_token)
+
+
+def bound(signer: Signer, address: str, peer: Sequence[object] | None) -> Binder:
+    """Signs the requests of a new connection to ``address``; ``peer`` is the other end's name as the socket has it."""
+    return Binder(signer, address, peer, secrets.token_urlsafe(12), _now_ms)
+
+
+def _now_ms() -> int:
+    """The time of this host: servers compare it with theirs, whatever clock a program is given."""
+    return time.time_ns() // 1_000_000

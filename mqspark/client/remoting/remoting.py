@@ -13,10 +13,12 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+from mqspark.client.remoting.credentials import bound
 from mqspark.client.remoting.dialing import opened
 from mqspark.client.remoting.tls import refusal_of
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, NoRoute, ProtocolError, RequestTimeout
 from mqspark.logs import escaping
+from mqspark.protocol.binding import Binder
 from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
@@ -81,6 +83,8 @@ class Channel(asyncio.Protocol):
         self._on_lost = on_lost
         self._fields = dict(fields or {})
         self._signer = signer
+        self.binder: Binder | None = None
+        """Signs its requests, from the moment when it is open; None: nobody does."""
         self._transport: asyncio.Transport | None = None
         self._connection = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
         self._pending: dict[int, tuple[Callable[[Outcome], None], float, int, int]] = {}
@@ -128,7 +132,7 @@ class Channel(asyncio.Protocol):
             raise ConnectionLost(self.address, self._reason)
         opaque = self.next_opaque()
         future: asyncio.Future[Command] = self._loop.create_future()
-        frame = encode_request(code, opaque, self._completed(header, body), body)
+        frame = encode_request(code, opaque, self._completed(code, header, body), body)
         self.submit(opaque, timeout_ms, _Settle(future), frame, poll_ms=poll_ms)
         try:
             return await future
@@ -139,14 +143,14 @@ class Channel(asyncio.Protocol):
     def oneway(self, code: int, header: Fields, body: bytes = b"", *, remark: str | None = None) -> None:
         if not self.open:
             raise ConnectionLost(self.address, self._reason)
-        header = self._completed(header, body)
+        header = self._completed(code, header, body)
         self.write(encode_request(code, self.next_opaque(), header, body, oneway=True, remark=remark))
 
-    def _completed(self, header: Fields, body: bytes) -> Fields:
-        if not self._fields and self._signer is None:
+    def _completed(self, code: int, header: Fields, body: bytes) -> Fields:
+        if not self._fields and self.binder is None:
             return header
         ext = {**(to_ext(header) if isinstance(header, Header) else header or {}), **self._fields}
-        return ext if self._signer is None else self._signer.signed(ext, body)
+        return ext if self.binder is None else self.binder.signed(code, ext, body)
 
     def respond(self, request: Command, code: int, body: bytes = b"", remark: str | None = None) -> None:
         """Nothing while the server does not read: otherwise its requests would fill this client's memory."""
@@ -224,6 +228,8 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        if self._signer is not None:
+            self.binder = bound(self._signer, self.address, transport.get_extra_info("peername"))
         self.open = self.writable = True
 
     def data_received(self, data: bytes) -> None:

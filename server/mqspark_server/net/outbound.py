@@ -10,7 +10,9 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from mqspark.client.remoting.credentials import bound
 from mqspark.errors import ConnectionLost, ProtocolError, RequestTimeout
+from mqspark.protocol.binding import Binder
 from mqspark.protocol.codes import Language
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
@@ -34,6 +36,7 @@ class Outbound(asyncio.Protocol):
     ) -> None:
         self.address = address
         self._signer = signer
+        self._binder: Binder | None = None
         self._on_lost = lost
         self._on_request = on_request
         self._parser = Connection()
@@ -88,7 +91,7 @@ class Outbound(asyncio.Protocol):
         self._pending[opaque] = answer
         timer = loop.call_later(timeout_s, self._expire, answer, timeout_s)
         try:
-            fields = self._signed(header, body)
+            fields = self._signed(code, header, body)
             # A broker speaks to a name server as RocketMQ's broker does.
             transport.write(encode_request(code, opaque, fields, body, language=Language.JAVA))
             return await answer
@@ -107,15 +110,15 @@ class Outbound(asyncio.Protocol):
         if transport is None or transport.is_closing():
             raise ConnectionLost(self.address)
         self._opaque += 1
-        fields = self._signed(header, body)
+        fields = self._signed(code, header, body)
         transport.write(encode_request(code, self._opaque, fields, body, oneway=True, language=Language.JAVA))
 
     def _signed(
-        self, header: Header | Mapping[str, str] | None, body: bytes
+        self, code: int, header: Header | Mapping[str, str] | None, body: bytes
     ) -> Header | Mapping[str, str] | None:
-        if self._signer is None:
+        if self._binder is None:
             return header
-        return self._signer.signed(to_ext(header) if isinstance(header, Header) else header or {}, body)
+        return self._binder.signed(code, to_ext(header) if isinstance(header, Header) else header or {}, body)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -123,6 +126,8 @@ class Outbound(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self._signer is not None:
+            self._binder = bound(self._signer, self.address, transport.get_extra_info("peername"))
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -18,6 +18,7 @@ from typing import Protocol, cast
 
 from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
+from mqspark.protocol.binding import endpoint
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import CERTIFICATE_NAME, Core, Session
@@ -164,6 +165,7 @@ class RemotingConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=server.unread.high_water_bytes)
         self.active_at = server.loop.time()
         self._session = server.open_session(self, peer, self._local_port, self._fast)
+        self._session.local = endpoint(transport.get_extra_info("sockname"))
         self._session.room = server.unread.high_water_bytes
 
     def data_received(self, data: bytes) -> None:

@@ -37,6 +37,7 @@ from mqspark.aio import (
     TransactionState,
 )
 from mqspark.client.blocking import BlockingClient
+from mqspark.protocol.binding import BINDING
 from mqspark.protocol.codes import Language, RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
@@ -78,7 +79,7 @@ ASKED = {
 
 def shape_of(command: Command) -> Request:
     different = DIFFERENT.get(RequestCode(command.code), set())
-    signing = {"AccessKey", "SecurityToken", "Signature"}
+    signing = {"AccessKey", "SecurityToken", "Signature", BINDING}
     return frozenset(command.ext) - different - signing, frozenset(members(command)) - different
 
 

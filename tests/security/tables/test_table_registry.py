@@ -40,6 +40,7 @@ SERVERS = {
     "Logins._open": "MAX_LOGINS, each of a bounded user name",
     "Failures._free_ms": "MAX_KEYS, of MAX_USER_LENGTH",
     "Attempts._known": "MAX_KEYS, of MAX_USER_LENGTH",
+    "Bindings._known": "MAX_CONNECTIONS, each an id of MAX_ID_LENGTH",
     "Gate._connections": "one entry a connection",
     "SubscriptionGroups._made_by": "one entry a user",
     "Holders.bytes": "one entry a user",

@@ -27,6 +27,7 @@ ATTACKS, DOORS, FUZZ = (
     "security/test_fuzz",
 )
 SIGNED, COPIES = "interop/test_signed_clients", "unit/auth/test_user_copies"
+BOUND = "security/users/test_bound_requests"
 SHARES = "security/tables/test_shares"
 SMUGGLED = "security/requests/test_smuggled_fields"
 LITE = "security/requests/test_lite_costs"
@@ -225,7 +226,22 @@ SHOWN: dict[str, list[Shown]] = {
         Shown(
             "a changed field or body with an old signature",
             (f"{AUTH}::what_was_signed_is_what_is_done",),
-            "the format covers neither code, names, nor where values end, and can be repeated: use TLS",
+        ),
+        Shown(
+            "a signed request as another one, at another server, later or again",
+            (
+                f"{BOUND}::a_route_that_is_asked_for_is_no_deletion",
+                f"{BOUND}::a_request_without_fields_is_no_other",
+                f"{BOUND}::fields_are_those_that_were_signed",
+                f"{BOUND}::a_body_is_the_one_that_was_signed_and_begins_where_it_began",
+                f"{BOUND}::a_request_is_for_the_server_that_was_reached",
+                f"{BOUND}::a_request_is_for_its_time",
+                f"{BOUND}::a_request_is_taken_once",
+                f"{BOUND}::a_full_table_lets_nothing_pass_twice_and_keeps_who_is_there",
+                f"{BOUND}::whose_requests_need_a_bound_signature",
+                "integration/servers/test_evil_name_server::a_producers_requests_hold_nowhere_else",
+            ),
+            "mqadmin and RocketMQ's clients do not bind their signatures",
         ),
         Shown(
             "50 frames of 16 MiB that never end take 1 GiB of memory",

@@ -35,10 +35,27 @@ An entry matches if its resource, one of its actions and its source address matc
 of custom policies come before those of default policies, and the most specific one decides: a literal name, the
 longest prefix (`Topic:orders-*`), any name (`Topic:*`), any resource (`*`). Between equals, Deny wins.
 
-What a signature does not do: it covers neither the code of a request, nor the names of its fields, nor where one
-value ends, and nothing makes it valid only once. Who can read a signed request can send it again, and as another
-request that reads the same values: so can the name server or broker that it was sent to. Over a network, use TLS
-(`tls.server.mode=enforcing`), and trust each server with what the users who ask it may do.
+What RocketMQ's signature does not do: it covers neither the code of a request, nor the names of its fields, nor where
+one value ends, and nothing makes it valid only once. Who reads such a request, as the name server or broker that it is
+sent to, can send it again, and as another request that reads the same values: a route that is asked for deletes the
+topic. Clients and servers of mqspark therefore bind their signatures: a field that RocketMQ ignores, `!mqspark`, is the
+first thing that is signed and says the code, the names and lengths of all fields and of the body, the server, the time,
+the connection and a number. Its users hold no second key, and it costs no second MAC. A server of mqspark takes such a
+request only as what it says, once, and refuses it when the field is missing or moved: it cannot be taken away. No
+setting is needed, and nobody can talk a client out of it, because servers are not asked whether they know it.
+
+- The server is the address that the client was connected to, which has to be this end of the connection, the address
+  that the broker registers (`brokerIP1`), or one in `signatureBindingAddresses` (`host:port;host:port`, as connected or
+  as dialled, or `*`): needed behind a proxy, a NAT or a forwarded port. Loopback addresses do not tell hosts apart.
+- The time may differ from the server's by `signatureBindingWindowSec` (300). Keep the clocks of clients right.
+- Up to 32,768 connections are remembered. Beyond that, and after a start, unknown ones are believed from a later time.
+- A broker of RocketMQ that gets such a request can still misuse it at other brokers of RocketMQ.
+
+mqadmin and RocketMQ's clients and brokers do not bind their signatures, and by default are believed as in RocketMQ.
+`signatureBindingRequired=superUsers`, or `all`, refuses such requests of super users, or of everybody. That breaks
+mqadmin, consoles, clients and brokers of RocketMQ for them: `signatureBindingExempt` lists the users that these sign
+as. Until then, let super users of mqadmin ask no name server that you trust less than a broker.
+A signature hides nothing, and whoever controls the network controls addresses: use TLS (`tls.server.mode=enforcing`).
 
 A client id belongs to the user of the open connection that came with it: nobody else joins a group, leaves one or locks
 queues under it, and what a broker sends to a client by its id, such as a reply, goes to no other user. Members of one

@@ -10,22 +10,26 @@ from typing import Any
 
 import pytest
 
+from mqspark import Credentials
 from mqspark.aio import ClientOptions, ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
 from mqspark.client.consumer.offset_stores import LocalOffsets
 from mqspark.client.producer.producer import SendResult, SendStatus
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.producer.targets import Target
+from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.identity import client_id_of, resolve_namesrv
 from mqspark.client.remoting.remoting import Channel, split_address
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
+from mqspark.protocol.binding import BINDING, Binder, description_of
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import CheckClientRequestBody
 from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicRouteData
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
+from mqspark.protocol.signature import Signer
 
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"
 pytestmark = pytest.mark.anyio
@@ -42,7 +46,7 @@ class Wire(asyncio.Transport):
     """A transport that keeps what is written, in the writes it came in."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__({"peername": ("10.0.0.5", 1)})
         self.writes: list[bytes] = []
         self.closed = False
 
@@ -66,7 +70,9 @@ class Wire(asyncio.Transport):
 
 
 def connected(
-    requests: list[Command] | None = None, lost: list[Channel] | None = None
+    requests: list[Command] | None = None,
+    lost: list[Channel] | None = None,
+    signer: Signer | None = None,
 ) -> tuple[Channel, Wire]:
     wire = Wire()
     channel = Channel(
@@ -74,16 +80,20 @@ def connected(
         asyncio.get_running_loop(),
         lambda _, request: requests.append(request) if requests is not None else None,
         lambda gone: lost.append(gone) if lost is not None else None,
+        signer=signer,
     )
     channel.connection_made(wire)
     return channel, wire
 
 
-async def started(topic: str = "FrTopic", group: str = "PG_sync") -> tuple[Producer, Channel, Wire]:
+async def started(
+    topic: str = "FrTopic", group: str = "PG_sync", credentials: Credentials | None = None
+) -> tuple[Producer, Channel, Wire]:
     """A producer that knows one queue and has a connection to it."""
-    producer = Producer("127.0.0.1:1", group=group, options=ClientOptions(client_ip="127.0.0.1"))
+    options = ClientOptions(client_ip="127.0.0.1", credentials=credentials)
+    producer = Producer("127.0.0.1:1", group=group, options=options)
     await producer.start()
-    channel, wire = connected()
+    channel, wire = connected(signer=signer_of(credentials or False))
     route = TopicRoute(topic, {"broker-g": {0: "broker:1"}}, (MessageQueue(topic, "broker-g", 1),), ())
     producer._instance._routes[topic] = route
     known = await producer._targets.find(topic)
@@ -135,6 +145,36 @@ async def test_a_batch_has_the_fields_of_a_java_clients() -> None:
     )
     result = await sending
     assert (result.queue_offset, len(result.message_ids)) == (6, 5)
+    await producer.stop()
+
+
+@pytest.mark.parametrize("token", [None, "t"])
+@pytest.mark.parametrize("kind", ["one", "batch", "oneway"])
+async def test_a_send_is_signed_for_one_request_to_one_broker(kind: str, token: str | None) -> None:
+    """The hot path encodes and signs by itself what ``Binder.signed`` would."""
+    credentials = Credentials("user", "secret", token)
+    producer, channel, wire = await started("T", credentials=credentials)
+    message = Message.of("T", "bödy", keys=['k"ä'])
+    if kind == "oneway":
+        await producer.send_oneway(message)
+    sending = asyncio.ensure_future(
+        producer.send_batch([message, message]) if kind == "batch" else producer.send(message)
+    )
+    await asyncio.sleep(0.01)
+    ours = wire.commands()[-1]
+    described = description_of(ours.ext[BINDING])
+    assert described is not None
+    signer = Signer("user", "secret", token)
+    again = Binder(signer, "broker:1", ("10.0.0.5", 1), described.connection, lambda: described.time_ms)
+    for _ in range(described.number - 1):
+        again.description(0, 0, 0, "")
+    rest = {name: value for name, value in ours.ext.items() if name not in (BINDING, "Signature")}
+    assert again.signed(ours.code, rest, bytes(ours.body)) == ours.ext
+    assert described.number == (2 if kind == "oneway" else 1)
+    channel.data_received(
+        encode_response(ours.opaque, 0, {"msgId": "A,B", "queueId": "1", "queueOffset": "6"})
+    )
+    await sending
     await producer.stop()
 
 
