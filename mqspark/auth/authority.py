@@ -58,7 +58,7 @@ class Authority:
         self._clock = clock or SystemClock()
         self._audit = audit
         self.users = Users(cipher, lambda: config.max_auth_table_bytes)
-        self._saved = SavedTable(self.users, file, self._answer_saved)
+        self.saved = SavedTable(self.users, file, self._answer_saved)
         self._load(file)
         migrate(self.users, accounts)
         if needs_a_user:
@@ -77,12 +77,14 @@ class Authority:
         path = str(file.path)
         # The .bak is read only if the file is missing, as after a crash between two renames.
         data = file.load(lambda data: True)
-        if data is not None:
+        if data is None:
+            self.saved.loaded(None)
+        else:
             try:
                 self.users.load(data)
             except ProtocolError as error:
                 raise StoreCorrupt(f"{path}: {error}", path=path) from None
-            self._saved.saved_generation = self.users.generation
+            self.saved.loaded(data)
 
     def _make_first_users(self) -> None:
         """Raises ConfigError."""
@@ -207,7 +209,7 @@ class Authority:
         self._waiting.append((session, ok(command), self.users.generation))
 
     def _answer_saved(self) -> None:
-        saved, waiting = self._saved.saved_generation, self._waiting
+        saved, waiting = self.saved.saved_generation, self._waiting
         self._waiting = [each for each in waiting if each[2] > saved]
         for session, frame, generation in waiting:
             if generation <= saved:
@@ -217,7 +219,7 @@ class Authority:
     @property
     def jobs_due(self) -> bool:
         """Whether there is something to save or to answer."""
-        return self._saved.behind
+        return self.saved.behind
 
     def jobs(self) -> list[Job]:
-        return [self._saved.job()] if self._saved.behind else []
+        return [self.saved.job()] if self.saved.behind else []

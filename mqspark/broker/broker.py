@@ -158,6 +158,8 @@ class BrokerCore:
         store.compact_duty.topics = state.topics.compacted
         modes = RequestModes(lambda: config.max_group_table_bytes)
         self._saved = SavedState(state, modes, config_file, self._changes.answer_due, settings_file)
+        if authority is not None:
+            self._saved.watch(authority.saved)
 
         # Services.
         store_host = store.store_host

@@ -12,14 +12,19 @@ from mqspark.broker.config import BrokerRole
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
-from mqspark.broker.tables.ranges import adopt_topics, heal_groups, heal_offsets, heal_topics
+from mqspark.broker.tables.ranges import (
+    adopt_topics,
+    forget_deleted,
+    heal_groups,
+    heal_offsets,
+    heal_topics,
+)
 from mqspark.errors import MQError
 from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.damage import Damage
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import ChangedSettings, SavedTable
-from mqspark.store.disk.tablenotes import TableNotes
+from mqspark.store.disk.tablenotes import OlderTable, TableNotes, Watched
 
 __all__ = ["SavedState"]
 
@@ -65,24 +70,23 @@ class SavedState:
             SavedTable(state.offsets, offsets_file).load()
             offsets_file = config_file("lmqConsumerOffset.json")
         self._offsets = SavedTable(state.offsets, offsets_file)
-        for table in (self._mappings, self.topics, self.groups, self.modes, self._offsets):
+        self._timed = [self._offsets, SavedTable(state.filters, config_file("consumerFilter.json"))]
+        for table in self._tables:
             table.load()
-        filters = SavedTable(state.filters, config_file("consumerFilter.json"))
-        filters.load()
         store = state.store
-        self._notes = TableNotes(store.root_file(store.paths.tables), lambda: store.log.durable)
-        self._has_older_topics = self._compare("topics.json", self.topics)
-        for name, table in (
-            ("topicQueueMapping.json", self._mappings),
-            ("subscriptionGroup.json", self.groups),
-            (offsets_file.path.name, self._offsets),
-        ):
-            self._compare(name, table)
+        self._notes = TableNotes(
+            store.root_file(store.paths.tables), store.paths.config, lambda: store.log.durable
+        )
         # The log of a replica may be taken back, and a log that was cut is reported already.
-        if not self._is_replica and "log.cut" not in {kind for kind, _ in store.damages.counts}:
-            self._note_damage(self._notes.beyond(store.log.position))
-        self._heal()
-        self._timed = [self._offsets, filters]
+        is_cut = "log.cut" in {kind for kind, _ in store.damages.counts}
+        beyond = None if self._is_replica or is_cut else self._notes.beyond(store.log.position)
+        if beyond is not None:
+            store.damages.note(beyond)
+        self.watch(store.deletions)
+        for table in sorted(self._tables, key=lambda each: each.path.name):
+            if table is not self.topics:
+                self.watch(table)
+        self._heal(self._notes.watch(self.topics))
         self._next_ms = state.clock.monotonic_ms() + state.config.flush_consumer_offset_interval
 
     @property
@@ -90,17 +94,22 @@ class SavedState:
         config = self._state.config
         return config.broker_role is BrokerRole.SLAVE or config.enable_controller_mode
 
-    def _compare(self, name: str, table: SavedTable) -> bool:
-        return self._note_damage(self._notes.compare(name, table))
-
-    def _note_damage(self, damage: Damage | None) -> bool:
-        if damage is not None:
-            self._state.store.damages.note(damage)
-        return damage is not None
+    def watch(self, table: Watched) -> None:
+        """Report an older file of a table that was loaded, and note its saves."""
+        older = self._notes.watch(table)
+        if older is not None:
+            self._state.store.damages.note(older.damage)
 
     def add(self, tables: Iterable[SavedTable]) -> None:
-        """Tables of a service, which loads them itself."""
-        self._timed += tables
+        """Tables of a service, which has loaded them."""
+        for table in tables:
+            self.watch(table)
+            self._timed.append(table)
+
+    @property
+    def _tables(self) -> tuple[SavedTable, ...]:
+        """All of ``config/``."""
+        return self._mappings, self.topics, self.groups, self.modes, *self._timed
 
     @property
     def _urgent(self) -> tuple[SavedTable, ...]:
@@ -111,16 +120,21 @@ class SavedState:
         """Settings have been changed."""
         self._changed_settings.note(values)
 
-    def _heal(self) -> None:
-        """Replace impossible values that were read from the files."""
+    def _heal(self, older: OlderTable | None) -> None:
+        """Replace impossible values that were read from the files. ``older``: of the topics."""
         state, store = self._state, self._state.store
         note = store.damages.note
         heal_topics(state.topics, store.offsets, note)
+        if older is not None and not older.is_missing:
+            note(older.damage)
+            if not self._is_replica:
+                forget_deleted(state.topics, store.offsets, store.deletions.positions, older.position)
         # A replica has queues of topics that were deleted on its master.
-        is_latest = self.topics.is_latest and not self._has_older_topics
+        is_latest = self.topics.is_latest and older is None
+        is_told = False
         if not self._is_replica or not is_latest:
             compacted = store.files.names(store.paths.root / COMPACTED)
-            adopt_topics(
+            is_told = adopt_topics(
                 state.topics,
                 store.offsets,
                 note,
@@ -128,6 +142,8 @@ class SavedState:
                 compacted=compacted,
                 is_latest=is_latest,
             )
+        if older is not None and older.is_missing and not is_told:
+            note(older.damage)
         heal_groups(state.subscriptions, note)
 
         def backup() -> ConsumerOffsets | None:
@@ -168,9 +184,10 @@ class SavedState:
 
     def last_jobs(self) -> Iterator[Job]:
         """Saves of everything that has changed."""
-        yield from self._jobs([table for table in (*self._urgent, *self._timed) if table.behind])
+        yield from (table.job() for table in (*self._urgent, *self._timed) if table.behind)
+        yield self._notes.job()
 
     def _jobs(self, wanted: list[SavedTable]) -> Iterator[Job]:
         yield from (table.job() for table in wanted)
-        if wanted:
+        if wanted or self._notes.is_behind:
             yield self._notes.job()

@@ -173,7 +173,10 @@ class MessageStore:
             root, files, clock.monotonic_ms, lambda: self.deletions.positions, self.damages.note
         )
         self.deletions = Deletions(
-            ConfigFile(self.paths.deletions, self.files, condition.distrust), self.files, self._remove_topic
+            ConfigFile(self.paths.deletions, self.files, condition.distrust),
+            self.files,
+            self._remove_topic,
+            self.damages.note,
         )
         """The deleted topics. While it is behind, its job has to be run."""
         self.table.before_create = self.batch_table.before_create = self._finish_deletion

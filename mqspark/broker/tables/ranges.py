@@ -7,7 +7,7 @@ so it becomes the queue's end: the ``.bak`` is older and would repeat what was c
 
 Topics of stored messages that the table of topics lacks are created from their queues, because what is acknowledged
 must be readable: the table may be an older file beside a newer log. Topics that were deleted have no queues
-(``mqspark.store.recovery.deletions``).
+(``mqspark.store.recovery.deletions``), and those that an older table still has are left out.
 
 Where the progress of a group or a delay level cannot be recovered, it restarts at the beginning of its queue:
 a message is delivered twice rather than never. ``fsck`` applies the same checks to an offline directory
@@ -18,18 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
 from mqspark.broker.tables.topics import MAX_QUEUES, Topics, copy_config, is_kept
 from mqspark.clock import Clock
-from mqspark.errors import MQError, StoreCorrupt
+from mqspark.config import INT64_MAX
+from mqspark.errors import ProtocolError, StoreCorrupt
+from mqspark.logs import sparing
 from mqspark.message import SCHEDULE_TOPIC
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
-from mqspark.protocol.bodies.body import decode_body
-from mqspark.protocol.bodies.topic_bodies import TopicConfig
+from mqspark.protocol.bodies.body import Body, decode_table
+from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig
 from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bounds",
     "adopt_topics",
+    "forget_deleted",
     "found_in_tables",
     "heal_delays",
     "heal_groups",
@@ -52,11 +56,15 @@ __all__ = [
     "heal_topics",
 ]
 
+log = sparing(__name__, lines=20)
+
 _CUT_MESSAGES = 1 << 20
 """An offset at most this far past the end of its queue may have been valid before the log was cut; one farther
 never was."""
 _DEFAULT_QUEUES = 8
 _MAX_NAMED = 20
+_TOPICS = "topics.json"
+_DELAYS = "delayOffset.json"
 
 
 class Bounds(Protocol):
@@ -124,9 +132,11 @@ def adopt_topics(
     batches: Container[str],
     compacted: Container[str],
     is_latest: bool,
-) -> None:
-    """Topics of stored messages that ``topics.json`` does not have. Unless it ``is_latest``, read queues, too, which an
-    operator may have taken away. ``batches``, ``compacted``: the topics whose files tell these attributes."""
+) -> bool:
+    """Topics of stored messages that ``topics.json`` does not have. Returns whether it told of some.
+
+    Unless it ``is_latest``, read queues, too, which an operator may have taken away. ``batches``, ``compacted``: the
+    topics whose files tell these attributes."""
     made: list[str] = []
     for name, queue_ids in sorted(bounds.queues().items()):
         topic, count = topics.get(name), max(queue_ids) + 1
@@ -147,14 +157,30 @@ def adopt_topics(
         topics.put(config, needed=True)
         made.append(f"{name} ({count} queues)")
     if made:
-        named = ", ".join(made[:_MAX_NAMED]) + (", ..." if len(made) > _MAX_NAMED else "")
         lost = (
             "it lacks topics of stored messages, as an older one does"
             if is_latest
             else "the last save is lost"
         )
-        text = f"topics.json: {lost}; made from stored messages, without other settings: {named}"
+        text = f"topics.json: {lost}; made from stored messages, without other settings: {_named(made)}"
         note(Damage("config.topics", Outcome.LOST, text))
+    return bool(made)
+
+
+def forget_deleted(topics: Topics, bounds: Bounds, deleted: Mapping[str, int], position: int) -> None:
+    """Topics of an older ``topics.json`` that were deleted after it was saved, when the log ended at ``position``.
+    ``deleted``: where the log ended at their deletions."""
+    queues = bounds.queues() if deleted else {}
+    gone = sorted(name for name, end in deleted.items() if end > position and name not in queues)
+    gone = [name for name in gone if topics.is_stored(name) and not topics.is_system(name)]
+    for name in gone:
+        topics.remove(name)
+    if gone:
+        log.warning("topics.json has topics that were deleted later; they stay deleted: %s", _named(gone))
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names[:_MAX_NAMED]) + (", ..." if len(names) > _MAX_NAMED else "")
 
 
 def heal_groups(groups: SubscriptionGroups, note: Note) -> None:
@@ -253,51 +279,94 @@ class _Offline:
         return found
 
 
-def found_in_tables(store: OfflineStore, clock: Clock) -> list[Damage]:
-    """What a start would report about the tables of ``config/``. Read-only."""
+_B = TypeVar("_B", bound=Body)
+
+
+def _read(store: OfflineStore, name: str, form: type[_B], note: Note) -> _B:
+    """A table of this form; an empty one if there is none, or none that can be read."""
+    problem: list[str] = []
+    found: list[_B] = []
+
+    def is_readable(data: bytes) -> bool:
+        try:
+            found.append(decode_table(form, data))
+        except ProtocolError as error:
+            problem.append(str(error))
+        return bool(found)
+
+    file = ConfigFile(store.paths.config / name, store.files, note=note)
+    if file.load(is_readable) is None and problem:
+        note(Damage("config.unreadable", Outcome.WRONG, f"{name} cannot be read: {problem[0]}"))
+    return found[0] if found else form()
+
+
+def found_in_tables(store: OfflineStore, clock: Clock, log_end: int = INT64_MAX) -> list[Damage]:
+    """What a start would report about the tables of ``config/``. ``log_end``: no table was saved when the log was
+    longer. Read-only."""
     found: list[Damage] = []
     note = found.append
     config, bounds = BrokerConfig(), _Offline(store)
     topics, groups = Topics(config, clock), SubscriptionGroups(config, clock)
     offsets = ConsumerOffsets(clock, version_step=1)
     tables: dict[str, Table] = {
-        "topics.json": topics,
+        _TOPICS: topics,
+        "topicQueueMapping.json": Mappings(config, clock),
         "subscriptionGroup.json": groups,
         "consumerOffset.json": offsets,
     }
-    notes = TableNotes(ConfigFile(store.paths.tables, store.files))
-    has_topics = is_latest = True
-    """Whether the table of topics can be read, and is the one that was saved last."""
+    notes = TableNotes(ConfigFile(store.paths.tables, store.files), store.paths.config)
+    older = dict(notes.compared(store.files, _version_of))
+    older_topics = older.pop(_TOPICS, None)
+    found.extend(each.damage for each in older.values())
+    if older_topics is not None and not older_topics.is_missing:
+        note(older_topics.damage)
+    # The log of a replica may be taken back.
+    beyond = None if store.files.read(store.paths.member) else notes.beyond(log_end)
+    if beyond is not None:
+        note(beyond)
+    saved_topics: SavedTable | None = None
+    """None if they cannot be read."""
     for name, table in tables.items():
-        file = ConfigFile(store.paths.config / name, store.files, note=note)
         try:
-            saved = SavedTable(table, file)
+            saved = SavedTable(table, ConfigFile(store.paths.config / name, store.files, note=note))
             saved.load()
-            older = notes.compare(name, saved)
-            if older is not None:
-                note(older)
             if table is topics:
-                is_latest = file.is_latest and older is None
+                saved_topics = saved
         except StoreCorrupt as error:
-            has_topics = has_topics and table is not topics
             note(Damage("config.unreadable", Outcome.WRONG, str(error)))
     heal_topics(topics, bounds, note)
-    if has_topics and store.files.names(store.paths.config):  # else no broker was ever here
+    if saved_topics is not None and older_topics is not None:
+        forget_deleted(topics, bounds, store.deleted, older_topics.position)
+    if saved_topics is not None and store.files.names(store.paths.config):  # else no broker was ever here
         compacted = store.files.names(store.paths.root / COMPACTED)
-        adopt_topics(
+        is_told = adopt_topics(
             topics,
             bounds,
             note,
             batches=store.table.batch_topics,
             compacted=compacted,
-            is_latest=is_latest,
+            is_latest=saved_topics.is_latest and older_topics is None,
         )
+        if older_topics is not None and older_topics.is_missing and not is_told:
+            note(older_topics.damage)
     heal_groups(groups, note)
     heal_offsets(offsets, lambda: None, bounds, note, lmq=store.config.enable_lmq)
-    delays = ConfigFile(store.paths.config / "delayOffset.json", store.files).load()
-    try:
-        levels = decode_body(DelayOffsetSerializeWrapper, delays).offset_table if delays is not None else {}
-        heal_delays(levels, {}, bounds, note)
-    except MQError as error:
-        note(Damage("config.unreadable", Outcome.WRONG, f"delayOffset.json cannot be read: {error}"))
+    delays = _read(store, _DELAYS, DelayOffsetSerializeWrapper, note)
+    heal_delays(delays.offset_table, {}, bounds, note)
+    for name in notes.names:
+        if "/" not in name and name not in (*tables, _DELAYS):
+            _read(store, name, _Versioned, note)
     return found
+
+
+class _Versioned(Body):
+    data_version: DataVersion | None = None
+
+
+def _version_of(data: bytes) -> tuple[int, int] | None:
+    """Time and counter of the data version of any table, if it has one."""
+    try:
+        version = decode_table(_Versioned, data).data_version
+    except ProtocolError:
+        return None
+    return None if version is None else (version.timestamp, version.counter)

@@ -46,19 +46,22 @@ class ConfigFile:
         self._note = note
         self._files: FileLayer = files if files is not None else OsFiles()
         self._lock = threading.Lock()
-        self._is_damaged = False
+        self.is_damaged = False
+        """Whether the last ``load`` found a file that is invalid."""
+        self.is_missing = False
+        """Whether the last ``load`` found neither the file nor its ``.bak``."""
         self.is_latest = False
         """Whether the last ``load`` returned the file itself: not its ``.bak``, and not None."""
 
     def load(self, is_valid: Callable[[bytes], bool] = bool) -> bytes | None:
         """The content, or that of ``.bak`` when the file is missing or invalid, or None."""
-        is_there = False
+        is_there = self.is_missing = False
         for path in (self.path, self._sibling(".bak")):
             data = self._files.read(path)
             is_good = data is not None and is_valid(data)
             if path == self.path:
                 self.is_latest = is_good
-                self._is_damaged = bool(data) and not is_good
+                self.is_damaged = data is not None and not is_good
             if data is not None and is_good:
                 if is_there:
                     text = f"{self.path} cannot be read; its .bak was used, and the last save is lost"
@@ -70,6 +73,7 @@ class ConfigFile:
                     )
                 return data
             is_there = is_there or data is not None
+        self.is_missing = not is_there
         return None
 
     @property
@@ -104,9 +108,9 @@ class ConfigFile:
             finally:
                 files.close(fd)
             if self._with_backup and files.read(self.path):
-                files.rename(self.path, self._sibling(".damaged" if self._is_damaged else ".bak"))
+                files.rename(self.path, self._sibling(".damaged" if self.is_damaged else ".bak"))
             files.rename(new, self.path)
-            self._is_damaged = False
+            self.is_damaged = self.is_missing = False
             files.sync_directory(self.path.parent)
 
     def _sibling(self, suffix: str) -> Path:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
+from zlib import crc32
 
 import msgspec
 
@@ -74,12 +76,15 @@ class SavedTable:
         self.saved_generation = table.generation
         self.saved_version: tuple[int, int] | None = None
         """Time and counter of the data version in the file; None for a table or a file without one."""
+        self.digest: int | None = None
+        """Of the content that was loaded; None without a file."""
+        self._on_written: Callable[[int], None] = lambda digest: None
+        self._before = _version_of(table)
 
     def load(self) -> None:
         """Read the table. Raises StoreCorrupt when there is a file but neither it nor its ``.bak`` can be
         read: starting with an empty table would discard its content."""
         problem: list[str] = []
-        fresh = _version_of(self._table)
 
         def is_readable(data: bytes) -> bool:
             if not data:
@@ -92,17 +97,41 @@ class SavedTable:
                 return False
             return True
 
-        if self._file.load(is_readable) is None and problem:
+        data = self._file.load(is_readable)
+        if data is None and problem:
             path = str(self._file.path)
             raise StoreCorrupt(f"{path} (and its .bak) cannot be read: {problem[0]}", path=path)
+        self.loaded(data)
+
+    def loaded(self, data: bytes | None) -> None:
+        """The table has been loaded from this content of its file, or there is no file."""
         self.saved_generation = self._table.generation
         version = _version_of(self._table)
-        self.saved_version = version if version not in (fresh, (0, 0)) else None
+        self.saved_version = version if data is not None and version not in (self._before, (0, 0)) else None
+        self.digest = None if data is None else crc32(data)
 
     @property
     def is_latest(self) -> bool:
         """Whether ``load`` has read the last save: not the file's ``.bak``, and not nothing."""
         return self._file.is_latest
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether ``load`` has found neither the file nor its ``.bak``."""
+        return self._file.is_missing
+
+    @property
+    def is_known_damaged(self) -> bool:
+        """Whether ``load`` has reported that it could not read the file itself."""
+        return self._file.is_damaged
+
+    def tell_saves(self, on_written: Callable[[int], None]) -> None:
+        """``on_written`` gets the digest of each content that is written, in the thread that writes it."""
+        self._on_written = on_written
 
     def backup(self) -> bytes | None:
         """The content of its file's ``.bak``."""
@@ -117,14 +146,19 @@ class SavedTable:
     def behind(self) -> bool:
         return self._table.generation != self.saved_generation
 
-    def saved(self, generation: int, version: tuple[int, int] | None) -> None:
+    def saved(self, generation: int) -> None:
         self.saved_generation = generation
-        self.saved_version = version
         self._on_saved()
+
+    def save(self, data: bytes, version: tuple[int, int] | None) -> None:
+        """Write the file. In any thread, one at a time. Raises OSError."""
+        self._file.save(data)
+        self.saved_version = version
+        self._on_written(crc32(data))
 
     def job(self) -> Job:
         table = self._table
-        return _SaveTableJob(self, self._file, table.snapshot(), table.generation, _version_of(table))
+        return _SaveTableJob(self, table.snapshot(), table.generation, _version_of(table))
 
 
 def _version_of(table: Table) -> tuple[int, int] | None:
@@ -137,13 +171,11 @@ class _SaveTableJob:
     def __init__(
         self,
         owner: SavedTable,
-        file: ConfigFile,
         encode: Callable[[], Iterable[bytes]],
         generation: int,
         version: tuple[int, int] | None,
     ) -> None:
         self._owner = owner
-        self._file = file
         self._encode = encode
         self._generation = generation
         self._version = version
@@ -154,8 +186,8 @@ class _SaveTableJob:
             if pieces:
                 time.sleep(PAUSE_S)
             pieces.append(piece)
-        self._file.save(b"".join(pieces))
+        self._owner.save(b"".join(pieces), self._version)
 
     def done(self, error: BaseException | None = None) -> None:
         if error is None:  # otherwise the table stays behind its file's generation, and the next job saves it
-            self._owner.saved(self._generation, self._version)
+            self._owner.saved(self._generation)

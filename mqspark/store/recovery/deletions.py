@@ -8,6 +8,7 @@ and a store from RocketMQ lacks:
 
     mqspark.deletions   mqspark-deletions-1
                         00000000000000004711 TopicA         one line per topic, its last deletion
+                        00000000000000000017 #saves         how often it was saved
                         9d0ad5c7                            CRC-32 of everything before
 
 The topic is hidden at once, then this file is saved, then the files of its queues are removed. After a crash
@@ -15,7 +16,8 @@ before the save the topic exists as before: nobody was told that it was deleted.
 save, however many files there are. After a crash following the save it stays deleted: the next start removes the rest
 of its files. Creating the topic again before the save
 waits for the save. Space for the next list is reserved in a second file, because topics are deleted to free a
-full disk.
+full disk. That file holds a copy of the list: when the first one is lost or an older one, the copy is used, so that no
+deleted topic comes back.
 
 An entry counts until the log begins after its position. No position may lie after the end of the log, where
 new records would count as deleted. A power failure may lose the end of the log, so a start moves such
@@ -30,48 +32,82 @@ import threading
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.files import FileLayer, is_disk_full
+from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.files import FileLayer, OsFiles, is_disk_full
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.disk.saved import SteppedJob
 
-__all__ = ["STEPS_PER_ROUND", "Deletions", "load_deletions"]
+__all__ = ["STEPS_PER_ROUND", "Deletions", "SavedDeletions", "load_deletions", "read_deletions"]
 
 _TITLE = b"mqspark-deletions-1\n"
+_SAVES = "#saves"
+"""In the place of a topic, which it cannot be: a version that does not know it leaves it out."""
 _BLOCK_BYTES = 4096
 STEPS_PER_ROUND = 16
 """Steps of removals in one round of jobs: some 500 queues, a tenth of a second."""
 
 
-def load_deletions(file: ConfigFile) -> dict[str, int]:
-    """Physical offsets by topic; empty without a file. Raises StoreCorrupt when neither it nor its ``.bak``
-    can be read."""
-    is_there = False
-
-    def is_readable(data: bytes) -> bool:
-        nonlocal is_there
-        is_there = True
-        text, _, crc = data.removesuffix(b"\n").rpartition(b"\n")
-        text += b"\n"
-        return text.startswith(_TITLE) and crc == b"%08x" % zlib.crc32(text)
-
-    data = file.load(is_readable)
-    if data is None:
-        if is_there:
-            raise StoreCorrupt(
-                f"{file.path} (and its .bak) cannot be read: without them parts of deleted topics may come back",
-                path=str(file.path),
-            )
-        return {}
-    rows = (line.split(" ", 1) for line in data.decode().splitlines()[1:-1])
-    return {topic: int(position) for position, topic in rows if is_storable_topic(topic)}
+class SavedDeletions(NamedTuple):
+    positions: dict[str, int]
+    """Physical offsets by topic."""
+    number: int
+    """Of the save; 0 without a file, or for one that has none."""
+    data: bytes | None
+    problem: str = ""
+    """Why the copy was used."""
 
 
-def _encode(positions: Mapping[str, int]) -> bytes:
-    text = _TITLE + "".join(f"{position:020d} {topic}\n" for topic, position in positions.items()).encode()
+def load_deletions(file: ConfigFile, files: FileLayer | None = None) -> dict[str, int]:
+    """Physical offsets by topic (``read_deletions``)."""
+    return read_deletions(file, files or OsFiles()).positions
+
+
+def read_deletions(file: ConfigFile, files: FileLayer) -> SavedDeletions:
+    """Without a file there are none. Raises StoreCorrupt when neither it nor its ``.bak`` can be read."""
+    data = file.load(_is_readable)
+    if data is None and not file.is_missing:
+        raise StoreCorrupt(
+            f"{file.path} (and its .bak) cannot be read: without them parts of deleted topics may come back",
+            path=str(file.path),
+        )
+    saved = SavedDeletions({}, 0, None) if data is None else _decode(data)
+    copied = (files.read(_room(file)) or b"").rstrip(b"\0")
+    if _is_readable(copied) and (copy := _decode(copied)).number > saved.number:
+        which = "is missing" if file.is_missing else f"is an older one: it is save {saved.number}"
+        return copy._replace(
+            problem=f"{file.path.name} {which}; its copy is used, which is save {copy.number}"
+        )
+    return saved
+
+
+def _room(file: ConfigFile) -> Path:
+    return file.path.with_name(file.path.name + ".room")
+
+
+def _is_readable(data: bytes) -> bool:
+    text, _, crc = data.removesuffix(b"\n").rpartition(b"\n")
+    text += b"\n"
+    return text.startswith(_TITLE) and crc == b"%08x" % zlib.crc32(text)
+
+
+def _decode(data: bytes) -> SavedDeletions:
+    rows = [
+        (topic, int(number))
+        for number, topic in (line.split(" ", 1) for line in data.decode().splitlines()[1:-1])
+    ]
+    positions = {topic: position for topic, position in rows if is_storable_topic(topic)}
+    return SavedDeletions(positions, dict(rows).get(_SAVES, 0), data)
+
+
+def _encode(positions: Mapping[str, int], number: int) -> bytes:
+    rows = "".join(f"{position:020d} {topic}\n" for topic, position in (*positions.items(), (_SAVES, number)))
+    text = _TITLE + rows.encode()
     return text + b"%08x\n" % zlib.crc32(text)
 
 
@@ -88,27 +124,46 @@ class Deletions:
 
     __slots__ = (
         "_begin",
+        "_copied",
         "_file",
         "_files",
         "_generation",
+        "_is_copy_used",
         "_lock",
+        "_note",
+        "_number",
+        "_on_written",
         "_pending",
         "_remove",
         "_room",
-        "_room_generation",
+        "_saved",
         "_saved_generation",
         "ledger",
         "on_saved",
         "positions",
     )
 
-    def __init__(self, file: ConfigFile, files: FileLayer, remove: Callable[[str], bool | None]) -> None:
+    def __init__(
+        self,
+        file: ConfigFile,
+        files: FileLayer,
+        remove: Callable[[str], bool | None],
+        note: Note = lambda damage: None,
+    ) -> None:
         """``remove(topic)`` removes files of its queues, and returns True when some are left. ``done`` of the job
         raises its OSError, and the next job tries again."""
         self._file = file
         self._files = files
-        self._room_generation = -1
-        self._room = file.path.with_name(file.path.name + ".room")
+        self._room = _room(file)
+        self._saved: bytes | None = None
+        """The list on disk; None if there is none yet."""
+        self._number = 0
+        """Of its save."""
+        self._copied: bytes | None = None
+        """The list in the second file; None if that is not known."""
+        self._on_written: Callable[[int], None] = lambda digest: None
+        self._note = note
+        self._is_copy_used = False
         self._remove = remove
         self._lock = threading.Lock()
         self._begin = 0
@@ -128,8 +183,11 @@ class Deletions:
         self._pending.clear()
         self._saved_generation = self._generation
         self._begin = 0
-        self._room_generation = -1
-        self.positions = load_deletions(self._file)
+        self._copied = None
+        self.positions, self._number, self._saved, problem = read_deletions(self._file, self._files)
+        self._is_copy_used = bool(problem)
+        if problem:
+            self._note(Damage("deletions.older", Outcome.HEALED, problem))
         self._weigh_all()
         self._forget_before(log_begin)
 
@@ -137,11 +195,37 @@ class Deletions:
         """Move positions after ``log_end``, the end of the recovered log, back to it. Must return before
         anything is put. Blocking. Raises OSError."""
         behind = [topic for topic, position in self.positions.items() if position > log_end]
-        if behind:
+        if behind or self._is_copy_used:
             self.positions.update(dict.fromkeys(behind, log_end))
             self._generation += 1
             self.job().run()
+            self._is_copy_used = False
         self.keep_room()
+
+    # --- as a table that is watched (``tablenotes``) ---
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def saved_version(self) -> None:
+        return None
+
+    @property
+    def is_missing(self) -> bool:
+        return self._saved is None
+
+    @property
+    def is_known_damaged(self) -> bool:
+        return self._file.is_damaged
+
+    @property
+    def digest(self) -> int | None:
+        return None if self._saved is None else zlib.crc32(self._saved)
+
+    def tell_saves(self, on_written: Callable[[int], None]) -> None:
+        self._on_written = on_written
 
     def admit(self, topic: str) -> None:
         """Call this before a topic is deleted. Raises TableFull when the list is full."""
@@ -205,8 +289,12 @@ class Deletions:
         """Save the list unless this generation or a later one is on disk. In any thread. Raises OSError."""
         with self._lock:
             if generation > self._saved_generation:
-                self._save(_encode(positions))
+                data = _encode(positions, self._number + 1)
+                self._save(data)
+                self._saved = data
+                self._number += 1
                 self._saved_generation = generation
+                self._on_written(zlib.crc32(data))
 
     def _save(self, data: bytes) -> None:
         try:
@@ -215,22 +303,24 @@ class Deletions:
             if not is_disk_full(error):
                 raise
             self._files.remove(self._room)
-            self._room_generation = -1
+            self._copied = None
             self._file.save(data)
 
     def keep_room(self) -> None:
-        """Reserve space for the next list, if the disk has any. Not right after files were removed, because
-        others wait for the space, too."""
-        if self._room_generation == self._generation:
+        """Reserve space for the next list, and copy this one there, if the disk has any. Not right after files were
+        removed, because others wait for the space, too."""
+        data = self._saved or _encode(self.positions, 0)
+        if self._copied == data:
             return
-        length = len(_encode(self.positions)) + _BLOCK_BYTES
+        length = len(data) + _BLOCK_BYTES
         length -= length % _BLOCK_BYTES
         with contextlib.suppress(OSError):  # no space now; tried again later
             fd = self._files.open(self._room, create=True)
             try:
                 self._files.set_length(fd, length)
                 self._files.allocate(fd, 0, length)
-                self._room_generation = self._generation
+                self._files.write(fd, data.ljust(length, b"\0"), 0)
+                self._copied = data
             finally:
                 self._files.close(fd)
 

@@ -188,6 +188,8 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
     for path in store.beyond:
         text = f"{path} reaches position 2^63, {BEYOND}"
         report.add(Finding("error", "log.misplaced-file", text, repair="move it elsewhere"))
+    if store.older_deletions:
+        report.add(Finding("note", "deletions.older", store.older_deletions, repair=START))
     if store.unreadable_deletions is not None:
         report.add(Finding("error", "deletions.unreadable", store.unreadable_deletions, repair=SET_ASIDE))
     for path in store.blocking:

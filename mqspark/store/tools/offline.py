@@ -30,7 +30,7 @@ from mqspark.store.queue.batchqueue import BatchTable, batch_topics
 from mqspark.store.queue.consumequeue import Entries
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
-from mqspark.store.recovery.deletions import load_deletions
+from mqspark.store.recovery.deletions import read_deletions
 from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.rocksdb import found_in_rocksdb
@@ -198,10 +198,13 @@ class OfflineStore:
             file_bytes=config.mapper_file_size_batch_consume_queue,
             max_mapped=_MAX_MAPPED,
         )
+        self.older_deletions = ""
+        """Why the copy of the list of deleted topics is used instead of it, or ''."""
         self.unreadable_deletions: str | None = None
         """Why the list of deleted topics cannot be read, or None."""
         try:
-            deletions = load_deletions(ConfigFile(paths.deletions, files))
+            saved = read_deletions(ConfigFile(paths.deletions, files), files)
+            deletions, self.older_deletions = saved.positions, saved.problem
         except StoreCorrupt as error:
             deletions, self.unreadable_deletions = {}, str(error)
         self.deleted = {

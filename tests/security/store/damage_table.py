@@ -293,8 +293,40 @@ def markdown() -> str:
         "",
         "Topics of stored messages that `topics.json` lacks, because it is lost or an older one, are created again",
         "with as many queues as have messages; their other settings are lost, which `config.topics` tells.",
-        "A table of `config/` that is older than the last one that was saved (`config.older`, by its data version and",
-        "`mqspark.tables`), or that was saved when the log was longer (`config.ahead`), is reported once.",
+        (
+            "Each table that a broker saves, in `config/` and `mqspark.deletions`, is compared with "
+            "`mqspark.tables`, which"
+        ),
+        "has the data version and the checksums of its last 1000 saves, and where the log ended then. A file of an",
+        (
+            "earlier save (`config.older`), one that is missing with its `.bak` (`config.missing`), and tables "
+            "that were saved"
+        ),
+        "when the log was longer (`config.ahead`) are reported once. What another program wrote is none of these.",
+        "",
+        "| table, if it is an older one | then |",
+        "|---|---|",
+        (
+            "| `topics.json` | topics of stored messages are created again; topics that were deleted later, and "
+            "have no messages, stay deleted |"
+        ),
+        (
+            "| `mqspark.deletions` (or missing) | its copy `mqspark.deletions.room` is used (`deletions.older`, "
+            "healed); without it topics that were deleted meanwhile may come back when queues are rebuilt |"
+        ),
+        (
+            "| `consumerOffset.json`, `delayOffset.json` | messages are delivered again; a position behind its "
+            "queue's end becomes the end |"
+        ),
+        (
+            "| `subscriptionGroup.json`, `topicQueueMapping.json`, `messageRequestMode.json` | what operators "
+            "changed meanwhile has to be changed again; clients take the part with the highest epoch of a static "
+            "topic |"
+        ),
+        "| `consumerFilter.json` | consumers bring their filters with their next heartbeat |",
+        "| `consumerOrderInfo.json` | an ordered POP may hand out again what was acknowledged |",
+        "| `timermetrics` | counts of delayed messages are wrong; the messages are not |",
+        "| `users.auth` | users, passwords and rules that were taken back hold again: check them first |",
         "",
         "A start reads the first and last entries of every queue file, not all, and not the whole log. Damage",
         "that only a full read shows (flipped entries in the middle of a queue, a segment of zeros or of another",

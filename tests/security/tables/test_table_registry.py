@@ -157,6 +157,7 @@ SERVERS = {
     "StoreDirectory._log_fds": "one entry a directory of the log",
     "TableNotes._notes": "one entry a table of config/",
     "TableNotes._tables": "one entry a table of config/",
+    "TableNotes._unnoted": "one entry a table of config/, each with at most MAX_SAVES saves after a write",
     "Damages.found": "MAX_KEPT",
     "Cleaner._unlinked_next": "files on the disk",
     "Cleaner._with_dead_files": "bounded queues",

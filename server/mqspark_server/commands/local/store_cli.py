@@ -101,6 +101,7 @@ def fsck(directory: str, repair: bool, output: str, config: str | None, assignme
     """Compare all records, queue entries and index entries with each other."""
     from mqspark.broker.tables.ranges import found_in_tables
     from mqspark.clock import SystemClock
+    from mqspark.config import INT64_MAX
     from mqspark.message import TIMER_TOPIC
     from mqspark.store.timer.timerfiles import timer_damage
     from mqspark.store.tools.fsck import START, Finding, cut_log
@@ -110,13 +111,14 @@ def fsck(directory: str, repair: bool, output: str, config: str | None, assignme
 
     settings = _settings(directory, config, assignments)
 
-    def check_all(progress: Callable[[int, int], None]) -> FsckReport:
+    def check_all(progress: Callable[[int, int], None], *, is_cut: bool = False) -> FsckReport:
         found = OfflineStore(settings)
         report = check(found, progress)
+        is_cut = is_cut or "log.cut" in report.counts
         queue = found.table.queues.get((TIMER_TOPIC, 0))
         end = queue.max_offset if queue is not None else 1 << 62
         damages = [
-            *found_in_tables(found, SystemClock()),
+            *found_in_tables(found, SystemClock(), INT64_MAX if is_cut else report.end_offset),
             *timer_damage(
                 found.paths.root,
                 UnchangingFiles(),
@@ -139,9 +141,9 @@ def fsck(directory: str, repair: bool, output: str, config: str | None, assignme
         with _bars() as step:
             made = remake(settings, SystemClock(), step)
         with _bar("checking") as progress:
-            report = check_all(progress)
+            lost = cut_log(made)
+            report = check_all(progress, is_cut=lost is not None)
         report.repaired = True
-        lost = cut_log(made)
         if lost is not None:
             report.add(lost)
     if output == "json":
