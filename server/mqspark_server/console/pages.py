@@ -17,6 +17,7 @@ from mqspark_server.console.history.samples import History
 from mqspark_server.console.jobpages import add_job_pages
 from mqspark_server.console.letterpages import add_letter_pages
 from mqspark_server.console.rendering import HEADERS, ROOT, static_file
+from mqspark_server.console.setasidepages import add_set_aside_pages
 from mqspark_server.console.site import Site
 from mqspark_server.console.sparkpages import add_spark_pages
 from mqspark_server.console.topicpages import add_topic_pages
@@ -41,6 +42,7 @@ def _router(site: Site, history: History, clock: Clock) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     _add_login(router, site)
     add_cluster_pages(router, site, history, clock.now_ms)
+    add_set_aside_pages(router, site)
     add_letter_pages(router, site)
     add_topic_pages(router, site)
     add_group_pages(router, site, history, clock.now_ms)

@@ -28,6 +28,7 @@ from mqspark_server.console.gateway import ConsoleApp
 from mqspark_server.console.history import sampler
 from tests.integration.client.client_kit import FIRST
 from tests.support.processes import mqspark_command, ready_line, start, stop
+from tests.support.visits import browser, change, csrf, log_in, page, set_aside
 from tests.support.waiting import eventually
 from tests.support.web import get
 
@@ -62,54 +63,6 @@ def visitor(broker: Broker) -> Iterator[httpx.Client]:
     with browser(broker) as client:
         log_in(client, secret=broker.apps[0].loopback_token)
         yield client
-
-
-def browser(broker: Broker) -> httpx.Client:
-    origin = broker.http_url or ""
-    headers = {"origin": origin, "sec-fetch-site": "same-origin"}
-    return httpx.Client(base_url=f"{origin}/console", timeout=60, trust_env=False, headers=headers)
-
-
-def log_in(client: httpx.Client, **fields: str) -> httpx.Response:
-    return client.post("/login", data=fields)
-
-
-def csrf(text: str) -> str:
-    found = re.search(r'name="csrf" value="([^"]+)"', text)
-    assert found is not None
-    return found[1]
-
-
-def change(client: httpx.Client, path: str, fields: dict[str, str | list[str]], page: str = "/topics") -> str:
-    """Send a form, say yes to the question, and return the page that comes then."""
-    token = csrf(client.get(page).text)
-    asked = client.post(path, data={**fields, "csrf": token})
-    assert asked.status_code == 200, asked.text
-    assert 'name="sure" value="yes"' in asked.text, asked.text
-    check_safe(asked.text)
-    done = client.post(path, data={**fields, "csrf": token, "sure": "yes"})
-    assert done.status_code == 303, done.text
-    return client.get(done.headers["location"].removeprefix("/console") or "/").text
-
-
-def page(broker: Broker, path: str, status: int = 200) -> str:
-    answer = get(f"{broker.http_url}/console{path}")
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    policy = answer.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert answer.headers["cache-control"] == "no-store"
-    check_safe(answer.text)
-    return answer.text
-
-
-def check_safe(text: str) -> None:
-    """No inline script or style, nothing of another origin, nothing of a peer as markup."""
-    assert re.findall(r"<script(?![^>]*\ssrc=\"/console/static/)", text) == []
-    assert re.findall(r"<style|\sstyle=|\son\w+=\"|javascript:", text) == []
-    assert re.findall(r"(?:src|href|action)=\"(?!/console|#|/docs\"|/metrics\"|/health/ready\")", text) == []
-    assert "<img src=x" not in text
 
 
 def test_the_overview_shows_the_broker(broker: Broker) -> None:
@@ -283,6 +236,7 @@ CHANGES = (
     "/groups/readers/delete",
     "/dead-letters/readers/resend",
     "/brokers/broker-a/config",
+    "/brokers/broker-a/set-aside/00000000000000000000-1.log/send",
     "/users",
     "/users/root/delete",
     "/users/root/rules",
@@ -609,11 +563,15 @@ def test_users_ask_in_their_own_name(guarded: Broker) -> None:
         assert clerk.get("/jobs").status_code == 403
         assert "started without a job server" in root.get("/jobs").text
         assert clerk.get("/users").status_code == 403
+        path = f"/brokers/{guarded.apps[0].config.broker_name}/set-aside/{set_aside(guarded)}"
+        assert clerk.get(path).status_code == 403
+        assert root.get(path).status_code == 200
         token = csrf(clerk.get("/topics/Orders/send").text)
         refused = clerk.post("/topics/Orders/send", data={"csrf": token, "sure": "yes", "body": "y"})
         assert refused.status_code in (403, 502)
         assert "no permission" in refused.text
         assert clerk.post("/topics/Orders/delete", data={"csrf": token, "sure": "yes"}).status_code == 403
+        assert clerk.post(f"{path}/send", data={"csrf": token, "sure": "yes"}).status_code == 403
         change(root, "/users", {"name": "clerk", "status": "disable"}, "/users")
         assert clerk.get("/topics/Orders/messages?by=key&value=x").status_code == 403
         kind: dict[str, str | list[str]] = {"resource": "Topic:Orders", "kind": "Custom"}

@@ -24,10 +24,7 @@ from mqspark_server.commands.shell import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from mqspark.message import MessageExt
-    from mqspark.store.tools.diverged import Damaged, SavedPart
+    from mqspark.store.tools.diverged import SavedPart
 
 __all__ = ["diverged"]
 
@@ -35,6 +32,7 @@ diverged = noun("diverged", "Parts of the log that were set aside because a mast
 
 MAX_SENT = 100_000
 """Messages of one command, which are in memory meanwhile."""
+MAX_SENT_BYTES = 1 << 30
 
 _PARTS = (
     Column("file", "FILE"),
@@ -49,10 +47,9 @@ _topic = click.option("--topic", help="Only messages of this topic.")
 
 
 def _parts(directory: str, name: str | None = None) -> list[SavedPart]:
-    from mqspark.store.disk.layout import StorePaths
-    from mqspark.store.tools.diverged import saved_parts
+    from mqspark_server.shown.setaside import parts_of
 
-    parts = saved_parts(StorePaths(Path(directory)).diverged)
+    parts = parts_of(Path(directory))
     if name is None:
         return parts
     found = [each for each in parts if each.path.name == name]
@@ -61,32 +58,18 @@ def _parts(directory: str, name: str | None = None) -> list[SavedPart]:
     return found
 
 
-def _contents(parts: list[SavedPart]) -> Iterator[MessageExt | Damaged]:
-    from mqspark.store.tools.diverged import messages_of
-
-    for part in parts:
-        yield from messages_of(part)
-
-
-def _messages(parts: list[SavedPart], topic: str | None) -> Iterator[MessageExt]:
-    from mqspark.message import MessageExt
-
-    for each in _contents(parts):
-        if isinstance(each, MessageExt) and topic in (None, each.topic):
-            yield each
-
-
 @diverged.command("list")
 @_directory
 @output_option
 def list_parts(directory: str, output: str) -> None:
     """List what was set aside in the store directory DIR."""
     from mqspark.message import MessageExt
+    from mqspark.store.tools.diverged import messages_of
 
     rows = []
     for part in _parts(directory):
         messages = damaged = 0
-        for each in _contents([part]):
+        for each in messages_of(part):
             if isinstance(each, MessageExt):
                 messages += 1
             else:
@@ -115,8 +98,9 @@ def show(directory: str, file: str | None, topic: str | None, count: int, output
     import itertools
 
     from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
+    from mqspark_server.shown.setaside import messages_in
 
-    found = itertools.islice(_messages(_parts(directory, file), topic), count)
+    found = itertools.islice(messages_in(_parts(directory, file), topic), count)
     Output(output).rows(
         (Column("topic", "TOPIC"), *MESSAGE_COLUMNS),
         [{**message_row(each), "topic": each.topic} for each in found],
@@ -136,26 +120,23 @@ async def send(
 ) -> None:
     """Send the messages of FILE again, as new messages of their topics. Whether the cluster has them already is not
     known here. Messages of system topics, as half and delayed ones, are left out."""
-    from mqspark.message import SET_BY_BROKERS, Message, is_system_topic
     from mqspark_server.commands.messages.resending import send_all
+    from mqspark_server.shown.setaside import again, messages_in
 
-    found, left_out = [], 0
-    for each in _messages(_parts(directory, file), topic):
-        if is_system_topic(each.topic) or each.topic.startswith("%"):
-            left_out += 1
-            continue
-        properties = {key: value for key, value in each.properties.items() if key not in SET_BY_BROKERS}
-        found.append(Message(each.topic, each.body, properties=properties, flag=each.flag))
-        if len(found) > MAX_SENT:
-            raise CommandFailed(f"{file} has more than {MAX_SENT} messages: --topic takes them in parts")
-    counts = {name: sum(each.topic == name for each in found) for name in sorted({m.topic for m in found})}
-    rows = [{"topic": name, "messages": number} for name, number in counts.items()]
+    found = again(messages_in(_parts(directory, file), topic), MAX_SENT, MAX_SENT_BYTES)
+    if found.is_more:
+        raise CommandFailed(
+            f"{file} has more than {MAX_SENT} messages, or {MAX_SENT_BYTES >> 20} MiB: --topic takes them in parts"
+        )
+    rows = [{"topic": name, "messages": number} for name, number in found.counts.items()]
     shell.output.rows((Column("topic", "TOPIC"), Column("messages", "MESSAGES")), rows, empty="no message")
-    if left_out and shell.output.is_table:
-        click.echo(f"left out: {counted(left_out, 'message')} of system and retry topics")
-    if dry_run or not found:
+    if found.left_out and shell.output.is_table:
+        click.echo(
+            f"left out: {counted(found.left_out, 'message')} of system and retry topics, or that cannot be read"
+        )
+    if dry_run or not found.messages:
         return
-    confirm(f"Send {counted(len(found), 'message')} again?", yes)
-    sent = await send_all(shell, found)
+    confirm(f"Send {counted(len(found.messages), 'message')} again?", yes)
+    sent = await send_all(shell, found.messages)
     if shell.output.is_table:
         click.echo(f"sent {counted(sent, 'message')} again")
