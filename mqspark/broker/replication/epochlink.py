@@ -201,7 +201,8 @@ class EpochFollower(Follower):
     def _diverged(self, position: int) -> ProtocolError:
         """In an epoch that both logs have, one master wrote one sequence of bytes: a difference is damage of one of the
         two, and no reason to take back what is sound."""
-        begin = self._store.copy.last_whole_record(self._compare_from, position)
+        common = self._store.copy.last_whole_record(self._compare_from, position)
+        begin = self._first_different(common)
         epochs = self._epochs.entries
         is_common = bool(epochs) and position >= next(
             (each.start for each in epochs if each.number), position + 1

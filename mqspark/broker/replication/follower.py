@@ -146,7 +146,8 @@ class Follower:
             least, wanted = max(begin, master_begin, 1), min(end, master_end, self._sure) - self.check_bytes
             first = max(least, wanted)
             self._may_widen = wanted > least
-            self._next = self._compared = self._compare_from = first
+            self._next = self._compared = first
+            self._compare_from = first if first > 1 else begin  # byte 0 is the same everywhere
         self._compare_end = end
         self._reported = self.begin = first
         return self._encode(first)
@@ -252,8 +253,9 @@ class Follower:
     def _diverged(self, position: int) -> ProtocolError:
         """A record has its time and its queue offset, so logs that share a whole record share what is before it."""
         common = self._store.copy.last_whole_record(self._compare_from, position)
-        if common is not None and self.is_damage(common):
-            return Diverged(position, f"the record here at {common} is damaged, and is healed first")
+        begin = self._first_different(common)
+        if begin is not None and self.is_damage(begin):
+            return Diverged(position, f"the record here at {begin} is damaged, and is healed first")
         if common is None and not self._may_widen and self._may_start_over:
             common = self._store.log.min_offset
         if common is not None:
@@ -267,6 +269,12 @@ class Follower:
             position,
             "they have no record in common; move the store directory away to copy that log, or correct brokerName",
         )
+
+    def _first_different(self, common: int | None) -> int | None:
+        """Where the record begins that differs, behind the last ``common`` one. None if more has to be compared."""
+        if common is None and not self._may_widen:  # all of the log was compared
+            return self._compare_from
+        return common
 
     @property
     def _may_start_over(self) -> bool:

@@ -272,11 +272,13 @@ def unmark(bench: Bench, position: int) -> None:
     flip(bench, position + 12 + 3)
 
 
+@pytest.mark.parametrize("place", ["first", "second", "last"])
 def test_two_sound_logs_that_differ_in_a_common_epoch_are_both_left_alone(
-    tmp_path: Path, benches: list[Bench]
+    tmp_path: Path, benches: list[Bench], place: str
 ) -> None:
     one, two = pair(tmp_path, benches)
-    begin = record_end(two, two.store.log.position - 1)
+    first_end = int.from_bytes(log_of(two)[:4], "big")
+    begin = {"first": 0, "second": first_end, "last": record_end(two, two.store.log.position - 1)}[place]
     two.store.member.lower(begin)  # it does not know that this is confirmed
     unmark(two, begin)
     change_part(two, 2, 1, 1)
