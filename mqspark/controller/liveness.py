@@ -47,6 +47,8 @@ class LiveReplica:
     """For how long it had not heard other replicas then."""
     reaches: frozenset[int] = frozenset()
     """Who had answered it then."""
+    damaged_bytes: int = 0
+    """Of its log, which others have to heal."""
 
     @property
     def expires_ms(self) -> int:
@@ -59,9 +61,9 @@ class LiveReplica:
         return max(0, self.max_offset), self.epoch
 
     @property
-    def rank(self) -> tuple[int, int, int, int]:
+    def rank(self) -> tuple[int, int, int, int, int]:
         """Sort key: the replica with the smallest rank is the best master."""
-        return -self.epoch, -self.max_offset, -self.confirm_offset, self.priority
+        return -self.epoch, -self.max_offset, self.damaged_bytes, -self.confirm_offset, self.priority
 
 
 Key = tuple[str, int]
@@ -122,6 +124,7 @@ class Liveness:
                 if text.isdecimal() and len(text) < MAX_DIGITS
             },
             reaches=decode_ids(header.reaches),
+            damaged_bytes=max(0, header.damaged_bytes or 0),
         )
         return live.expires_ms
 

@@ -5,7 +5,8 @@ Heirs are the members of the SyncStateSet, and who had everything when the set b
 An heir that has run ever since it was counted in has everything that was acknowledged: it may be elected at once. One
 that was started again has what is left of its log, which may be cut, older or another one. Such heirs are elected only
 when all heirs were heard, or more than half of them are sound: as long as only a minority is damaged, the one of them
-with the longest log has everything.
+with the longest log has everything. Among those that have as much, one with damage that is still to be healed comes
+last.
 
 Must not know time and connections.
 """
@@ -30,7 +31,10 @@ class Standing(Protocol):
     def max_offset(self) -> int: ...
 
     @property
-    def rank(self) -> tuple[int, int, int, int]:
+    def damaged_bytes(self) -> int: ...
+
+    @property
+    def rank(self) -> tuple[int, ...]:
         """Sort key: the replica with the smallest rank is the best master."""
 
 
@@ -52,7 +56,8 @@ def choose(
     sound = [each for each, why in unfit.items() if not why]
     steady = [each for each in sound if not found.has_restarted(each)]
     if steady:
-        return Choice(_best(alive, steady))
+        whole = [each for each in steady if not alive[each].damaged_bytes]
+        return Choice(_best(alive, whole or steady))
     if sound and (len(unfit) == len(heirs) or 2 * len(sound) > len(heirs)):
         return Choice(_best(alive, sound))
     if unclean and alive:

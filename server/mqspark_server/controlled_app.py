@@ -423,6 +423,7 @@ class ControlledApp(BrokerApp):
             max(0, replicas.confirmed),
             epoch,
             store.member.damage,
+            store.log_damage.damaged_bytes,
         )
         return self._last_log
 

@@ -110,6 +110,8 @@ class LogState(NamedTuple):
     confirmed_epoch: int = -1
     damage: str = ""
     """Why the log cannot be trusted, or ''."""
+    damaged_bytes: int = 0
+    """Below ``end``, to be healed."""
 
 
 class Leadership(NamedTuple):
@@ -428,6 +430,7 @@ class ReplicasManager:
             known_epoch=self._known_epoch,
             silences=encode_by_id(links.silences_ms) or None,
             reaches=encode_ids(links.reached) or None,
+            damaged_bytes=log.damaged_bytes or None,
         )
         if term is not None and is_set_known:
             header.known_set_epoch = term.set_epoch

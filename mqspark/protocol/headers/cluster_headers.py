@@ -62,6 +62,8 @@ class BrokerHeartbeatRequestHeader(Header):
     """``1=200;3=4100``: for how many milliseconds this broker has not heard its master, or a master its slaves."""
     reaches: str | None = None
     """Who has answered it, of those that the controller asked it to try."""
+    damaged_bytes: I64 | None = None
+    """Of its log, below its end, that hold no valid record and are to be healed from another replica."""
 
 
 class BrokerHeartbeatResponseHeader(Header):

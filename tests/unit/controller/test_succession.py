@@ -43,6 +43,26 @@ def test_a_member_that_runs_on_is_elected_at_once(bench: ControllerBench) -> Non
     assert bench.info()[0] == 2
 
 
+def test_among_equals_the_one_without_damage_wins(bench: ControllerBench) -> None:
+    bench.heartbeat(2, epoch=1, maxOffset=END + 5, damagedBytes=300)
+    bench.die(1)
+    assert bench.info()[0] == 3, "both have everything that is confirmed"
+    all_die(bench)
+    bench.restart(1, epoch=2, maxOffset=END, damagedBytes=1)
+    bench.restart(2, epoch=2, maxOffset=END, damagedBytes=1)
+    bench.restart(3, epoch=2, maxOffset=END)
+    assert bench.elect(1).code in (0, Code.CONTROLLER_MASTER_STILL_EXIST)
+    assert bench.info()[0] == 3
+
+
+def test_damage_to_be_healed_is_better_than_a_shorter_log(bench: ControllerBench) -> None:
+    all_die(bench)
+    bench.restart(1, epoch=1, maxOffset=END + 5)
+    bench.restart(3, epoch=1, maxOffset=END + 50, damagedBytes=300)
+    assert bench.elect(1).code == 0
+    assert bench.info()[0] == 3
+
+
 def test_a_member_that_was_started_again_is_counted_in_anew(bench: ControllerBench) -> None:
     bench.restart(2, epoch=1, maxOffset=END)
     assert bench.info()[:3] == (1, 1, {1, 3})

@@ -230,6 +230,11 @@ def test_an_appointment_that_is_older_than_the_log_is_refused(master: Master) ->
     assert (master.manager.decision.epoch, master.manager.decision.master_id) == (4, 2)
 
 
+def test_a_heartbeat_says_how_much_is_to_be_healed(master: Master) -> None:
+    headers = [master.manager.heartbeat("m:1", LOG._replace(damaged_bytes=size)).header for size in (0, 214)]
+    assert [getattr(each, "damaged_bytes", 0) for each in headers] == [None, 214]
+
+
 def test_epochs_of_a_damaged_log_are_no_reason_to_refuse(master: Master) -> None:
     talk = master.manager.register("m:1", LOG._replace(epoch=900, damage="forged"))
     next(talk)
