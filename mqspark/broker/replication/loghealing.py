@@ -62,6 +62,9 @@ MAX_WANTED = 8
 MAX_DISPUTES = 100
 MAX_TRIES = 5
 """So often a record is healed that the connection for the log finds to differ; then it is taken back, as others."""
+DECIDE_MS = 10_000
+"""For so long a slave does not count as in sync because a record differs, both are valid, and nobody has decided which
+one is wrong. Two replicas alone cannot."""
 MAX_FAILURES = 3
 """After so many failed rounds a slave without a controller counts as in sync as before."""
 
@@ -106,6 +109,8 @@ class Healing:
         """Where a valid record is missing here and at the master: begin and end."""
         self._unsure: set[int] = set()
         """Damaged ranges at whose beginnings the master has no valid record: perhaps none begins there."""
+        self._undecided: dict[int, int] = {}
+        """Records that the comparison has found to differ, while both are valid, and since when."""
         self._told: set[int] = set()
         """Where records differ and nobody can tell which one is right."""
         self._disputed: list[tuple[int, int]] = []
@@ -135,6 +140,8 @@ class Healing:
         self._places.clear()
         self._unsure.clear()
         self._tries.clear()
+        self._undecided.clear()
+        self._told.clear()
 
     @property
     def _must_be_whole(self) -> bool:
@@ -145,7 +152,7 @@ class Healing:
         """Whether all that was to be compared is, and nothing is damaged that the master has."""
         if not self._begun or self._is_whole or self._unable:
             return True
-        if self._at < self._end or self._places:
+        if self._at < self._end or self._places or self._undecided:
             return False
         open_ranges = [each for each in self._store.log_damage if each.low < self._until]
         self._is_whole = all(self._is_lost(each.low, each.high) for each in open_ranges)
@@ -199,7 +206,7 @@ class Healing:
         try:
             yield from self._tell_and_ask()
             yield from self._mend_known()
-            yield from self._settle_refused()
+            yield from self._settle_disputed()
             yield from self._give_wanted()
             yield from self._go_on()
         except _Unable:
@@ -274,17 +281,21 @@ class Healing:
                     self._unsure.add(low)
                     self._at = min(self._at, max(low - low % self._store.log.segment_bytes, 0))
 
-    def _settle_refused(self) -> Round[None]:
+    def _settle_disputed(self) -> Round[None]:
         """Say again and again what is here, until a majority has decided and both are the same."""
-        for place in list(self._refused):
+        for place in dict.fromkeys([*self._refused, *self._undecided]):
             own = self._store.mender.read(place, MIN_RECORD_BYTES)
             whole = self._store.mender.whole(place, own).size_bytes
             if whole:
                 yield from self._settle(place, own[:whole])
                 own = self._store.mender.read(place, whole)[:whole]
                 answer = yield from self._ask("checksum", place, whole)
-            if not whole or answer.ext.get(CHECKSUM) == str(crc32(own)):
+            is_same = not whole or answer.ext.get(CHECKSUM) == str(crc32(own))
+            if is_same and place in self._refused:
                 self._refused.remove(place)
+            since_ms = self._undecided.get(place)
+            if since_ms is not None and (is_same or self._clock.monotonic_ms() - since_ms >= DECIDE_MS):
+                del self._undecided[place]
 
     def _give_wanted(self) -> Round[None]:
         """Give the master what it lacks, or asks an opinion of, as far as it is sound here."""
@@ -420,6 +431,7 @@ class Healing:
     def _differ(self, place: int) -> None:
         if place not in self._told and len(self._told) < MAX_DISPUTES:
             self._told.add(place)
+            self._undecided[place] = self._clock.monotonic_ms()
             text = f"the record at {place} of the log differs from the master's, and both match their CRCs"
             self._store.damages.note(Damage("log.differs", Outcome.WRONG, text, place))
 

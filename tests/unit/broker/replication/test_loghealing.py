@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqspark.broker.replication.follower import Diverged
-from mqspark.broker.replication.loghealing import GIVE_UP_MS, PAUSE_MS, Healing
+from mqspark.broker.replication.loghealing import DECIDE_MS, GIVE_UP_MS, PAUSE_MS, Healing
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.protocol.command import Command
 from tests.unit.broker.replication.test_follower import (
@@ -249,6 +249,28 @@ def test_three_replicas_decide_by_majority(tmp_path: Path, damaged: str) -> None
         everyone[damaged].store.log.slice(place(master, 60)[0] + 40, 8) or b""
     )
     for bench in everyone.values():
+        bench.close()
+
+
+@pytest.mark.parametrize("with_third", [True, False])
+def test_a_slave_that_differs_waits_for_a_majority_and_not_for_ever(tmp_path: Path, with_third: bool) -> None:
+    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+    other = make_slave(tmp_path / "o", broker_id=2)
+    fill_queue(master)
+    with followed(master, slave), followed(master, other):
+        low = place(master, 60)[0]
+        flip(slave, low + 43)
+        healing_of(slave).begin()
+        heal(slave, master, 2)
+        assert not healing_of(slave).is_whole
+        if with_third:
+            heal(other, master, 2)
+            heal(slave, master)
+            assert bytes_at(slave, low) == bytes_at(master, low)
+        else:
+            heal(slave, master, DECIDE_MS // 1000)
+        assert healing_of(slave).is_whole
+    for bench in (master, slave, other):
         bench.close()
 
 
