@@ -358,7 +358,7 @@ class MessageStore:
             missing: list[Damage] = []
             self.member.look()
             known = checkpoint.position, -1 if clean else synced, self.member.noted.acknowledged
-            self.log.load(missing.append, max(known))
+            self.log.load(missing.append, max(known), self.member.noted.segment_bytes)
             self.deletions.load(self.log.min_offset)
             deleted = self.deletions.positions
             self.batch_table.load()

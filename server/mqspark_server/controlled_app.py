@@ -183,6 +183,7 @@ class ControlledApp(BrokerApp):
 
     def _handle_recovery(self, store: MessageStore, report: RecoveryReport) -> None:
         store.member.open()
+        store.member.expect_segments(store.log.segment_bytes)
         judge_member(
             store.member,
             report.end_position,

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from mqspark.crc import crc32
 from mqspark.errors import is_shortage
@@ -41,6 +42,8 @@ class Noted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Why the log cannot be trusted, or ''."""
     epochs: tuple[tuple[int, int], ...] = ()
     """Marks that the file of the epochs may have: of its content, and of the one that is being written."""
+    segment_bytes: int = 0
+    """Of the log; 0 if it is not noted. The length of a log's only file may be what is left of it."""
 
 
 class MemberNote:
@@ -109,12 +112,11 @@ class MemberNote:
         noted = self.noted
         if position > noted.acknowledged or confirmed > noted.confirmed:
             self._write(
-                Noted(
-                    max(epoch, noted.epoch),
-                    max(position, noted.acknowledged),
-                    max(confirmed, noted.confirmed),
-                    noted.damage,
-                    noted.epochs,
+                replace(
+                    noted,
+                    epoch=max(epoch, noted.epoch),
+                    acknowledged=max(position, noted.acknowledged),
+                    confirmed=max(confirmed, noted.confirmed),
                 )
             )
 
@@ -122,33 +124,39 @@ class MemberNote:
         """The log is about to be taken back to ``position``. Blocks. Raises OSError."""
         noted = self.noted
         if position < noted.acknowledged:
-            confirmed = min(position, noted.confirmed)
-            self._write(Noted(noted.epoch, position, confirmed, noted.damage, noted.epochs))
+            self._write(replace(noted, acknowledged=position, confirmed=min(position, noted.confirmed)))
             self.sync()
 
     # --- epochs ---
 
     def expect_epochs(self, before: tuple[int, int], after: tuple[int, int]) -> None:
         """The file of the epochs is about to change; or, with the same marks, it has. Blocks. Raises OSError."""
-        noted = self.noted
         marks = (before, after) if before != after else (after,)
-        self._write(Noted(noted.epoch, noted.acknowledged, noted.confirmed, noted.damage, marks))
+        self._write(replace(self.noted, epochs=marks))
         if before != after:
+            self.sync()
+
+    # --- segments ---
+
+    def expect_segments(self, segment_bytes: int) -> None:
+        """The files of the log are so long. Blocks. Raises OSError."""
+        if segment_bytes != self.noted.segment_bytes:
+            self._write(replace(self.noted, segment_bytes=segment_bytes))
             self.sync()
 
     # --- damage ---
 
     def suspect(self, damage: str) -> None:
         """The log cannot be trusted; the first reason stays. Raises OSError."""
-        noted = self.noted
-        if not noted.damage:
+        if not self.noted.damage:
             text = damage[:MAX_DAMAGE_LENGTH].encode("ascii", "replace").decode() or "unknown"
-            self._write(Noted(noted.epoch, noted.acknowledged, noted.confirmed, text, noted.epochs))
+            self._write(replace(self.noted, damage=text))
 
     def trust(self, epoch: int, position: int) -> None:
         """The log was compared with its master's up to ``position``. Raises OSError."""
         self.problem = ""
-        self._write(Noted(epoch, position, min(self.noted.confirmed, position), "", self.noted.epochs))
+        confirmed = min(self.noted.confirmed, position)
+        self._write(replace(self.noted, epoch=epoch, acknowledged=position, confirmed=confirmed, damage=""))
 
     # --- the file ---
 

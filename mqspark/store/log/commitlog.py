@@ -22,6 +22,7 @@ from mmap import MADV_NORMAL, MADV_RANDOM, mmap
 from pathlib import Path
 
 from mqspark.bounded import require
+from mqspark.config import INT64_MAX
 from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from mqspark.store.disk.damage import Damage, Note, Outcome
@@ -130,9 +131,11 @@ class CommitLog:
 
     # --- load and position (recovery) -----------------------------------------------------------------------
 
-    def load(self, note: Note = lambda damage: None, known_end: int = 0) -> None:
+    def load(
+        self, note: Note = lambda damage: None, known_end: int = 0, known_segment_bytes: int = 0
+    ) -> None:
         """Find the segments. ``note`` receives the missing parts. ``known_end``: a position that the log is
-        known to have reached.
+        known to have reached. ``known_segment_bytes``: the length of its files, if it is noted; else 0.
 
         Raises StoreCorrupt when the files do not form one log.
         """
@@ -164,7 +167,9 @@ class CommitLog:
             files.remove(paths[starts.pop()])
         if starts:
             self.segment_bytes = size = segment_size(
-                {start: lengths[start] for start in starts}, self.segment_bytes, known_end
+                {start: lengths[start] for start in starts},
+                known_segment_bytes or self.segment_bytes,
+                INT64_MAX if known_segment_bytes else known_end,
             )
             for start in starts:
                 if start % size:
