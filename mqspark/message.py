@@ -230,6 +230,11 @@ def has_key(properties: Mapping[str, str], key: str) -> bool:
     return bool(key) and (key == properties.get(UNIQ_KEY) or key in properties.get(KEYS, "").split(" "))
 
 
+def is_dispatched(topic: str, properties: Mapping[str, str]) -> bool:
+    """Whether ``topic`` is a light queue that a message with these properties enters, which is stored elsewhere."""
+    return topic.startswith(LMQ_PREFIX) and topic in properties.get(MULTI_DISPATCH, "").split(",")
+
+
 def awaited_topic(topic: str, properties: Mapping[str, str]) -> str:
     """The topic that a message is for: the real one of a message that waits in a topic of the broker."""
     return properties.get(REAL_TOPIC) or topic if is_broker_topic(topic) else topic

@@ -12,9 +12,9 @@ from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
-from mqspark.client.remoting.pullanswers import check_messages, check_offsets
+from mqspark.client.remoting.pullanswers import check_messages, check_offsets, committed_in
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue
-from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, RequestTimeout
+from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, ProtocolError, RequestTimeout
 from mqspark.message import (
     DEFAULT_TOPIC,
     PERM_READ,
@@ -82,7 +82,6 @@ from mqspark.protocol.headers.client_headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
     QueryMessageRequestHeader,
     ResetOffsetRequestHeader,
     SearchOffsetRequestHeader,
@@ -374,7 +373,7 @@ class AdminClient(Lifecycle):
         )
         address = await self._address_of(queue)
         response = await self._ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return response.header(SearchOffsetResponseHeader).offset
+        return max(0, response.header(SearchOffsetResponseHeader).offset)
 
     async def queue_bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """The first offset of a queue, and the one after its last message. Raises NoRoute."""
@@ -387,7 +386,7 @@ class AdminClient(Lifecycle):
         )
         return (
             max(0, first.header(GetMinOffsetResponseHeader).offset),
-            last.header(GetMaxOffsetResponseHeader).offset,
+            max(0, last.header(GetMaxOffsetResponseHeader).offset),
         )
 
     async def read(
@@ -518,7 +517,12 @@ class AdminClient(Lifecycle):
         response = await self._ask(
             address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset)
         )
-        return decode_record(response.body, limits=self.options.inflate_limits)
+        message = decode_record(response.body, limits=self.options.inflate_limits)
+        if message.physical_offset != offset:
+            raise ProtocolError(
+                f"{address} gives the message at {message.physical_offset} of its log for the one at {offset}"
+            )
+        return message
 
     # --- groups -----------------------------------------------------------------------------------------
 
@@ -650,7 +654,7 @@ class AdminClient(Lifecycle):
         )
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return response.header(QueryConsumerOffsetResponseHeader).offset
+        return committed_in(response)
 
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Set the group's committed offset. Live consumers continue from their own positions."""
@@ -715,7 +719,8 @@ class AdminClient(Lifecycle):
         response = await self._ask(await self._address_of(queue), RequestCode.GET_MAX_OFFSET, header)
         committed = await self.query_offset(group, queue)
         return GroupOffset(
-            -1 if committed is None else committed, response.header(GetMaxOffsetResponseHeader).offset
+            -1 if committed is None else committed,
+            max(0, response.header(GetMaxOffsetResponseHeader).offset),
         )
 
     # --- anything else ----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import TypeVar
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.blockingconnection import DEFAULT_TIMEOUT_MS, BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.pullanswers import committed_in
 from mqspark.client.remoting.tls import Tls, tls_context
 from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute
 from mqspark.config import did_you_mean, parse_addresses
@@ -67,7 +68,6 @@ from mqspark.protocol.headers.client_headers import (
     GetMinOffsetResponseHeader,
     PullMessageRequestHeader,
     QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
     QueryMessageRequestHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
@@ -507,12 +507,12 @@ class BlockingClient:
             address, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader, queues, lo
         )
         if many is not None:
-            return [QueueOffset(offset) for offset in many]
+            return [QueueOffset(max(0, offset)) for offset in many]
         headers = [
             GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, lo=lo) for queue in queues
         ]
         answers = self.request_all(address, RequestCode.GET_MAX_OFFSET, headers)
-        return [QueueOffset(answer.header(GetMaxOffsetResponseHeader).offset) for answer in answers]
+        return [QueueOffset(max(0, answer.header(GetMaxOffsetResponseHeader).offset)) for answer in answers]
 
     def min_offsets(
         self, address: str, queues: Sequence[MessageQueue], *, lo: bool | None = None
@@ -574,7 +574,7 @@ class BlockingClient:
             for queue, timestamp in zip(queues, timestamps_ms, strict=True)
         ]
         answers = self.request_all(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, headers)
-        return [QueueOffset(answer.header(SearchOffsetResponseHeader).offset) for answer in answers]
+        return [QueueOffset(max(0, answer.header(SearchOffsetResponseHeader).offset)) for answer in answers]
 
     def group_offsets(
         self, address: str, group: str, queues: Sequence[MessageQueue], *, lo: bool | None = None
@@ -594,12 +594,8 @@ class BlockingClient:
         answers = self.request_all(
             address, RequestCode.QUERY_CONSUMER_OFFSET, headers, accept=(ResponseCode.SUCCESS, none)
         )
-        return [
-            None
-            if answer.code == none
-            else QueueOffset(answer.header(QueryConsumerOffsetResponseHeader).offset)
-            for answer in answers
-        ]
+        found = [None if answer.code == none else committed_in(answer) for answer in answers]
+        return [None if offset is None else QueueOffset(offset) for offset in found]
 
     def make_topic(self, topic: str, addresses: Iterable[str]) -> None:
         """Create a topic of one queue at these brokers unless it exists, such as ``%RETRY%group``, which a consumer's

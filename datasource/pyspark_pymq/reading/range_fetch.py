@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +27,18 @@ import pyarrow as pa
 from mqspark.client.blocking import BUSY, BlockingClient, pull_header
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, RequestTimeout, StoreError
+from mqspark.client.remoting.pullanswers import check_offsets
+from mqspark.errors import (
+    BrokerError,
+    ConnectionLost,
+    InvalidMessage,
+    MQError,
+    ProtocolError,
+    RequestTimeout,
+    StoreError,
+)
 from mqspark.logs import escaping
-from mqspark.message import LMQ_PREFIX, java_hash
+from mqspark.message import LMQ_PREFIX, MessageQueue, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
 from mqspark.store.compaction.compacted import is_compacted
@@ -39,7 +48,14 @@ from pyspark_pymq.cluster.cluster_queues import BrokerPlace, DataLoss
 from pyspark_pymq.cluster.planning import ReadTask
 from pyspark_pymq.cluster.stream_offsets import LogicPlace, QueueRange
 from pyspark_pymq.records.decode import Decoder
-from pyspark_pymq.records.records import QUEUE_OFFSET, Records, record_positions, unwrap_inner_batches
+from pyspark_pymq.records.records import (
+    QUEUE_OFFSET,
+    Ints,
+    Records,
+    has_inner_batches,
+    record_positions,
+    unwrap_inner_batches,
+)
 from pyspark_pymq.watching import Watch
 
 __all__ = ["ALLOWED_VARIABLE", "read_task"]
@@ -105,6 +121,7 @@ def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
         topic=topic,
         broker=broker,
         queue_id=None,
+        only=MessageQueue(topic, broker, -1),
         tags=frozenset(task.tags),
         strict=task.fail_on_data_loss,
         limits=task.limits,
@@ -133,6 +150,7 @@ def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
         broker=shown.queue.broker_name,
         queue_id=shown.queue.queue_id,
         offset_delta=shown.delta,
+        only=queue,
         tags=frozenset(task.tags),
         strict=task.fail_on_data_loss,
         limits=task.limits,
@@ -366,44 +384,84 @@ def _connection(address: str, credentials: Credentials | None) -> BlockingConnec
     return connection
 
 
+class _Answer(NamedTuple):
+    """What a pull from ``first`` has brought: records of offsets before ``following``."""
+
+    body: Any
+    first: int
+    following: int
+
+
 def pulled_batches(
     task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder
 ) -> Iterator[pa.RecordBatch]:
-    """Pull bodies joined to about the size of a batch and decoded; rows outside the range or already seen are
-    dropped."""
-    bodies: list[Any] = []
+    """Answers joined to about the size of a batch and decoded; rows outside the range or already seen are
+    dropped. Raises ProtocolError, InvalidMessage for records that were not asked for."""
+    answers: list[_Answer] = []
     size = 0
     done = wanted.start - 1
-    for body in _pull_bodies(task, address, wanted):
-        bodies.append(body)
-        size += len(body)
+    for answer in _pull_answers(task, address, wanted):
+        answers.append(answer)
+        size += len(answer.body)
         if size >= _LOG_BYTES // 2:
-            for batch, reached in _decoded(bodies, done, wanted.end, decoder):
+            for batch, reached in _decoded(answers, done, wanted, decoder):
                 done = reached
                 yield batch
-            bodies, size = [], 0
-    if bodies:
-        for batch, _ in _decoded(bodies, done, wanted.end, decoder):
+            answers, size = [], 0
+    if answers:
+        for batch, _ in _decoded(answers, done, wanted, decoder):
             yield batch
 
 
 def _decoded(
-    bodies: list[Any], done: int, end: int, decoder: Decoder
+    answers: list[_Answer], done: int, wanted: QueueRange, decoder: Decoder
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Batches, and the last offset seen."""
-    joined = Records(bodies[0] if len(bodies) == 1 else b"".join(bodies))
+    joined = Records(answers[0].body if len(answers) == 1 else b"".join(each.body for each in answers))
+    stored = record_positions(joined)
+    is_batched = has_inner_batches(joined, stored)
+    if is_batched and len(answers) > 1:  # unpacked records do not show whose answer they are of
+        for answer in answers:
+            for batch, reached in _decoded([answer], done, wanted, decoder):
+                done = reached
+                yield batch, reached
+        return
     for records, positions in unwrap_inner_batches(
-        joined, record_positions(joined), strict=decoder.strict, limits=decoder.limits
+        joined, stored, strict=decoder.strict, limits=decoder.limits
     ):
         offsets = records.longs(positions + QUEUE_OFFSET)
-        reached = np.maximum.accumulate(np.append(done, offsets))
-        keep = (offsets > reached[:-1]) & (offsets < end)
-        done = int(reached[-1])
+        if not wanted.queue.topic.startswith(LMQ_PREFIX):  # its records have offsets of other queues
+            _check_offsets(wanted.queue, answers, positions, offsets, is_batched=is_batched)
+        highest = np.maximum.accumulate(np.append(done, offsets))
+        keep = (offsets > highest[:-1]) & (offsets < wanted.end)
+        done = int(highest[-1])
         for batch in decoder.batches(records, positions if keep.all() else positions[keep]):
             yield batch, done
 
 
-def _pull_bodies(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[Any]:
+def _check_offsets(
+    queue: MessageQueue, answers: list[_Answer], positions: Ints, offsets: Ints, *, is_batched: bool
+) -> None:
+    """Raises ProtocolError unless the offsets of each answer ascend between what it was asked for and what it says to
+    go on at: one that is too large would hide all behind it. The first may be of an inner batch that begins before."""
+    ends = np.cumsum([len(each.body) for each in answers])
+    number = (
+        np.searchsorted(ends, positions, "right") if not is_batched else np.zeros(len(positions), np.int64)
+    )
+    first = np.array([each.first for each in answers])[number]
+    following = np.array([each.following for each in answers])[number]
+    last = np.append(-1, np.where(number[1:] == number[:-1], offsets[:-1], -1))
+    odd = (offsets <= last) | (offsets >= following)
+    if not is_batched:
+        odd |= offsets < first
+    for place in np.flatnonzero(odd).tolist():
+        raise ProtocolError(
+            f"the broker of {queue} sends offset {offsets[place]} after {max(last[place], first[place])} and before "
+            f"{following[place]}"
+        )
+
+
+def _pull_answers(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[_Answer]:
     """Raises the last failure when the broker gives nothing for ``retryTimeout``."""
     puller = _Puller(task, address, wanted)
     retry_s = task.retry_timeout_ms / 1000
@@ -412,7 +470,7 @@ def _pull_bodies(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[A
     while puller.position < wanted.end:
         before = puller.position
         try:
-            yield from puller.bodies()
+            yield from puller.answers()
         except (ConnectionLost, RequestTimeout, BrokerError) as error:
             if isinstance(error, BrokerError) and error.code not in BUSY:
                 raise
@@ -468,7 +526,7 @@ class _Puller:
             stale.close()
         self._address = address or self._address
 
-    def bodies(self) -> Iterator[Any]:
+    def answers(self) -> Iterator[_Answer]:
         connection = _connection(self._address, self._credentials)
         while self.position < self._end:
             self._ask_on(connection)
@@ -488,7 +546,7 @@ class _Puller:
                 self._ask_first(connection, self.position, reach)
             self._asked = max(self._asked, self.position)
             if answer.code == ResponseCode.SUCCESS and len(answer.body):
-                yield answer.body
+                yield _Answer(answer.body, first, following)
 
     def _leave_replaced(self, address: str) -> None:
         """Raises ConnectionLost if another broker is the master now: one that is frozen or cut off ends no
@@ -547,7 +605,7 @@ class _Puller:
         )
 
     def _following(self, answer: Any, first: int) -> int:
-        """The next offset after this answer. Raises DataLoss, BrokerError."""
+        """The next offset after this answer. Raises DataLoss, BrokerError, ProtocolError."""
         if answer.code not in (
             ResponseCode.SUCCESS,
             ResponseCode.PULL_NOT_FOUND,
@@ -555,16 +613,16 @@ class _Puller:
             ResponseCode.PULL_OFFSET_MOVED,
         ):
             raise BrokerError(answer.code, answer.remark, address=self._address)
-        following = answer.header(PullMessageResponseHeader).next_begin_offset
+        following = check_offsets(self._queue, first, answer.code, answer.header(PullMessageResponseHeader))
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             what = f"queue {self._queue.queue_id} of {self._queue.topic}: offset {first} is gone ({answer.remark})"
             if self._task.fail_on_data_loss:
                 raise DataLoss(f"{what}. Set failOnDataLoss=false to go on at {following}")
             # Before the first message: continue there. After the last one: the range is exhausted.
-            return int(following) if following > first else self._end
+            return following if following > first else self._end
         if following <= first:
             # The broker reports no message although it told the driver of this offset: it is being deleted or is
-            # not dispatched yet. Or it gives the same ones again and again.
+            # not dispatched yet.
             self._empty += 1
             if self._empty > _EMPTY_RETRIES:
                 raise MQError(
@@ -572,4 +630,4 @@ class _Puller:
                 )
             time.sleep(0.1)
             return first
-        return int(following)
+        return following

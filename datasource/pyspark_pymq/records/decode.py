@@ -34,8 +34,10 @@ from mqspark.message import (
     STORE_HOST_V6,
     TAGS,
     UNIQ_KEY,
+    MessageQueue,
+    is_dispatched,
 )
-from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, decode_record
 from pyspark_pymq.records.records import BODY, BODY_LENGTH, BORN_HOST_END, V6_EXTRA_BYTES, Ints, Records
 from pyspark_pymq.schema import arrow_schema, arrow_type
 
@@ -58,7 +60,8 @@ class Decoder:
     """Positions of records to a RecordBatch of the selected columns.
 
     ``topic`` and ``queue_id``: common to all records, or None to read them from each record. ``offset_delta`` is added
-    to their queue offsets. ``tags``: keep only
+    to their queue offsets. ``only``: the queue of all records; another topic or queue id (-1: any) raises
+    InvalidMessage. ``tags``: keep only
     rows whose TAGS property is literally one of these (the hash test was done before). ``strict``: a body that
     does not decompress, or becomes more than ``limits``, raises InvalidMessage; otherwise its value is null, and
     a line in the log counts it.
@@ -72,6 +75,7 @@ class Decoder:
         broker: str,
         queue_id: int | None,
         offset_delta: int = 0,
+        only: MessageQueue | None = None,
         tags: frozenset[str] = frozenset(),
         strict: bool = True,
         limits: InflateLimits = LIMITS,
@@ -84,6 +88,7 @@ class Decoder:
             if value is not None
         }
         """Sized as needed so far: batches take slices of them."""
+        self._only = only
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
         self.strict = strict
         self.limits = limits
@@ -131,11 +136,30 @@ class Decoder:
 
     def _rows(self, records: Records, positions: Ints) -> _Rows:
         rows = _Rows(records, positions)
+        if self._only is not None:
+            self._check_places(rows, self._only)
         if self._tags is not None:
             keep = pc.is_in(rows.properties.values(TAGS), value_set=self._tags).to_numpy(zero_copy_only=False)
             if not keep.all():
                 rows = _Rows(records, positions[keep])
         return rows
+
+    def _check_places(self, rows: _Rows, queue: MessageQueue) -> None:
+        """Raises InvalidMessage. Rows carry the names of the queue that was read, so a record of another one would
+        become a message of it."""
+        is_here = queue.queue_id < 0 or bool((rows.field("queue_id") == queue.queue_id).all())
+        if is_here and rows.all_of(queue.topic.encode()):
+            return
+        for row in range(len(rows.positions)):
+            found = decode_record(memoryview(rows.records.arrow), int(rows.positions[row]), decompress=False)
+            is_ours = found.topic == queue.topic and queue.queue_id in (-1, found.queue_id)
+            if not is_ours and not is_dispatched(queue.topic, found.properties):
+                meant = f"queue {queue.queue_id} of topic" if queue.queue_id >= 0 else "topic"
+                raise InvalidMessage(
+                    f"broker {queue.broker_name} gives a message of queue {found.queue_id} of topic {found.topic} for "
+                    f"{meant} {queue.topic}",
+                    field="topic",
+                )
 
     def _batch(self, rows: _Rows) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
@@ -159,6 +183,7 @@ class _Rows:
         self.records = records
         self.positions = positions
         self._properties: _Properties | None = None
+        self._topic_bounds: tuple[Ints, Ints] | None = None
         self.plain_bodies: pa.Array | None = None
         """The compressed bodies, once they are decompressed."""
         if len(positions) and (
@@ -202,10 +227,14 @@ class _Rows:
         if not len(self.positions):
             return pa.array([], pa.string())
         names = _between(self.records.arrow, *self.topic_bounds(), pa.binary())
+        if not _is_utf8(names):
+            raise InvalidMessage("a topic is not UTF-8", field="topic")
         return names.cast(pa.string())
 
     def topic_bounds(self) -> tuple[Ints, Ints]:
         """Start and end of each record's topic. Raises InvalidMessage if it is longer than its record."""
+        if self._topic_bounds is not None:
+            return self._topic_bounds
         starts = self.body_ends + 1
         lengths = self.records.bytes[self.body_ends].astype(np.int64)
         v2 = self.magics == MAGIC_V2
@@ -215,7 +244,18 @@ class _Rows:
         ends = starts + lengths
         if not (ends + 2 <= self.ends).all():
             raise InvalidMessage("a topic is longer than its record", field="topic")
+        self._topic_bounds = starts, ends
         return starts, ends
+
+    def all_of(self, topic: bytes) -> bool:
+        """Whether all records are of the topic."""
+        count = len(self.positions)
+        if not count:
+            return True
+        starts, ends = self.topic_bounds()
+        if not (ends - starts == len(topic)).all():
+            return False
+        return self.records.strings(starts, len(topic)).tobytes() == topic * count
 
     def store_times(self) -> Ints:
         if self.born_shifts is None:

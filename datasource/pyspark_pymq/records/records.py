@@ -38,6 +38,7 @@ __all__ = [
     "Records",
     "SYS_FLAG",
     "V6_EXTRA_BYTES",
+    "has_inner_batches",
     "record_positions",
     "unwrap_inner_batches",
 ]
@@ -200,6 +201,16 @@ def _walked_positions(records: Records) -> Ints:
     return np.array(positions, dtype=np.int64)
 
 
+def has_inner_batches(records: Records, positions: Ints) -> bool:
+    return bool(_are_batches(records, positions).any())
+
+
+def _are_batches(records: Records, positions: Ints) -> npt.NDArray[np.bool_]:
+    flags = records.ints(positions + SYS_FLAG)
+    batched: npt.NDArray[np.bool_] = (flags & NEED_UNWRAP != 0) & (flags & INNER_BATCH != 0)
+    return batched
+
+
 def unwrap_inner_batches(
     records: Records, positions: Ints, *, strict: bool = True, limits: InflateLimits = LIMITS
 ) -> Iterator[tuple[Records, Ints]]:
@@ -209,8 +220,7 @@ def unwrap_inner_batches(
     Item i gets queue offset base + i and keeps the batch's hosts, times and physical offset. ``strict``: a
     malformed batch raises InvalidMessage; otherwise it is skipped, and a line in the log counts it.
     """
-    flags = records.ints(positions + SYS_FLAG)
-    batched = (flags & NEED_UNWRAP != 0) & (flags & INNER_BATCH != 0)
+    batched = _are_batches(records, positions)
     if not batched.any():
         yield records, positions
         return

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.instance import ClientInstance
+from mqspark.client.remoting.pullanswers import committed_in
 from mqspark.client.remoting.topic_routes import MASTER_ID, BrokerReplica, replica_of
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, MQError, NoRoute, ProtocolError
 from mqspark.logs import escaping
@@ -24,9 +25,9 @@ from mqspark.protocol.bodies.body import encode_body, queue_key, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import (
     QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from mqspark.protocol.headers.header import MAX_PLACE
 
 __all__ = ["BrokerOffsets", "LocalOffsets", "Offsets"]
 
@@ -82,7 +83,7 @@ class BrokerOffsets:
         )
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return response.header(QueryConsumerOffsetResponseHeader).offset
+        return committed_in(response)
 
     async def write(self, offsets: Mapping[MessageQueue, int]) -> Collection[MessageQueue]:
         failures: dict[tuple[str, str], BaseException] = {}
@@ -214,4 +215,7 @@ def _parse(text: bytes) -> dict[MessageQueue, int]:
     table = document.get("offsetTable") if isinstance(document, dict) else None
     if not isinstance(table, dict):
         raise ProtocolError("it has no offsetTable")
-    return {queue_of(key): int(offset) for key, offset in table.items()}
+    for key, offset in table.items():
+        if not isinstance(offset, int) or not 0 <= offset <= MAX_PLACE:
+            raise ProtocolError(f"{offset!r:.80} of {key:.80} is no offset")
+    return {queue_of(key): offset for key, offset in table.items()}

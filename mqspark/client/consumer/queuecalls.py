@@ -100,12 +100,12 @@ class QueueCalls:
     # --- offsets ----------------------------------------------------------------------------------------
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the last message."""
+        """One past the last message; 0 where brokers return -1, for none."""
         header = GetMaxOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
         response = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
-        return response.header(GetMaxOffsetResponseHeader).offset
+        return max(0, response.header(GetMaxOffsetResponseHeader).offset)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The smallest readable offset; also 0 for a BatchCQ queue that never had a message, for which brokers
@@ -126,7 +126,7 @@ class QueueCalls:
             bname=queue.broker_name,
         )
         response = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return response.header(SearchOffsetResponseHeader).offset
+        return max(0, response.header(SearchOffsetResponseHeader).offset)
 
     async def _ask(self, queue: MessageQueue, code: int, header: Header) -> Command:
         remoting = self._instance.remoting

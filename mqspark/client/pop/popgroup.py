@@ -6,7 +6,8 @@ from __future__ import annotations
 import random
 
 from mqspark.client.consumer.consumer import GroupConsumer
-from mqspark.errors import NoRoute
+from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.errors import NoRoute, ProtocolError
 from mqspark.logs import escaping
 from mqspark.message import RETRY_PREFIX, MessageQueue
 from mqspark.protocol.bodies.body import decode_body, encode_body
@@ -18,6 +19,8 @@ __all__ = ["POP", "PULL", "AssignedGroup", "not_popped"]
 log = escaping(__name__)
 
 POP, PULL = "POP", "PULL"
+ALL_QUEUES = -1
+"""The queue id that stands for all queues of a broker."""
 
 _ASSIGNMENT_TIMEOUT_MS = 3_000
 
@@ -48,7 +51,14 @@ class AssignedGroup(GroupConsumer):
         assignments = decode_body(QueryAssignmentResponseBody, answer.body).message_queue_assignments
         if assignments is None:
             return None
-        return {one.message_queue.queue: one.mode for one in assignments if one.message_queue is not None}
+        modes = {one.message_queue.queue: one.mode for one in assignments if one.message_queue is not None}
+        if not all(_is_in(route, queue) for queue in modes):
+            # The broker may know more of the topic than this client, or say what is not so.
+            route = await self.instance.route(topic, refresh=True)
+            for queue in modes:
+                if not _is_in(route, queue):
+                    raise ProtocolError(f"a broker of {topic} assigns {queue}, which the topic does not have")
+        return modes
 
     async def _rebalance(self, topic: str) -> bool:
         if topic.startswith(RETRY_PREFIX):
@@ -73,6 +83,13 @@ class AssignedGroup(GroupConsumer):
             log.info("%s pops %s", self.settings.group, queue)
             await self._owner.take(queue, 0)
         return True
+
+
+def _is_in(route: TopicRoute, queue: MessageQueue) -> bool:
+    """Whether the topic has that queue, or that broker for all of its queues."""
+    if queue.queue_id == ALL_QUEUES:
+        return queue.topic == route.topic and queue.broker_name in route.brokers
+    return queue in route.subscribe_queues
 
 
 def not_popped(topic: str, group: str) -> str:

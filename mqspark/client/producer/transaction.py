@@ -34,7 +34,7 @@ from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import Channel
 from mqspark.client.remoting.topic_routes import is_logic_broker
-from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute
+from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute, ProtocolError
 from mqspark.logs import escaping
 from mqspark.message import (
     DEFAULT_TOPIC,
@@ -265,7 +265,14 @@ class TransactionProducer(Producer):
             flag=message.flag,
         )
         sent = await self._begin_in_turn(half, queue, hash_key, selector, timeout_ms, prepared=True)
-        return Prepared(known, await sent)
+        result = await sent
+        try:
+            decode_offset_id(result.offset_message_id)
+        except InvalidMessage as error:  # before the local transaction: its outcome could not be reported
+            raise ProtocolError(
+                f"the broker of {result.queue} gives no place of a prepared message: {error}"
+            ) from None
+        return Prepared(known, result)
 
     async def end(
         self, prepared: Prepared, state: TransactionState, error: BaseException | None = None

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from mqspark.client.consumer.running_info import stacks
 from mqspark.client.delivery.delivery import ConsumeStatus, Outcome, failure_of
+from mqspark.errors import ProtocolError
 from mqspark.logs import escaping
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import (
@@ -45,6 +46,9 @@ class Asked(Protocol):
 
     def consumed_offsets(self) -> Mapping[MessageQueue, int]: ...
 
+    def consumes(self, topic: str) -> bool:
+        """Whether messages of the topic are for its listener."""
+
     async def consume_now(self, message: MessageExt) -> Outcome:
         """Consume outside the order, without changing offsets. Raises what the listener raises."""
 
@@ -72,8 +76,10 @@ async def answer(consumer: Asked, request: Command) -> tuple[int, bytes, str | N
         body = encode_body(GetConsumerStatusBody(message_queue_table=offsets))
     elif request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
         topic = request.header(ResetOffsetRequestHeader).topic
-        for key, offset in decode_body(ResetOffsetBody, request.body).offset_table.items():
-            queue = queue_of(key)
+        table = decode_body(ResetOffsetBody, request.body).offset_table
+        if min(table.values(), default=0) < 0:
+            raise ProtocolError(f"a reset of {topic} to a negative offset")
+        for queue, offset in ((queue_of(key), offset) for key, offset in table.items()):
             if queue.topic == topic:
                 await consumer.reset(queue, offset)
     else:
@@ -88,6 +94,10 @@ async def answer(consumer: Asked, request: Command) -> tuple[int, bytes, str | N
 async def _consume_directly(consumer: Asked, request: Command) -> ConsumeMessageDirectlyResult:
     header = request.header(ConsumeMessageDirectlyResultRequestHeader)
     message = decode_record(request.body)
+    if not consumer.consumes(message.topic):
+        raise ProtocolError(
+            f"a message of topic {message.topic}, which group {header.consumer_group} does not consume"
+        )
     message.broker_name = header.broker_name or ""
     result = ConsumeMessageDirectlyResult(
         order=consumer.is_ordered, auto_commit=consumer.auto_commit, consume_result="CR_SUCCESS"

@@ -29,7 +29,7 @@ from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.logs import escaping
-from mqspark.message import MessageExt, MessageQueue
+from mqspark.message import MessageExt, MessageQueue, dlq_topic
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo, ProcessQueueInfo
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -430,6 +430,10 @@ class PushConsumer(Listening):
             # If the lock of a queue is lost or overdue, another member may own the group's progress in it.
             if not reader.process.dropped and (ordered is None or ordered.locked(queue))
         }
+
+    def consumes(self, topic: str) -> bool:
+        """Whether the group subscribes to the topic; also its retries and dead letters, which tools hand in again."""
+        return topic in self._group.subscriptions or topic == dlq_topic(self.group)
 
     async def consume_now(self, message: MessageExt) -> Outcome:
         """Call the listener with one message, as a tool asks (CONSUME_MESSAGE_DIRECTLY)."""

@@ -1,4 +1,4 @@
-"""What a broker's answer to a pull or a pop may say: no more than that was asked for, and offsets that can be.
+"""What a broker's answer about a queue may say: no more than that was asked for, and offsets that can be.
 
 A client believes no broker: a record of another topic or queue would reach a listener that expects its own, and an
 offset that cannot be would be committed.
@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mqspark.errors import ProtocolError
-from mqspark.message import INNER_BATCH, LMQ_PREFIX, MULTI_DISPATCH, MessageExt, MessageQueue
+from mqspark.message import INNER_BATCH, MessageExt, MessageQueue, is_dispatched
 from mqspark.protocol.codes import ResponseCode
-from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers.client_headers import (
+    PullMessageResponseHeader,
+    QueryConsumerOffsetResponseHeader,
+)
 
-__all__ = ["check_messages", "check_offsets"]
+__all__ = ["check_messages", "check_offsets", "committed_in"]
 
 AHEAD = 1 << 20
 """How far a place may be behind the end that the same answer names: messages arrive while the broker answers."""
@@ -33,13 +37,19 @@ def check_offsets(queue: MessageQueue, asked: int, code: int, answer: PullMessag
     return following
 
 
+def committed_in(answer: Command) -> int | None:
+    """The offset in an answer to QUERY_CONSUMER_OFFSET; None for -1, which stands for none. Raises ProtocolError."""
+    offset = answer.header(QueryConsumerOffsetResponseHeader).offset
+    return None if offset < 0 else offset
+
+
 def check_messages(queue: MessageQueue, asked: int, following: int, messages: Iterable[MessageExt]) -> None:
     """Raises ProtocolError unless the messages are of this queue, in order, and before ``following``. The first may
     be part of a record that begins before ``asked``."""
     last = -1
     for message in messages:
         is_ours = message.topic == queue.topic and message.queue_id == queue.queue_id
-        if not is_ours and not _is_dispatched(message, queue.topic):
+        if not is_ours and not is_dispatched(queue.topic, message.properties):
             raise ProtocolError(
                 f"the broker of {queue} sends a message of queue {message.queue_id} of topic {message.topic}"
             )
@@ -50,8 +60,3 @@ def check_messages(queue: MessageQueue, asked: int, following: int, messages: It
                 f"{following}"
             )
         last = message.queue_offset if is_ours else last
-
-
-def _is_dispatched(message: MessageExt, topic: str) -> bool:
-    """Whether a light queue has the message, which is stored in the queue of another topic."""
-    return topic.startswith(LMQ_PREFIX) and topic in message.properties.get(MULTI_DISPATCH, "").split(",")

@@ -7,7 +7,7 @@ from msgspec import field
 from mqspark.protocol.bodies.body import Body, Queue
 from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.bodies.topic_bodies import DataVersion
-from mqspark.protocol.headers.header import I32, I64
+from mqspark.protocol.headers.header import I32, I64, QueuePlace
 
 
 class ConsumerOffsetSerializeWrapper(Body):
@@ -32,7 +32,7 @@ class DelayOffsetSerializeWrapper(Body):
 
 
 class ResetOffsetBody(Body):
-    offset_table: dict[str, int] = {}
+    offset_table: dict[str, QueuePlace] = {}
     """``queue_key`` → offset."""
 
 
@@ -78,7 +78,7 @@ class QueuesOfTopics(Body):
 class OffsetsOfQueues(Body):
     """In the order of the request."""
 
-    offsets: list[I64] = []
+    offsets: list[QueuePlace] = []
 
 
 class TopicOffset(Body):

@@ -53,7 +53,7 @@ class SendMessageRequestHeaderV2(Header):
 class SendMessageResponseHeader(Header):
     msg_id: str
     queue_id: I32
-    queue_offset: I64
+    queue_offset: QueuePlace
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
     recall_handle: str | None = None

@@ -7,16 +7,31 @@ import itertools
 
 import pytest
 
-from mqspark.aio import AdminClient, LitePullConsumer, MessageQueue
+from mqspark.aio import (
+    AdminClient,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    PopConsumer,
+    TransactionProducer,
+    TransactionState,
+)
 from mqspark.client.pop.popped import popped_of
+from mqspark.client.push.answers import answer
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.errors import ProtocolError
+from mqspark.message import encode_host, encode_offset_id
+from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo, ResetOffsetBody
+from mqspark.protocol.bodies.body import Queue, encode_body, queue_key
+from mqspark.protocol.bodies.client_bodies import MessageQueueAssignment, QueryAssignmentResponseBody
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.receipts import Receipt
 from mqspark.record import decode_record, encode_record
-from tests.support.scripted import Answer, Scripted, cluster
+from tests.support.scripted import Answer, Scripted, broker, cluster
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -167,3 +182,138 @@ def test_a_pop_brings_what_is_of_its_queue(record: bytes, *, is_right: bool) -> 
     else:
         with pytest.raises(ProtocolError):
             taken()
+
+
+@pytest.mark.parametrize(
+    "lie", [("U", "a", 0), ("T", "a", 1), ("T", "a", -2), ("T", "b", 0), ("T", "b", -1), ("T", "a", 1 << 30)]
+)
+async def test_a_pop_consumer_reads_only_queues_that_its_topic_has(
+    lie: tuple[str, str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also after the route was looked up again: a broker may know more of the topic than the client."""
+    queues = [Queue(*lie), Queue("T", "a", 0)]
+    body = encode_body(
+        QueryAssignmentResponseBody([MessageQueueAssignment(queue, mode="POP") for queue in queues])
+    )
+
+    def script(command: Command) -> Answer:
+        return 0, {}, body if command.code == RequestCode.QUERY_ASSIGNMENT else b""
+
+    liar = Scripted(script)
+    async with cluster(a=liar) as address:
+        consumer = PopConsumer(address, group="g", listener=print)
+        consumer.subscribe("T")
+        async with consumer:
+            await eventually_async(lambda: "cannot rebalance T of g: a broker of T assigns" in caplog.text)
+    assert RequestCode.POP_MESSAGE not in liar.codes()
+
+
+# --- other answers, and what brokers ask ---
+
+
+async def test_no_local_transaction_runs_for_a_message_that_has_no_place() -> None:
+    """Its outcome could not be reported."""
+    ran: list[Message] = []
+    unknown = TransactionState.UNKNOWN
+    async with (
+        cluster(a=broker()) as address,
+        TransactionProducer(
+            address, group="g", check=lambda message: unknown, execute=ran.append
+        ) as producer,
+    ):
+        with pytest.raises(ProtocolError, match="no place"):
+            await producer.send_in_transaction(Message.of("T", b"x"))
+    assert ran == []
+
+
+async def test_a_message_by_its_place_is_the_one_at_that_place() -> None:
+    liar = Scripted(lambda command: (0, {}, encode_record(topic="T", body=b"x", physical_offset=7)))
+    async with cluster(a=liar) as address, AdminClient(address) as admin:
+        host, port = liar.address.split(":")
+        assert (
+            await admin.message_by_offset_id(encode_offset_id(encode_host(host, int(port)), 7))
+        ).body == b"x"
+        with pytest.raises(ProtocolError, match="at 7 of its log for the one at 8"):
+            await admin.message_by_offset_id(encode_offset_id(encode_host(host, int(port)), 8))
+
+
+async def test_minus_one_is_no_offset_that_a_group_has() -> None:
+    answers = {RequestCode.QUERY_CONSUMER_OFFSET: "-1", RequestCode.GET_MAX_OFFSET: "-1"}
+
+    def script(command: Command) -> Answer:
+        if command.code == RequestCode.LITE_PULL_MESSAGE:
+            return NOTHING, {**GOOD, "nextBeginOffset": "0"}, b""
+        return 0, {"offset": answers.get(RequestCode(command.code), "0")}, b""
+
+    liar = Scripted(script)
+    async with cluster(a=liar) as address:
+        async with AdminClient(address) as admin:
+            assert await admin.query_offset("g", QUEUE) is None
+            assert await admin.queue_bounds(QUEUE) == (0, 0)
+        async with LitePullConsumer(address, group="g") as consumer:
+            await consumer.assign([QUEUE])
+            assert await consumer.committed(QUEUE) is None
+            assert await consumer.poll(200) == []
+    asked = [each.ext["queueOffset"] for each in liar.asked if each.code == RequestCode.LITE_PULL_MESSAGE]
+    assert asked
+    assert set(asked) == {"0"}
+
+
+class Consumer:
+    """Of group g and topic T, as requests of brokers see it."""
+
+    is_ordered = False
+    auto_commit = True
+
+    def __init__(self) -> None:
+        self.consumed: list[str] = []
+        self.moved: list[int] = []
+
+    def consumes(self, topic: str) -> bool:
+        return topic in ("T", "%RETRY%g", "%DLQ%g")
+
+    async def consume_now(self, message: MessageExt) -> None:
+        self.consumed.append(message.topic)
+
+    async def reset(self, queue: MessageQueue, offset: int) -> None:
+        self.moved.append(offset)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        return ConsumerRunningInfo()
+
+    def consumed_offsets(self) -> dict[MessageQueue, int]:
+        return {}
+
+
+def request(code: int, fields: dict[str, str], body: bytes) -> Command:
+    (command,) = Connection().receive_data(encode_request(code, 1, fields, body))
+    return command
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_right"), [("T", True), ("%RETRY%g", True), ("%DLQ%g", True), ("U", False)]
+)
+async def test_a_broker_hands_in_only_what_the_group_consumes(topic: str, *, is_right: bool) -> None:
+    consumer = Consumer()
+    asked = request(RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "g"}, stored(3, topic=topic))
+    if is_right:
+        assert (await answer(consumer, asked))[0] == 0
+    else:
+        with pytest.raises(ProtocolError, match="topic U, which group g does not consume"):
+            await answer(consumer, asked)
+    assert consumer.consumed == [topic] * is_right
+
+
+@pytest.mark.parametrize("offset", [0, 7, -1, -5, (1 << 63) - 1, 1 << 80])
+async def test_a_broker_moves_a_reader_only_to_what_can_be(offset: int) -> None:
+    consumer = Consumer()
+    fields = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
+    body = encode_body(ResetOffsetBody({queue_key(QUEUE): offset, queue_key(QUEUE._replace(topic="U")): 1}))
+    asked = request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
+    if 0 <= offset < 1 << 40:
+        assert (await answer(consumer, asked))[0] == 0
+        assert consumer.moved == [offset]
+    else:
+        with pytest.raises(ProtocolError):
+            await answer(consumer, asked)
+        assert consumer.moved == []
