@@ -387,10 +387,17 @@ def check_text(what: str, value: object) -> None:
         raise InvalidMessage(f"a {what} is text, not {type(value).__name__}", field=what)
 
 
+def check_number(what: str, value: object, bits: int) -> None:
+    """Raise InvalidMessage(field=what) unless ``value`` is a whole number of so many bits."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidMessage(f"{what} is a whole number, not {value!r:.40}", field=what)
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise InvalidMessage(f"{what} is a whole number of {bits} bits", field=what)
+
+
 def check_flag(flag: object) -> None:
     """Raise InvalidMessage(field="flag") unless ``flag`` is a number of 32 bits, which a record has for it."""
-    if not isinstance(flag, int) or isinstance(flag, bool) or not -0x80000000 <= flag <= 0x7FFFFFFF:
-        raise InvalidMessage(f"the flag is a whole number of 32 bits, not {flag!r:.40}", field="flag")
+    check_number("flag", flag, 32)
 
 
 def _joined_keys(keys: str | Iterable[str]) -> str:
@@ -399,7 +406,7 @@ def _joined_keys(keys: str | Iterable[str]) -> str:
     try:
         return " ".join(keys)
     except TypeError:
-        raise InvalidMessage(f"keys are text or several texts, not {keys!r:.80}", field="keys") from None
+        raise InvalidMessage("keys are text or several texts", field="keys") from None
 
 
 def check_topic(topic: str) -> None:
@@ -662,7 +669,10 @@ class Message(_Late):
         check_text("topic", topic)
         check_flag(flag)
         if isinstance(body, str):
-            body = body.encode()
+            try:
+                body = body.encode()
+            except UnicodeEncodeError:
+                raise InvalidMessage("the body is text with an unpaired surrogate", field="body") from None
         elif not isinstance(body, (bytes, bytearray, memoryview)):
             raise InvalidMessage(
                 f"a body is bytes or text, not {type(body).__name__}: encode it, e.g. by json.dumps",
@@ -693,19 +703,16 @@ class Message(_Late):
             ("delay_ms", delay_ms),
             ("deliver_at_ms", deliver_at_ms),
         ):
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-                raise InvalidMessage(f"{what} is a whole number, not {number!r:.40}", field=what)
+            if number is not None:
+                check_number(what, number, 64)
         delays = {DELAY: delay_level, TIMER_DELAY_MS: delay_ms, TIMER_DELIVER_MS: deliver_at_ms}
         given = {name: str(value) for name, value in delays.items() if value is not None}
         if len(given) > 1:
             raise InvalidMessage("give one of delay_level, delay_ms and deliver_at_ms", field="delay")
         message.properties.update(given)
         if priority is not None:
-            if (
-                isinstance(priority, bool)
-                or not isinstance(priority, int)
-                or not 0 <= priority <= MAX_PRIORITY
-            ):
+            check_number("priority", priority, 64)
+            if not 0 <= priority <= MAX_PRIORITY:
                 raise InvalidMessage(
                     f"the priority must be a number from 0 to {MAX_PRIORITY}, not {priority!r:.40}",
                     field="priority",

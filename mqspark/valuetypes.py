@@ -1,4 +1,4 @@
-"""Whether the fields of a value have the types of their annotations, for programs without a type checker.
+"""Whether fields and arguments have the types of their annotations, for programs without a type checker.
 
 ``"false"`` is true and ``"3"`` is no number: a setting of another type would be something else than its author meant.
 """
@@ -6,17 +6,23 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mqspark.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["check_fields", "check_value"]
+__all__ = ["check_fields", "check_value", "checked"]
+
+K = TypeVar("K", bound=type)
+
+_INT64 = range(-(1 << 63), 1 << 63)
 
 
 def check_fields(value: DataclassInstance) -> None:
@@ -29,11 +35,77 @@ def check_fields(value: DataclassInstance) -> None:
 def check_value(key: str, value: object, hint: Any) -> None:
     """Raises ConfigError unless the value has the type ``hint``."""
     if not _fits(value, hint):
-        raise ConfigError(f"{key}={value!r:.80} is {type(value).__name__}, not {_name(hint)}", key=key)
+        if isinstance(value, str) and not _is_text(value):
+            why = "has a character that is half of one (a lone surrogate)"
+        elif isinstance(value, int) and value not in _INT64:
+            why = "does not fit into 64 bits"
+        else:
+            why = f"is {type(value).__name__}, not {_name(hint)}"
+        raise ConfigError(f"{key}={_shown(value):.80} {why}", key=key)
+
+
+def checked(*, but: Collection[str] = ()) -> Callable[[K], K]:
+    """Decorate a class: its constructor and public methods, except those named ``but`` that check by themselves, raise
+    ConfigError for an argument of another type, whose ``key`` names it."""
+
+    def decorate(kind: K) -> K:
+        for name, function in list(vars(kind).items()):
+            is_public = name == "__init__" or (name[0] != "_" and name not in but)
+            if is_public and inspect.isfunction(function):
+                setattr(kind, name, _checked(function))
+        return kind
+
+    return decorate
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    own = list(inspect.signature(function).parameters.values())[1:]
+    in_place = [each.name for each in own if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    rest = [each.name for each in own if each.kind is inspect.Parameter.VAR_POSITIONAL]
+    if not own:
+        return function
+
+    def check(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        hints = _hints(function)
+        names = itertools.chain(in_place, itertools.cycle(rest))
+        for name, value in itertools.chain(zip(names, arguments, strict=False), named.items()):
+            if name in hints:
+                check_value(name, value, hints[name])
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def later(self: object, *arguments: Any, **named: Any) -> Any:
+            check(arguments, named)
+            return await function(self, *arguments, **named)
+
+        return later
+
+    @functools.wraps(function)
+    def now(self: object, *arguments: Any, **named: Any) -> Any:
+        check(arguments, named)
+        return function(self, *arguments, **named)
+
+    return now
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # a number of too many digits
+        return f"a number of {int(value).bit_length()} bits" if isinstance(value, int) else "a value"
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
@@ -50,18 +122,31 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is Callable or hint is Callable:
         return callable(value)
     if hint is int:  # True and False are numbers to Python, but no author means them
-        return isinstance(value, int) and not isinstance(value, bool)
-    if origin is Sequence:
-        return (
-            isinstance(value, Sequence)
-            and not isinstance(value, (str, bytes))
-            and all(_fits(each, arguments[0]) for each in value)
-        )
+        return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+    if hint is str:
+        return isinstance(value, str) and _is_text(value)
+    if hint is bytes:
+        return isinstance(value, (bytes, bytearray, memoryview))
+    if origin in (Sequence, Collection, Iterable):
+        if not isinstance(value, origin) or isinstance(value, (str, bytes, bytearray, memoryview)):
+            return False
+        # What can be read only once is left for its user.
+        return not isinstance(value, Collection) or all(_fits(each, arguments[0]) for each in value)
     if origin is Mapping:
-        return isinstance(value, Mapping)
+        return isinstance(value, Mapping) and all(
+            _fits(name, arguments[0]) and _fits(each, arguments[1]) for name, each in value.items()
+        )
+    if _is_named_tuple(hint):
+        return isinstance(value, hint) and all(
+            _fits(getattr(value, name), kind) for name, kind in _hints(hint).items()
+        )
     if getattr(hint, "_is_protocol", False):
         return all(hasattr(value, name) for name in vars(hint) if name == "__call__" or name[0] != "_")
     return isinstance(value, origin or hint)
+
+
+def _is_named_tuple(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
 
 
 def _name(hint: Any) -> str:

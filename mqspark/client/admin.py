@@ -96,6 +96,7 @@ from mqspark.protocol.headers.cluster_headers import (
     WipeWritePermOfBrokerRequestHeader,
 )
 from mqspark.protocol.headers.header import to_ext
+from mqspark.valuetypes import checked
 
 __all__ = ["AdminClient", "GroupOffset", "QueueRead"]
 
@@ -139,6 +140,7 @@ class QueueRead(msgspec.Struct, frozen=True):
     max_offset: int
 
 
+@checked()
 class AdminClient(Lifecycle):
     """Queries and changes, as with mqadmin.
 

@@ -18,10 +18,12 @@ from mqspark.errors import ClientError, ConfigError
 from mqspark.message import MessageQueue, retry_topic
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.valuetypes import checked
 
 __all__ = ["Listening", "Subscriber"]
 
 
+@checked()
 class Subscriber(Lifecycle):
     """The base of all consumers, and the common part of their ``QueueOwner``."""
 
@@ -153,6 +155,7 @@ class Subscriber(Lifecycle):
         )
 
 
+@checked()
 class Listening(Subscriber):
     """A consumer that calls a listener."""
 

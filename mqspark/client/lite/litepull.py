@@ -28,12 +28,14 @@ from mqspark.protocol.bodies.body import encode_body, queue_key
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import GetConsumerStatusRequestHeader
+from mqspark.valuetypes import checked
 
 __all__ = ["LitePullConsumer"]
 
 log = escaping(__name__)
 
 
+@checked(but=("hand", "offer"))
 class LitePullConsumer(Subscriber):
     """``poll`` or ``async for`` the messages of subscribed topics, or of queues that were assigned.
 

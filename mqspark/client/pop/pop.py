@@ -46,6 +46,7 @@ from mqspark.protocol.headers.client_headers import (
     GetConsumerRunningInfoRequestHeader,
     PopMessageRequestHeader,
 )
+from mqspark.valuetypes import checked
 
 __all__ = ["PopConsumer"]
 
@@ -85,6 +86,7 @@ class _InTime:
         """Nothing to do."""
 
 
+@checked()
 class PopConsumer(Listening):
     """Calls ``listener`` with each message that the brokers hand out. A group may have more members than its
     topics have queues, and a slow member delays no other.

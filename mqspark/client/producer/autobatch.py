@@ -121,6 +121,11 @@ class Accumulator:
             self._flush(key)
         return True
 
+    @property
+    def waiting(self) -> int:
+        """The number of messages that wait."""
+        return sum(len(batch.messages) for batch in self._batches.values())
+
     def flush(self) -> None:
         """Send everything that waits."""
         for key in list(self._batches):

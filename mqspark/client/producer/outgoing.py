@@ -4,9 +4,10 @@ MessageBatch, SelectMessageQueueByHash."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from mqspark.batchitems import encode_items
-from mqspark.errors import InvalidMessage, MessageTooLarge
+from mqspark.errors import ConfigError, InvalidMessage, MessageTooLarge
 from mqspark.message import (
     DELAY,
     MAX_PROPERTIES_BYTES,
@@ -28,6 +29,7 @@ from mqspark.message import (
     java_hash,
     new_unique_id,
 )
+from mqspark.valuetypes import check_value
 
 __all__ = [
     "QueueSelector",
@@ -45,6 +47,8 @@ __all__ = [
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Selects the queue of a message among all writable queues of its topic."""
 
+_KEY_BITS = 1_024
+"""Of a number as the key of a hash: UUIDs and digests are such, too."""
 _TIMED = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 
 
@@ -58,6 +62,7 @@ def check_sendable(topic: str) -> None:
 def check_head(message: Message) -> None:
     """Raises InvalidMessage for a topic, a flag or properties of another type; ``check_body`` checks the body, and what
     encodes the properties checks each of them."""
+    body_bytes(message)
     check_text("topic", message.topic)
     if message.flag:
         check_flag(message.flag)
@@ -71,26 +76,30 @@ def check_way(
     queue: MessageQueue | None, hash_key: str | int | None, selector: object, timeout_ms: int | None
 ) -> None:
     """Raises InvalidMessage for an argument of a send that has another type."""
-    if queue is not None and not isinstance(queue, MessageQueue):
-        raise InvalidMessage(f"queue is a MessageQueue, not {queue!r:.80}", field="queue")
-    if hash_key is not None and (not isinstance(hash_key, (str, int)) or isinstance(hash_key, bool)):
-        raise InvalidMessage(f"hash_key is text or a whole number, not {hash_key!r:.80}", field="hash_key")
-    if selector is not None and not callable(selector):
-        raise InvalidMessage(f"selector is a function, not {selector!r:.80}", field="selector")
-    if timeout_ms is not None and (not isinstance(timeout_ms, int) or isinstance(timeout_ms, bool)):
-        raise InvalidMessage(f"timeout_ms is a whole number, not {timeout_ms!r:.80}", field="timeout_ms")
+    if isinstance(hash_key, int) and not isinstance(hash_key, bool) and hash_key.bit_length() <= _KEY_BITS:
+        hash_key = 0
+    try:
+        check_value("queue", queue, MessageQueue | None)
+        check_value("hash_key", hash_key, str | int | None)
+        check_value("selector", selector, Callable[..., Any] | None)
+        check_value("timeout_ms", timeout_ms, int | None)
+    except ConfigError as error:
+        raise InvalidMessage(str(error), field=error.key) from None
 
 
 def body_bytes(message: Message) -> int:
     """The length of the body. Raises InvalidMessage if the argument is not a message."""
     try:
-        return len(message.body)
-    except (AttributeError, TypeError):
+        if isinstance(message, Message):
+            return len(message.body)
+    except TypeError:
+        raise InvalidMessage("the body of a message is bytes", field="body") from None
+    else:
         raise InvalidMessage(
             f"send takes a Message, not {type(message).__name__}: create one with Message.of(topic, body)"
             " (send_batch takes several)",
             field="message",
-        ) from None
+        )
 
 
 def check_body(body: bytes, max_bytes: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Collection, Sequence
 from typing import Any, Unpack
 
@@ -31,8 +32,10 @@ from mqspark.client.producer.requests import Requests, is_reply, reply_message
 from mqspark.client.producer.send_window import Window
 from mqspark.client.producer.sending import Sender, Sending
 from mqspark.client.producer.targets import BATCH, PLAIN, REPLY, Targets
+from mqspark.client.remoting import ending
+from mqspark.client.remoting.ending import LoopEnd, Pending
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.instance import ClientInstance, InstanceMember
+from mqspark.client.remoting.instance import LAST_BEAT_S, ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle, Tasks
 from mqspark.client.remoting.namespaces import Namespace
@@ -54,6 +57,7 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+from mqspark.valuetypes import checked
 
 __all__ = ["Producer", "QueueSelector", "SendResult", "SendStatus", "tracer_of"]
 
@@ -62,6 +66,7 @@ log = escaping(__name__)
 _encode_json = msgspec.json.encode
 
 
+@checked(but=("begin", "begin_batch", "can_begin", "send", "send_async", "send_batch", "send_oneway"))
 class Producer(Lifecycle):
     """Sends messages to the topics of a cluster.
 
@@ -97,6 +102,8 @@ class Producer(Lifecycle):
         self._compress_from_bytes = self.settings.compress_from_bytes
         self._max_message_bytes = self.settings.max_message_bytes
         self._window = Window(self.settings.max_in_flight, self.settings.max_in_flight_bytes)
+        self.exit_timeout_ms = self.settings.exit_timeout_ms
+        self._loop_end: LoopEnd | None = None
         self._accumulator: Accumulator | None = None
         self._interceptors = list(self.settings.interceptors)
         self._tracer: Tracer | None = None
@@ -155,6 +162,10 @@ class Producer(Lifecycle):
         if self.settings.auto_batch is not None:
             self._accumulator = Accumulator(self.settings.auto_batch, self._begin_together)
         self._running = True
+        if not self.is_kept:
+            ending.begun(self)
+            self._loop_end = LoopEnd(self._end_with_loop)
+            await self._loop_end.watch()
 
     async def stop(self) -> None:
         """Wait for unanswered sends (at most for their timeout), then leave the group. The log names what was not
@@ -179,11 +190,45 @@ class Producer(Lifecycle):
             self._tracer = None
         await self._tasks.cancel()
         await self._instance.leave(self._member)
+        ending.over(self)
+        if self._loop_end is not None:
+            await self._loop_end.forget()
+
+    async def _end_with_loop(self) -> None:
+        try:
+            async with asyncio.timeout(self.exit_timeout_ms / 1000):
+                await self.stop_at_exit(self.exit_timeout_ms)
+        except TimeoutError:
+            if (lost := self.left_behind()) is not None:
+                log.error("the event loop ends, and %s after %d ms", lost, self.exit_timeout_ms)
+            await self._give_up()
+        ending.over(self)
+
+    async def _give_up(self) -> None:
+        """Leave nothing on a loop that ends."""
+        self._running = False
+        self._sender.give_up()
+        if self._end is not None:
+            self._end.cancel()
+        await self._tasks.cancel()
+        try:
+            async with asyncio.timeout(LAST_BEAT_S):
+                await self._instance.leave(self._member)
+        except TimeoutError:
+            log.debug("producer group %s does not leave its brokers", self.group)
+
+    def end_with_program(self) -> Pending | None:
+        """For the end of a program that has not stopped it: as far as its loop is not closed."""
+        return ending.begin_on(self._loop, functools.partial(self.stop_at_exit, self.exit_timeout_ms))
 
     def left_behind(self) -> str | None:
         """As ``Lifecycle.left_behind``."""
-        lost = self._sender.lost()
-        return None if lost is None else f"of producer group {self.group} {lost}"
+        if not self._running and not self.is_stopping:
+            return None
+        waiting = self._accumulator.waiting if self._accumulator is not None else 0
+        parts = (f"{waiting} messages wait for a batch" if waiting else None, self._sender.lost())
+        lost = ", ".join(part for part in parts if part)
+        return f"of producer group {self.group} {lost}" if lost else None
 
     @property
     def client_id(self) -> str:
@@ -620,4 +665,5 @@ def tracer_of(
         max_message_bytes=MAX_TRACE_BYTES,
         options=options,
     )
+    sender.is_kept = True
     return Tracer(sender, topic)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.producer.autobatch import AutoBatch
+from mqspark.client.remoting.ending import EXIT_TIMEOUT_MS
 from mqspark.client.remoting.identity import ClientKeywords
 from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
@@ -45,6 +46,9 @@ class ProducerSettings:
     """Sends wait while this many are unanswered."""
     max_in_flight_bytes: int = 100 * 1024 * 1024
     """Sends wait while the bodies of unanswered sends exceed this size."""
+    exit_timeout_ms: int = EXIT_TIMEOUT_MS
+    """How long the end of a program that has not stopped the producer waits for its messages; 0: not at all. The log
+    says what is lost."""
     auto_batch: AutoBatch | None = None
     """Combine single messages into batches, with a small delay; None: send each alone."""
     interceptors: Sequence[Interceptor] = ()
@@ -66,8 +70,9 @@ class ProducerSettings:
         ):
             if (value := getattr(self, key)) is not None and value < 1:
                 raise ConfigError(f"{key}={value} must be positive", key=key)
-        if self.retries < 0:
-            raise ConfigError(f"retries={self.retries} is negative", key="retries")
+        for key in ("retries", "exit_timeout_ms"):
+            if getattr(self, key) < 0:
+                raise ConfigError(f"{key}={getattr(self, key)} is negative", key=key)
         if not 0 <= self.compress_level <= 9:
             raise ConfigError(
                 f"compress_level={self.compress_level} is not between 0 and 9", key="compress_level"
@@ -86,6 +91,7 @@ class ProducerKeywords(ClientKeywords, total=False):
     default_topic_queues: int
     max_in_flight: int
     max_in_flight_bytes: int
+    exit_timeout_ms: int
     auto_batch: AutoBatch | None
     interceptors: Sequence[Interceptor]
     trace: bool

@@ -9,10 +9,12 @@ DefaultMQProducerImpl.sendDefaultImpl.
 from __future__ import annotations
 
 import asyncio
+import functools
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
@@ -239,7 +241,7 @@ class Sender:
         self._attempt_timeout_ms = attempt_timeout_ms
         self._compress_from_bytes = compress_from_bytes
         self._compress_level = compress_level
-        self._closing = False
+        self._closing = self._is_given_up = False
         self._lost: Counter[str] = Counter()
         """Sends that failed since ``close``, by topic: their callers may not look any more."""
         self._next_look_s = 0.0
@@ -268,7 +270,7 @@ class Sender:
             self._silence.arm()
         if size_bytes >= self._compress_from_bytes and kind != BATCH:
             if size_bytes >= _THREAD_COMPRESS_BYTES:
-                self._tasks.spawn(self._dispatch(sending, None, compress=True))
+                self._carry(sending, functools.partial(self._dispatch, sending, None, compress=True))
                 return
             self._put_compressed(sending, compression.compress(sending.body, level=self._compress_level))
         topic = self.targets.topics.get(sending.topic)
@@ -282,9 +284,9 @@ class Sender:
             if channel is not None and channel.open and channel.writable:
                 sending.transmit(target, channel, self._limit(sending, timeout_ms))
                 return
-            self._tasks.spawn(self._dispatch(sending, target))
+            self._carry(sending, functools.partial(self._dispatch, sending, target))
         else:
-            self._tasks.spawn(self._dispatch(sending, None))
+            self._carry(sending, functools.partial(self._dispatch, sending, None))
 
     async def _topic(self, sending: Sending, *, refresh: bool) -> PublishTopic:
         """Its topic; the route is looked up again if it has no queue like the one that the caller chose, which may be
@@ -297,6 +299,10 @@ class Sender:
     def close(self) -> None:
         """Failures from now on are not retried."""
         self._closing = True
+
+    def give_up(self) -> None:
+        """Nothing is begun any more."""
+        self._closing = self._is_given_up = True
 
     def lost(self) -> str | None:
         """What was not sent since ``close``, or is not yet acknowledged."""
@@ -351,10 +357,10 @@ class Sender:
         self, sending: Sending, target: Target | None, *, refresh: bool = False, compress: bool = False
     ) -> None:
         """An attempt that must wait first: for compression in a thread, a route, a connection or a slow peer. It
-        always resolves the send, because ``stop`` waits for it."""
+        always resolves the send unless it is cancelled, because ``stop`` waits for it."""
         try:
             async with asyncio.timeout_at(sending.deadline):
-                if compress:
+                if compress and not sending.sys_flag & COMPRESSED:
                     self._put_compressed(sending, await self._compressed(sending.body))
                 if target is None:
                     target = self._choose(sending, await self._topic(sending, refresh=refresh))
@@ -377,9 +383,20 @@ class Sender:
             self.finish(sending, None, RequestTimeout(where, sending.timeout_ms))
         except Exception as error:
             self.finish(sending, None, error)
-        except asyncio.CancelledError:
-            self.finish(sending, None, ConnectionLost(sending.topic, "the producer is stopped"))
-            raise
+
+    def _carry(self, sending: Sending, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A task that resolves the send. The end of an event loop cancels all tasks, also those that have not begun;
+        what the program has handed over is sent all the same."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                return
+            if not self._is_given_up and self.now() + MIN_ATTEMPT_S < sending.deadline:
+                self._carry(sending, work)
+            else:
+                self.finish(sending, None, ConnectionLost(sending.topic, "the producer is stopped"))
+
+        self._tasks.spawn(work()).add_done_callback(ended)
 
     async def _compressed(self, body: bytes) -> bytes:
         try:
@@ -407,7 +424,7 @@ class Sender:
             self._retry(sending, error, moved=moved)
         elif self._may_be_outdated(sending, error):
             sending.has_looked = True
-            self._tasks.spawn(self._choose_again(sending, error))
+            self._carry(sending, functools.partial(self._choose_again, sending, error))
         elif isinstance(error, NoRoute) and self._is_failing_over(sending):
             asyncio.get_running_loop().call_later(FAILOVER_POLL_S, self._look_again, sending, error)
         else:
@@ -440,9 +457,6 @@ class Sender:
                         return
         except (ClientError, TimeoutError) as failure:
             log.debug("the route of %s is not refreshed: %s", sending.topic, failure)
-        except asyncio.CancelledError:
-            self.finish(sending, None, error)
-            raise
         self.finish(sending, None, error)
 
     def _look_up(self, topic: str) -> None:
@@ -468,7 +482,7 @@ class Sender:
         ) and self.now() + pause_s + MIN_ATTEMPT_S < sending.deadline:
             asyncio.get_running_loop().call_later(pause_s, self._look_again, sending, error)
         else:
-            self._tasks.spawn(self._dispatch(sending, None, refresh=True))
+            self._carry(sending, functools.partial(self._dispatch, sending, None, refresh=True))
 
     def _is_failing_over(self, sending: Sending) -> bool:
         """Whether the topic may have writable queues again before the time of the send is over."""
@@ -484,7 +498,7 @@ class Sender:
         if self._closing:
             self.finish(sending, None, error)
         else:
-            self._tasks.spawn(self._dispatch(sending, None, refresh=True))
+            self._carry(sending, functools.partial(self._dispatch, sending, None, refresh=True))
 
     def finish(self, sending: Sending, result: SendResult | None, error: BaseException | None) -> None:
         """Resolve a send."""

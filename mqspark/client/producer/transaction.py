@@ -55,6 +55,7 @@ from mqspark.protocol.headers.client_headers import (
     EndTransactionRequestHeader,
 )
 from mqspark.record import decode_record
+from mqspark.valuetypes import checked
 
 __all__ = ["Check", "Execute", "Prepared", "TransactionProducer", "TransactionResult", "TransactionState"]
 
@@ -107,6 +108,7 @@ def state_of(returned: Any) -> TransactionState:
     raise TypeError(f"a transaction listener must return a TransactionState, not {returned!r}")
 
 
+@checked(but=("end", "prepare"))
 class TransactionProducer(Producer):
     """A producer whose messages become visible only if the caller's local transaction succeeds.
 

@@ -33,6 +33,7 @@ from mqspark.message import MessageExt, MessageQueue, dlq_topic
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo, ProcessQueueInfo
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.valuetypes import checked
 
 __all__ = ["PushConsumer"]
 
@@ -55,6 +56,7 @@ class _Reader:
         self.task: asyncio.Task[None]
 
 
+@checked()
 class PushConsumer(Listening):
     """Calls ``listener`` with each message of the topics it is subscribed to.
 

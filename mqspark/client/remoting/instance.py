@@ -280,14 +280,15 @@ class ClientInstance:
         if known is not None and not refresh:
             return known
         task = self._fetching.get(topic)
-        if task is None:
+        if task is None or task.cancelled():
             task = asyncio.get_running_loop().create_task(self._fetch_route(topic))
             self._fetching[topic] = task
             task.add_done_callback(lambda done: self._fetched(topic, done))
         return await asyncio.shield(task)
 
     def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
-        self._fetching.pop(topic, None)
+        if self._fetching.get(topic) is task:
+            del self._fetching[topic]
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
 

@@ -8,6 +8,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self
 
+from mqspark.client.remoting.ending import EXIT_TIMEOUT_MS
 from mqspark.logs import escaping
 
 __all__ = ["Lifecycle", "Tasks", "Within"]
@@ -44,6 +45,10 @@ class Lifecycle:
     when a callback calls it for which the end waits, such as a listener."""
 
     _end: asyncio.Task[None] | None = None
+    exit_timeout_ms = EXIT_TIMEOUT_MS
+    """How long the end of a program waits for it."""
+    is_kept = False
+    """Whether another client has it, and sees to its end."""
 
     async def start(self) -> None:
         raise NotImplementedError
@@ -82,7 +87,7 @@ class Lifecycle:
             await asyncio.wait([self._end])
 
     async def stop_at_exit(self, timeout_ms: int) -> None:
-        """The program ends without a ``stop``: the same, within about this time."""
+        """The program or its loop ends without a ``stop``: the same, within about this time."""
         await self.stop()
 
     def left_behind(self) -> str | None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import ssl
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
@@ -361,6 +362,8 @@ class Remoting:
         """Channels that take no more requests, but still wait for answers."""
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
         self._connecting_since: dict[str, float] = {}
+        self._given_up: weakref.WeakSet[asyncio.Task[Channel]] = weakref.WeakSet()
+        """Attempts to connect that were ended here; the end of an event loop cancels them as well."""
         self._closed = False
         self._silent: dict[str, None] = {}
         """Addresses that did not answer the last request."""
@@ -413,6 +416,7 @@ class Remoting:
             channel.abort(reason)
         task = self._connecting.get(address)
         if task is not None:
+            self._given_up.add(task)
             task.cancel()
 
     async def connect(self, address: str) -> Channel:
@@ -423,7 +427,7 @@ class Remoting:
         if self._closed:
             raise ConnectionLost(address, "this client is stopped")
         task = self._connecting.get(address)
-        if task is None:
+        if task is None or (task.cancelled() and task not in self._given_up):
             task = asyncio.get_running_loop().create_task(self._open(address))
             self._connecting[address] = task
             self._connecting_since[address] = asyncio.get_running_loop().time()
@@ -432,7 +436,7 @@ class Remoting:
             # Shielded: the timeout of one caller must not cancel the connection of the others.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():
+            if task.cancelled() and (self._closed or task in self._given_up):
                 why = "this client is stopped" if self._closed else "it is given up: the server says nothing"
                 raise ConnectionLost(address, why, made=False) from None
             raise
@@ -537,8 +541,8 @@ class Remoting:
         return Channel(address, loop, self._on_request, self._connection_lost, self._fields, self._signer)
 
     def _opened(self, address: str, task: asyncio.Task[Channel]) -> None:
-        self._connecting.pop(address, None)
-        self._connecting_since.pop(address, None)
+        if self._connecting.get(address) is task:
+            del self._connecting[address], self._connecting_since[address]
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
 

@@ -17,10 +17,12 @@ from mqspark.protocol.bodies.client_bodies import ConsumerConnection, ProducerCo
 from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo
 from mqspark.protocol.bodies.topic_bodies import ClusterInfo, SubscriptionGroupConfig, TopicConfig
 from mqspark.protocol.command import Command, Fields
+from mqspark.valuetypes import checked
 
 __all__ = ["AdminClient"]
 
 
+@checked()
 @documented_by(admin.AdminClient)
 class AdminClient(Facade):
     """The blocking ``mqspark.aio.AdminClient``; its methods are described there."""

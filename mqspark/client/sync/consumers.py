@@ -26,10 +26,12 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.sync.facade import Facade, documented_by
 from mqspark.message import MessageExt, MessageQueue
+from mqspark.valuetypes import checked
 
 __all__ = ["LitePullConsumer", "PopConsumer", "PushConsumer"]
 
 
+@checked()
 @documented_by(subscriber.Subscriber)
 class _Consumer(Facade):
     """The common part of all blocking consumers."""
@@ -56,6 +58,7 @@ class _Consumer(Facade):
         self._do(self._aio.unsubscribe, topic)
 
 
+@checked()
 @documented_by(subscriber.Listening)
 class _Listening(_Consumer):
     """Consumers that call a listener: a function in threads of its own, or a coroutine function on the background
@@ -76,6 +79,7 @@ class _Listening(_Consumer):
         self._do(self._aio.resume)
 
 
+@checked()
 @documented_by(push.PushConsumer)
 class PushConsumer(_Listening):
     """The blocking ``mqspark.aio.PushConsumer``; takes the same arguments. Safe to use from many threads.
@@ -122,6 +126,7 @@ class PushConsumer(_Listening):
         return self._do(self._aio.progress)
 
 
+@checked()
 @documented_by(pop.PopConsumer)
 class PopConsumer(_Listening):
     """The blocking ``mqspark.aio.PopConsumer``; takes the same arguments. Safe to use from many threads.
@@ -157,6 +162,7 @@ class PopConsumer(_Listening):
         return self._do(self._aio.assignment)
 
 
+@checked()
 @documented_by(litepull.LitePullConsumer)
 class LitePullConsumer(_Consumer):
     """The blocking ``mqspark.aio.LitePullConsumer``; takes the same arguments. For one thread at a time."""

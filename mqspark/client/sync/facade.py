@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from mqspark.client.remoting import ending
 from mqspark.client.remoting.lifecycle import Lifecycle
-from mqspark.client.sync import ending
 from mqspark.client.sync.loop import Call, LoopThread
 from mqspark.errors import ClientError
 
@@ -49,6 +49,7 @@ class Facade:
         if self._thread is not None:
             return
         self._wait_for_end()
+        self._aio.is_kept = True
         starting = Call(self._aio.start())
         try:
             thread = LoopThread.acquire(self)
@@ -126,11 +127,16 @@ class Facade:
                 leaving.wait()
                 thread.join()
 
-    def end_with_program(self, timeout_ms: int) -> Call[None] | None:
+    @property
+    def exit_timeout_ms(self) -> int:
+        """How long the end of a program waits for it."""
+        return self._aio.exit_timeout_ms
+
+    def end_with_program(self) -> Call[None] | None:
         """For the end of a program that has not stopped it."""
         thread = self._thread
         if thread is not None:
-            self._begin_end(thread, self._aio.stop_at_exit, timeout_ms)
+            self._begin_end(thread, self._aio.stop_at_exit, self.exit_timeout_ms)
         return None if self._leaving is None else self._leaving[1]
 
     def left_behind(self) -> str | None:

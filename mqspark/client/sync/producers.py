@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus
 from mqspark.client.producer import producer, transaction
-from mqspark.client.producer.outgoing import QueueSelector, body_bytes
+from mqspark.client.producer.outgoing import QueueSelector, body_bytes, check_batch
 from mqspark.client.producer.producer_settings import ProducerKeywords, ProducerSettings
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.producer.transaction import (
@@ -27,12 +27,14 @@ from mqspark.client.sync.facade import Facade
 from mqspark.client.sync.future import SendFuture
 from mqspark.logs import escaping
 from mqspark.message import Message, MessageExt, MessageQueue
+from mqspark.valuetypes import checked
 
 __all__ = ["Producer", "TransactionProducer"]
 
 log = escaping(__name__)
 
 
+@checked(but=("send", "send_async", "send_batch", "send_oneway"))
 class Producer(Facade):
     """The blocking ``mqspark.aio.Producer``; takes the same arguments. Safe to use from many threads."""
 
@@ -135,7 +137,8 @@ class Producer(Facade):
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send messages of one topic to one queue, stored together under one acknowledgement."""
-        size_bytes = sum(body_bytes(message) for message in messages)
+        check_batch(messages)
+        size_bytes = sum(map(body_bytes, messages))
         return self._wait(size_bytes, self._aio.begin_batch, messages, queue, timeout_ms)
 
     def request(
@@ -276,6 +279,7 @@ def _begin_oneway(begin: Callable[..., None], message: Message, future: _Unheard
         future.set_exception(error)
 
 
+@checked()
 class TransactionProducer(Producer):
     """The blocking ``mqspark.aio.TransactionProducer``; takes the same arguments. Safe to use from many threads.
 

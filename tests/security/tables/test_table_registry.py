@@ -332,7 +332,7 @@ CLIENTS = {
 }
 
 GLOBALS = {
-    "mqspark.client.sync.ending._open": "clients of the program",
+    "mqspark.client.remoting.ending._open": "clients of the program",
     "mqspark.valuetypes._hints": "one entry a class of settings",
     "mqspark.protocol.bodies.body._names": "one entry a class of bodies",
     "mqspark.config.camel_case": "MAX_NAMES names of fields of settings",
