@@ -476,10 +476,14 @@ def _prove(spark: SparkSession, options: ArchiveOptions, manifests: Sequence[Man
         f"CASE {bounds} END low", f"crc32(value) & {_CRC_BITS} crc", "offset", "physicalOffset"
     ).groupBy("low")
     found: dict[int, _Sums] = {
-        row.low: (row.n, row.crcs or 0, row.offsets, row.positions - row.n * row.low)
+        row.start: (row.n, row.crcs or 0, row.offsets, row.positions - row.n * row.start)
         for row in sums.agg(
             *_aggregates(
-                "count(*) n", "sum(crc) crcs", "sum(`offset`) offsets", "sum(physicalOffset) positions"
+                "min(low) start",  # also in a session that leaves out what is grouped by
+                "count(*) n",
+                "sum(crc) crcs",
+                "sum(`offset`) offsets",
+                "sum(physicalOffset) positions",
             )
         ).collect()
     }

@@ -244,8 +244,9 @@ def _compact(
     newest = (
         work.mapInArrow(keys, spark_schema(_KEY))
         .groupBy("queue", "key")
-        .agg(f.max(f.struct("offset", "tombstone", "time")).alias("last"))
-        .select("queue", "last.offset", "last.tombstone", "last.time")
+        # With the queue: a session may leave out what is grouped by (spark.sql.retainGroupColumns).
+        .agg(f.max(f.struct("offset", "tombstone", "time", "queue")).alias("last"))
+        .select("last.queue", "last.offset", "last.tombstone", "last.time")
     )
     oldest_tombstone_ms = int(time.time() * 1000) - options.delete_retention_ms
     is_wanted = ~f.col("tombstone") | (f.col("time") >= oldest_tombstone_ms)

@@ -103,11 +103,10 @@ def run_parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLi
     due = f"batch IS NULL AND deliverAt <= timestamp_millis({now_ms})"
     waiting = _rows(spark, options).where(f"NOT ({due})").count()
     if options.dry_run:
-        rows = _rows(spark, options).where(due).groupBy("targetTopic").count().collect()
         return {
             "job": "redeliver",
             "dry_run": True,
-            "due": {row["targetTopic"]: row["count"] for row in rows},
+            "due": _counts(_rows(spark, options).where(due), "targetTopic"),
             "waiting": waiting,
         }
     # Rows claimed by an earlier run come first, then the rows that are due now.
@@ -196,6 +195,15 @@ def _send(rows: DataFrame, nameserver: str, identity: str, batch: int) -> None:
     writer.option("transactionBatch", batch).mode("append").save()
 
 
+def _counts(rows: DataFrame, column: str) -> dict[Any, int]:
+    """Rows by the value of a column, whether or not the session keeps what is grouped by
+    (``spark.sql.retainGroupColumns``)."""
+    from pyspark.sql import functions as f
+
+    found = rows.groupBy(column).agg(f.min(column).alias("what"), f.count("*").alias("rows"))
+    return {row["what"]: row["rows"] for row in found.collect()}
+
+
 def _without(*properties: str) -> str:
     listed = ", ".join(f"'{name}'" for name in sorted({*properties, "KEYS", "TAGS"}))
     return f"map_filter(properties, (name, _) -> name NOT IN ({listed}))"
@@ -221,12 +229,11 @@ def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) ->
         pending = {"start": starts, "end": ends}
     rows = _dead_letters(spark, options, topic, pending)
     if options.dry_run:
-        found = rows.groupBy("topic").count().collect()
         return {
             "job": "redeliver",
             "dry_run": True,
             "group": options.group,
-            "would_send": {row.topic: row["count"] for row in found},
+            "would_send": _counts(rows, "topic"),
         }
     homeless = rows.where("topic IS NULL").count()
     if homeless:

@@ -31,6 +31,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
+    # Not the default: jobs and work queues may not depend on it.
+    "spark.sql.retainGroupColumns": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": spark_options(),

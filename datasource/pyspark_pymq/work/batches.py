@@ -110,8 +110,11 @@ class Batches:
         now_blocked = {key: place for key, place in before.blocked.items() if place not in returned}
         outcome = self._outcome(spark, batch)
         if outcome is not None:
-            sums = outcome.groupBy("kind").sum("count").collect()
-            counts |= {row["kind"]: int(row["sum(count)"]) for row in sums}
+            from pyspark.sql import functions as f
+
+            # Of its own name: a session may leave out what is grouped by (spark.sql.retainGroupColumns).
+            sums = outcome.groupBy("kind").agg(f.min("kind").alias("what"), f.sum("count").alias("messages"))
+            counts |= {row.what: int(row.messages) for row in sums.collect()}
             if self.ordered_by is not None and counts[RETRY]:
                 rows = outcome.where(f"kind = '{RETRY}' AND orderKey IS NOT NULL")
                 now_blocked |= {
