@@ -92,6 +92,24 @@ def test_a_table_of_typed_rows(sql: SparkSession, cluster: DevCluster, topic: st
     assert sorted(row.a for row in sql.sql(f"SELECT nested.a FROM {name}").collect()) == [0, 1, 2]
 
 
+def test_deltas_catalog_reads_views_and_no_tables(
+    delta: SparkSession, sql: SparkSession, cluster: DevCluster, topic: str
+) -> None:
+    """Spark asks a source for its columns when a table is created, in the same words under each catalog, so the source
+    cannot refuse it there; and no query of the table gets as far as the source."""
+    cluster.send_numbers(topic, range(4))
+    session = delta.newSession()
+    name = f"delta{next(_names)}"
+    source = f"USING pymq OPTIONS (nameserver '{cluster.nameserver}', topic '{topic}')"
+    session.sql(f"CREATE TABLE {name} {source}")
+    with pytest.raises(PySparkException, match="pymq is not a valid Spark SQL Data Source"):
+        session.sql(f"SELECT * FROM {name}")
+    session.sql(f"CREATE TEMPORARY VIEW v{name} {source}")
+    assert session.table(f"v{name}").count() == 4
+    # The same table, in a session of the same application with Spark's own catalog.
+    assert sql.table(name).count() == 4
+
+
 def test_options_are_checked_when_the_table_is_created(sql: SparkSession, cluster: DevCluster) -> None:
     with pytest.raises(PySparkException, match="startingofsets: not an option"):
         sql.sql(
