@@ -28,6 +28,7 @@ from pyspark_pymq.writing.exactlyonce import abort, commit, prepare
 from pyspark_pymq.writing.reports import Sent
 from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 from tests.support.dev import DevCluster
+from tests.support.draws import draws
 from tests.support.processes import start, stop
 
 
@@ -175,7 +176,15 @@ class Straggler:
 
 
 @pytest.mark.parametrize(
-    "end", ["killed before", "killed after", "late", "late and aborted", "chosen", "replayed"]
+    "end",
+    [
+        "killed before",
+        "late and aborted",
+        "chosen",
+        "replayed",
+        pytest.param("killed after", marks=pytest.mark.slow("as killed before, a moment later")),
+        pytest.param("late", marks=pytest.mark.slow("a part of late and aborted")),
+    ],
 )
 def test_speculation_with_attempts_that_run_at_once(broker: DevCluster, end: str) -> None:
     """Two attempts at partition 1 send the same rows at the same time; Spark commits the message of one."""
@@ -210,7 +219,7 @@ def test_speculation_with_attempts_that_run_at_once(broker: DevCluster, end: str
         straggler.kill()
 
 
-def test_a_hundred_kills_between_all_calls(broker: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_between_all_calls(broker: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = broker.create_topic("Kills", 3)
     wanted = options(broker, topic)
     chance = random.Random(3)
@@ -237,7 +246,7 @@ def test_a_hundred_kills_between_all_calls(broker: DevCluster, monkeypatch: pyte
     kills = 0
     expected: list[int] = []
     number = 0
-    while kills < 110:
+    while kills < max(40, draws(110)):
         values = [number * 100 + index for index in range(25)]
         partitions = [values[:10], values[10:11], values[11:]]
         expected += values
@@ -286,7 +295,7 @@ def test_the_broker_is_killed_in_all_of_it(tmp_path: Path) -> None:
         thread = threading.Thread(target=work)
         thread.start()
         try:
-            for _ in range(5):
+            for _ in range(3):
                 before, deadline = done[0], time.monotonic() + 60
                 while done[0] < before + 2 and time.monotonic() < deadline:
                     time.sleep(0.01)

@@ -78,7 +78,18 @@ def test_a_wrong_port(act: Way, spark: SparkSession, tmp_path: Path) -> None:
     assert "the option nameserver says where" in text
 
 
-@ways
+same = pytest.mark.slow("the refusal is the same as of a wrong port, which each way has a fast test for")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        batch_read,
+        stream_write,
+        pytest.param(batch_write, marks=same),
+        pytest.param(stream_read, marks=same),
+    ],
+)
 def test_the_port_of_a_broker(act: Way, spark: SparkSession, cluster: DevCluster, tmp_path: Path) -> None:
     text = refusal(act, spark, cluster.address, tmp_path / "c")
     assert f"nameserver {cluster.address}: that is a broker, not a name server" in text
