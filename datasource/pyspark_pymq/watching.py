@@ -11,8 +11,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import Any
 
 from mqspark.logs import escaping
 
@@ -44,8 +45,8 @@ class Watch:
                 log.warning("%s", error)
 
 
-_END_S = 1.0
-
+_CARRIERS = ("pyarrow", "socket")
+"""They write for others, which a traceback names before them."""
 _parents: dict[int, int] = {}
 """The process → its parent when ``end_with_parent`` was called first."""
 
@@ -56,15 +57,23 @@ def end_with_parent() -> None:
     _parents.setdefault(os.getpid(), os.getppid())
     _orphan_watch.begin()
     if hasattr(signal, "SIGPIPE") and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGPIPE, _await_end)
+        signal.signal(signal.SIGPIPE, _end_unheard)
 
 
 def end_with_spark() -> None:
     """The same if Spark has started this process for itself: a worker, a planner, the runner of a stream. A program
     that uses Spark may outlive who started it."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if str(getattr(spec, "name", "")).startswith("pyspark."):
+    if _is_of_spark(vars(sys.modules["__main__"])):
         end_with_parent()
+
+
+def _is_of_spark(module: Mapping[str, Any]) -> bool:
+    return _name_of(module).startswith("pyspark.")
+
+
+def _name_of(module: Mapping[str, Any]) -> str:
+    """Also of the module that Python runs as ``__main__``."""
+    return str(getattr(module.get("__spec__"), "name", ""))
 
 
 def _end_orphan() -> None:
@@ -72,13 +81,20 @@ def _end_orphan() -> None:
         os._exit(1)  # nobody is left to answer, or to clean up for
 
 
-def _await_end(number: int, frame: FrameType | None) -> None:
-    """Somebody does not listen any more. When it is Spark that ends, or is done with this worker, its signal is under
-    way: wait for it, instead of filling the log of the program's end with a traceback."""
-    until = time.monotonic() + _END_S
-    while time.monotonic() < until:
-        _end_orphan()
-        time.sleep(0.05)
+def _end_unheard(number: int, frame: FrameType | None) -> None:
+    """End without a traceback when it is Spark that does not listen any more: it has ended, or closes the socket of a
+    worker that it needs no longer. Of others, such as brokers, whoever writes to them hears by the exception."""
+    error = sys.exc_info()[1]  # of this thread: another one's may have caused the signal
+    while error is not None and not isinstance(error, BrokenPipeError):
+        error = error.__context__
+    writing: Mapping[str, Any] = {}
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None:
+        if _name_of(trace.tb_frame.f_globals).partition(".")[0] not in _CARRIERS:
+            writing = trace.tb_frame.f_globals
+        trace = trace.tb_next
+    if _is_of_spark(writing):
+        os._exit(1)
 
 
 _orphan_watch = Watch(_end_orphan)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -102,13 +103,68 @@ def test_the_runner_of_a_killed_driver_ends_quietly(tmp_path: Path, idle: bool) 
     try:
         eventually(lambda: is_gone(runner), "the end of the orphan", timeout_s=END_S)
         assert driver.stdout.read() == ""
-        assert "Traceback" not in errors.read_text()
+        assert "Traceback" not in errors.read_text(), errors.read_text()
     finally:
         driver.wait()
         driver.stdin.close()
         driver.stdout.close()
         if not is_gone(runner):
             os.kill(runner, signal.SIGKILL)
+
+
+_WORKER = """
+    import socket, sys, time
+    import pyarrow as pa
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+    from pyspark_pymq.watching import end_with_spark
+
+    def main(infile, outfile):
+        end_with_spark()
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        begun = time.monotonic()
+        try:
+            ours.send(b"to another one")
+        except BrokenPipeError:
+            print("heard", time.monotonic() - begun < 0.5, file=sys.stderr, flush=True)
+        assert infile.read() == b""
+        outfile.write(b"x")
+        if KIND == "arrow":
+            batch = pa.record_batch({"a": range(100_000)})
+            ArrowStreamSerializer().dump_stream(iter([batch, batch]), outfile)
+"""
+
+
+@pytest.mark.parametrize("kind", ["bytes", "arrow"])
+def test_a_worker_whose_socket_is_closed_ends_quietly(tmp_path: Path, kind: str) -> None:
+    """Spark's own daemon and its worker, with the test in the place of the JVM, which closes the socket of a worker
+    that it needs no longer. The worker hears of the sockets that others have closed."""
+    (tmp_path / "pyspark_worker_of_the_test.py").write_text(
+        textwrap.dedent(_WORKER).replace("KIND", repr(kind))
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",  # as Spark sets it
+        "SPARK_REUSE_WORKER": "1",
+    }
+    errors = tmp_path / "errors"
+    command = [sys.executable, "-m", "pyspark.daemon", "pyspark_worker_of_the_test"]
+    daemon = start(command, errors, stdout=subprocess.PIPE, env=environment)
+    assert daemon.stdin is not None
+    assert daemon.stdout is not None
+    path = daemon.stdout.buffer.read(int.from_bytes(daemon.stdout.buffer.read(4))).decode()
+    with socket.socket(socket.AF_UNIX) as jvm:
+        jvm.connect(path)
+        worker = int.from_bytes(jvm.recv(4))
+        eventually(lambda: "heard True" in errors.read_text(), lambda: errors.read_text())
+    eventually(lambda: is_gone(worker), "the end of the worker")
+    daemon.stdin.close()
+    daemon.wait(END_S)
+    daemon.stdout.close()
+    assert errors.read_text() == "heard True\n"
 
 
 def test_a_program_that_uses_spark_may_outlive_who_started_it(tmp_path: Path) -> None:
