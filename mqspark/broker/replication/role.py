@@ -26,6 +26,7 @@ from mqspark.broker.config import BrokerRole
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.replication.acting import ActingMaster, others_answers
 from mqspark.broker.replication.epochlink import (
+    UNHEALED,
     UNSURE,
     ControlledReplicas,
     EpochFollower,
@@ -145,6 +146,13 @@ class Role:
     def why_unsure(self) -> str:
         """Why no messages may be read now, or ''."""
         return "" if self.replicas.is_sure else UNSURE
+
+    def why_unhealed(self) -> str:
+        """Why a read that has missed a damaged record may not lead its reader past it, or ''. One that nobody heals
+        does not stop readers for ever."""
+        replicas = self.replicas
+        waits = isinstance(replicas, ControlledReplicas) and replicas.waits_for_healing()
+        return UNHEALED if waits else ""
 
     def govern(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
         """The handlers of a broker in this role: with its own, and where it must not answer, refusals."""

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.broker.replication.epochlink import HEAL_MS, UNHEALED
 from mqspark.broker.replication.follower import CutRefused
 from mqspark.errors import ProtocolError
+from mqspark.protocol.codes import ResponseCode
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.membernote import NOTE_BYTES, MemberNote, Noted
@@ -21,6 +23,7 @@ from tests.unit.broker.replication.test_autoswitch import (
     joined,
     log_of,
     make,
+    pull,
     send,
 )
 from tests.unit.broker_kit import Bench
@@ -193,9 +196,13 @@ def test_a_damaged_replica_compares_all_and_becomes_whole(tmp_path: Path, benche
 
 def flip(bench: Bench, position: int) -> None:
     """One bit of the log on the disk."""
+    bench.close()
+    flip_file(bench, position)
+
+
+def flip_file(bench: Bench, position: int) -> None:
     segment = bench.store.log.segment_of(position)
     assert segment is not None
-    bench.close()
     with open(segment.path, "r+b") as file:
         file.seek(position - segment.start)
         octet = file.read(1)[0]
@@ -302,6 +309,31 @@ def test_a_slave_that_differs_because_its_record_is_damaged_says_so(
     with joined(one, two):
         assert log_of(two) == log_of(one)
     assert two.store.member.damage == ""
+
+
+@pytest.mark.parametrize("is_healed", [True, False])
+def test_no_reader_is_led_past_a_record_that_others_may_have(
+    tmp_path: Path, benches: list[Bench], is_healed: bool
+) -> None:
+    one, two = pair(tmp_path, benches)
+    begin = record_end(one, one.store.log.position // 2)
+    change_part(one, 1, 1, 1)
+    with joined(one, two):
+        agree_on_set(one, {1, 2})
+        assert pull(one).code == 0
+        flip_file(one, begin + 200)
+        answer = pull(one)
+        assert (answer.code, UNHEALED in (answer.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
+        if is_healed:
+            flip_file(one, begin + 200)
+        assert one.term is not None
+        codes = []
+        for _ in range(HEAL_MS // 1_000):
+            codes.append(pull(one).code)
+            one.clock.advance(1_000)
+            one.term.answered(one.clock.monotonic_ms())
+        assert set(codes) == ({0} if is_healed else {ResponseCode.SYSTEM_BUSY})
+        assert pull(one).code == 0, "not for ever"
 
 
 @pytest.mark.parametrize("is_noted", [True, False], ids=["the position is noted", "the size is noted"])
