@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from mqspark.errors import ConfigError
+from pyspark_pymq.watching import end_with_spark
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 
 __all__ = ["DefaultSource"]
+
+# Here, because Spark has processes that only look up or make a source, keeps them for more, and ends them like others.
+end_with_spark()
 
 PAYLOAD_COLUMNS = ("offset", "value")
 """The columns to read of messages whose bodies contain the rows."""

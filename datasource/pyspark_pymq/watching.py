@@ -63,7 +63,8 @@ def end_with_parent() -> None:
 def end_with_spark() -> None:
     """The same if Spark has started this process for itself: a worker, a planner, the runner of a stream. A program
     that uses Spark may outlive who started it."""
-    if _is_of_spark(vars(sys.modules["__main__"])):
+    main = sys.modules.get("__main__")
+    if main is not None and _is_of_spark(vars(main)):
         end_with_parent()
 
 

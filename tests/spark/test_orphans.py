@@ -116,10 +116,10 @@ _WORKER = """
     import socket, sys, time
     import pyarrow as pa
     from pyspark.sql.pandas.serializers import ArrowStreamSerializer
-    from pyspark_pymq.watching import end_with_spark
+    import pyspark_pymq
 
     def main(infile, outfile):
-        end_with_spark()
+        pyspark_pymq.DefaultSource({})
         ours, theirs = socket.socketpair()
         theirs.close()
         begun = time.monotonic()

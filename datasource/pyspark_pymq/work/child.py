@@ -155,4 +155,7 @@ def serve() -> None:
             batch = _read(requests)
         except EOFError:
             return
-        _write(answers, form.call(batch))
+        try:
+            _write(answers, form.call(batch))
+        except BrokenPipeError:
+            os._exit(1)  # nobody is left to answer, or to clean up for
