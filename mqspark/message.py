@@ -306,14 +306,40 @@ PERM_INHERIT = 0x1
 PERM_WRITE = 0x2
 PERM_READ = 0x4
 
+# --- replicas (MixAll) --------------------------------------------------------------------------------------
+
+MASTER_ID = 0
+"""The broker id of a master; slaves have greater ones."""
+
 # --- names (TopicValidator, MixAll) -------------------------------------------------------------------------
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
 SYSTEM_PREFIX = "rmq_sys_"
+REVIVE_LOG_PREFIX = "rmq_sys_REVIVE_LOG_"
+"""With the cluster's name: the topic of POP's check points (PopAckConstants)."""
+MEMBER_GROUP_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""With the broker's name: the topic whose route tells brokers the replicas of their name, never with an acting master
+(TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX)."""
 TRACE_DATA_PREFIX = "rmq_sys_TRACE_DATA_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TOOLS_GROUP = "TOOLS_CONSUMER"
+TRANS_GROUP = "CID_RMQ_SYS_TRANS"
+"""The group whose offsets say how far half messages and decisions were read."""
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+"""The group whose offsets say how far POP's check points were read."""
+BUILT_IN_GROUPS = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    TRANS_GROUP,
+)
+"""Groups that each broker has from its start (SubscriptionGroupManager.init)."""
 DEFAULT_TOPIC = "TBW102"
 """The template topic that auto-created topics copy (autoCreateTopicEnable)."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
@@ -369,6 +395,10 @@ _MAX_DIGITS = 18
 
 def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    return group in BUILT_IN_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def is_broker_topic(topic: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from mqspark.config import INT64_MAX, check_numbers, parse_addresses
 from mqspark.errors import ConfigError
-from mqspark.message import PERM_READ, PERM_WRITE
+from mqspark.message import PERM_READ, PERM_WRITE, TRACE_TOPIC
 
 __all__ = ["BrokerConfig", "BrokerRole", "UPDATABLE_KEYS"]
 
@@ -112,7 +112,7 @@ class BrokerConfig:
     cluster_topic_enable: bool = True
     broker_topic_enable: bool = True
     trace_topic_enable: bool = False
-    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    msg_trace_topic_name: str = TRACE_TOPIC
     default_topic_queue_nums: int = 8
     max_topic_queue_nums: int = 8_192
     """The limit of read and write queues when a topic is created or changed. RocketMQ has no limit. Several

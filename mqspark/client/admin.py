@@ -20,6 +20,7 @@ from mqspark.message import (
     PERM_READ,
     PERM_WRITE,
     RETRY_PREFIX,
+    TOOLS_GROUP,
     UNIQ_KEY,
     MessageExt,
     MessageQueue,
@@ -101,7 +102,6 @@ from mqspark.valuetypes import checked
 __all__ = ["AdminClient", "GroupOffset", "QueueRead"]
 
 _ROUTE_POLL_S = 0.02
-TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group of reads by tools, which every broker has from the start (MixAll)."""
 _EVER_MS = (1 << 63) - 1
 _PULL_ANSWERS = (

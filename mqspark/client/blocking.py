@@ -21,7 +21,7 @@ from mqspark.client.remoting.blockingconnection import DEFAULT_TIMEOUT_MS, Block
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.pullanswers import committed_in
 from mqspark.client.remoting.tls import Tls, tls_context
-from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute
+from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.config import did_you_mean, parse_addresses
 from mqspark.errors import (
     BadRoute,
@@ -35,13 +35,7 @@ from mqspark.errors import (
     RequestTimeout,
 )
 from mqspark.logs import escaping
-from mqspark.message import (
-    DEFAULT_TOPIC,
-    PERM_READ,
-    PERM_WRITE,
-    MessageQueue,
-    QueueOffset,
-)
+from mqspark.message import DEFAULT_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE, MessageQueue, QueueOffset
 from mqspark.names import is_address
 from mqspark.protocol.bodies.admin_bodies import (
     MAX_QUEUES_ASKED,

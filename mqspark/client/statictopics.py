@@ -26,7 +26,7 @@ from mqspark.client.staticplan import (
 from mqspark.client.staticrepair import plan_repair
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import BrokerError
-from mqspark.message import DEFAULT_TOPIC, MessageQueue, check_topic
+from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue, check_topic
 from mqspark.protocol.bodies.admin_bodies import TopicStatsTable
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_key
 from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping, TopicRemappingDetailWrapper
@@ -39,7 +39,6 @@ from mqspark.protocol.headers.admin_headers import (
 
 __all__ = ["StaticTopics"]
 
-MASTER_ID = 0
 MAX_STEPS = 100_000
 """Of a repair: some for each logic queue."""
 

@@ -27,7 +27,7 @@ from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.clock import Clock
 from mqspark.config import INT64_MAX
 from mqspark.logs import printable, sparing
-from mqspark.message import PERM_READ, PERM_WRITE
+from mqspark.message import MASTER_ID, MEMBER_GROUP_PREFIX, PERM_READ, PERM_WRITE
 from mqspark.names import is_address
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.protocol.bodies.topic_bodies import (
@@ -45,15 +45,11 @@ from mqspark.protocol.headers.cluster_headers import NotifyMinBrokerIdChangeRequ
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work, finished
 
-__all__ = ["MASTER_ID", "BrokerIdentity", "LiveBroker", "RegistrationResult", "RouteTable", "keep_zone"]
+__all__ = ["BrokerIdentity", "LiveBroker", "RegistrationResult", "RouteTable", "keep_zone"]
 
-MASTER_ID = 0
 UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
 
-MEMBER_GROUP_TOPICS = "rmq_sys_SYNC_BROKER_MEMBER_"
-"""Prefix of the topics whose routes tell brokers the replicas of their name, never with an acting master
-(TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX)."""
 MAX_REPLICAS = 64
 """Limit of replicas per broker name."""
 MAX_TIMEOUT_FACTOR = 10
@@ -611,7 +607,7 @@ class RouteTable:
             and brokers.acting_master
             and MASTER_ID not in brokers.addresses
             and not queue_data.perm & PERM_WRITE
-            and not topic.startswith(MEMBER_GROUP_TOPICS)
+            and not topic.startswith(MEMBER_GROUP_PREFIX)
         ):
             acting = min(brokers.addresses)
             others = {key: address for key, address in data.broker_addrs.items() if key != acting}

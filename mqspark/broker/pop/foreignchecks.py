@@ -15,7 +15,6 @@ from mqspark.broker.pop.revivelog import (
     ACK_TAG,
     BATCH_ACK_TAG,
     CK_TAG,
-    REVIVE_GROUP,
     CheckKey,
     ReviveLog,
     parse_ack,
@@ -25,7 +24,7 @@ from mqspark.broker.pull.pull import FAQ
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.peers import Question
 from mqspark.errors import InvalidMessage, NotNow
-from mqspark.message import TAGS, TIMER_DELIVER_MS, decode_properties, parse_number
+from mqspark.message import REVIVE_GROUP, TAGS, TIMER_DELIVER_MS, decode_properties, parse_number
 from mqspark.names import is_sound
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command

@@ -17,7 +17,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft
 from mqspark.broker.tables.topics import copy_config
 from mqspark.errors import InvalidMessage, ProtocolError
-from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, parse_number
+from mqspark.message import REVIVE_LOG_PREFIX, TAGS, TIMER_DELIVER_MS, UNIQ_KEY, parse_number
 from mqspark.protocol.bodies.body import Body, decode_body
 from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
@@ -28,7 +28,6 @@ __all__ = [
     "BATCH_ACK_TAG",
     "CK_TAG",
     "MAX_MESSAGES",
-    "REVIVE_GROUP",
     "CheckKey",
     "CheckPoint",
     "ReviveLog",
@@ -36,7 +35,6 @@ __all__ = [
     "parse_check_point",
 ]
 
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 """Its offset in a revive queue is that of the last processed message, not of the next one."""
 
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
@@ -210,7 +208,7 @@ class ReviveLog:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._host = state.store.store_host
-        self.topic = f"rmq_sys_REVIVE_LOG_{state.config.broker_cluster_name}"
+        self.topic = REVIVE_LOG_PREFIX + state.config.broker_cluster_name
 
     @property
     def queues(self) -> int:

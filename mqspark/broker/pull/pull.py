@@ -25,7 +25,7 @@ from mqspark.errors import InvalidFilter, InvalidMessage, NotNow
 from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import tag_codes
 from mqspark.logs import sparing
-from mqspark.message import PERM_READ
+from mqspark.message import MASTER_ID, PERM_READ
 from mqspark.protocol.bodies.client_bodies import ConsumeType
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
@@ -73,7 +73,6 @@ _CODES = {
 """Store status → response code. The two statuses of an empty queue also depend on the offset."""
 
 
-MASTER_ID = 0
 _PULL = int(RequestCode.PULL_MESSAGE)
 FAR_BEHIND = 4_096
 """A group that is fewer messages behind the end of a queue counts as reading from memory; others are checked."""

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.pop.acting_pops import ActingPops
 from mqspark.broker.pop.acting_revival import ActingRevival
-from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.replication.escape import EscapeBridge
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.state.state import BrokerState
@@ -30,6 +29,7 @@ from mqspark.broker.timer.timers import TimerService
 from mqspark.broker.transaction.escaped_halves import EscapedHalves
 from mqspark.clock import Clock
 from mqspark.logs import sparing
+from mqspark.message import MASTER_ID
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok

@@ -22,7 +22,6 @@ from typing import NamedTuple
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pop.acting_pops import RevivePlace
-from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.state.state import Random
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.tables.topics import MAX_QUEUES
@@ -30,7 +29,9 @@ from mqspark.errors import NotNow
 from mqspark.message import (
     BORN_HOST_V6,
     CRC32,
+    DEFAULT_TOPIC,
     DELAY,
+    MASTER_ID,
     ORIGIN_GROUP,
     PERM_WRITE,
     PRODUCER_GROUP,
@@ -108,7 +109,7 @@ class Escapee(NamedTuple):
         return SendMessageRequestHeaderV2(
             producer_group=self.group,
             topic=self.topic,
-            default_topic="TBW102",
+            default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=1,
             queue_id=self._queue_of(target, random),
             sys_flag=self.sys_flag,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
-from mqspark.message import SYSTEM_GROUP_PREFIX
+from mqspark.message import is_system_group
 from mqspark.protocol.bodies.admin_bodies import ColdDataFlowInfo, ColdRead
 from mqspark.store.config import StoreConfig
 
@@ -36,22 +36,8 @@ _HISTORY = 10
 _PROPORTIONAL, _INTEGRAL, _DERIVATIVE = 0.5, 0.3, 0.2
 _ROW_BYTES = ENTRY_BYTES + 200
 
-_UNLIMITED = frozenset(
-    {
-        "DEFAULT_CONSUMER",
-        "TOOLS_CONSUMER",
-        "SCHEDULE_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "__MONITOR_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-        "CID_ONSAPI_PULL",
-        "CID_SYS_RMQ_TRANS",
-    }
-)
-"""Groups of tools and brokers (MixAll.isSysConsumerGroupPullMessage)."""
+_UNLIMITED = frozenset({"DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"})
+"""Groups of tools that no broker has from its start (MixAll.isSysConsumerGroupPullMessage)."""
 
 
 class _ColdReader:
@@ -229,7 +215,7 @@ class ColdReads:
 
 
 def is_unlimited(group: str) -> bool:
-    return group in _UNLIMITED or group.startswith(SYSTEM_GROUP_PREFIX)
+    return group in _UNLIMITED or is_system_group(group)
 
 
 def _row_bytes(group: str) -> int:

@@ -11,7 +11,7 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.topics import next_version
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage
-from mqspark.message import SYSTEM_GROUP_PREFIX, check_group
+from mqspark.message import BUILT_IN_GROUPS, SYSTEM_GROUP_PREFIX, check_group
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_table, to_document
@@ -25,18 +25,6 @@ from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import is_lmq
 
 __all__ = ["SubscriptionGroups"]
-
-_BUILT_IN = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
-)
-
 
 _MADE = "groupsMade"
 """Session key: how many groups its requests have created."""
@@ -60,7 +48,7 @@ class SubscriptionGroups:
         self.ledger.shares.limit_entries(lambda: config.max_subscription_groups)
         self._owners: dict[str, str] = {}
         """group → the user who made it since the start."""
-        self._table = {name: SubscriptionGroupConfig(group_name=name) for name in _BUILT_IN}
+        self._table = {name: SubscriptionGroupConfig(group_name=name) for name in BUILT_IN_GROUPS}
         self._forbidden: dict[str, dict[str, int]] = {}
         """group → topic → bits; bit 0 forbids reading (code 353). The inner tables are replaced, never modified."""
         self._in_order: list[str] = []

@@ -17,11 +17,13 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
+    MEMBER_GROUP_PREFIX,
     OFFSET_MOVED_EVENT,
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
     RETRY_PREFIX,
+    REVIVE_LOG_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SINK_DECISIONS_TOPIC,
@@ -249,8 +251,8 @@ class Topics:
         if config.trace_topic_enable:
             yield _topic(config.msg_trace_topic_name, 1)
         yield _topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1)
-        yield _topic(f"rmq_sys_REVIVE_LOG_{config.broker_cluster_name}", config.revive_queue_num)
-        yield _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT)
+        yield _topic(REVIVE_LOG_PREFIX + config.broker_cluster_name, config.revive_queue_num)
+        yield _topic(MEMBER_GROUP_PREFIX + config.broker_name, 1, PERM_INHERIT)
         yield _topic(TRANS_HALF_TOPIC, 1)
         yield _topic(TRANS_OP_HALF_TOPIC, 1)
         yield _topic(TIMER_TOPIC, 1)

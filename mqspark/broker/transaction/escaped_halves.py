@@ -15,12 +15,13 @@ from collections import deque
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
 from mqspark.broker.transaction.halfmessages import CHECK_TIMES, FIRST_OFFSET, TRANSACTION_ID, Half
-from mqspark.broker.transaction.openhalves import GROUP, recover
+from mqspark.broker.transaction.openhalves import recover
 from mqspark.errors import NotNow
 from mqspark.logs import sparing
 from mqspark.message import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
+    TRANS_GROUP,
     TRANS_HALF_TOPIC,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
@@ -115,7 +116,7 @@ class EscapedHalves:
             _, due = self._noted.popleft()
         if due != self._saved:
             self._saved = due
-            self._state.offsets.commit(GROUP, TRANS_HALF_TOPIC, 0, due, is_brokers=True)
+            self._state.offsets.commit(TRANS_GROUP, TRANS_HALF_TOPIC, 0, due, is_brokers=True)
 
     def _report(self, problem: str) -> None:
         if problem != self.problem:

@@ -30,6 +30,7 @@ from mqspark.message import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_TOPIC,
+    TRANS_GROUP,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_COMMIT_TYPE,
@@ -40,9 +41,8 @@ from mqspark.record import Parts, take_apart
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.store import MessageStore
 
-__all__ = ["GROUP", "Recovered", "recover"]
+__all__ = ["Recovered", "recover"]
 
-GROUP = "CID_RMQ_SYS_TRANS"
 """The consumer group whose offsets are the progress in the half and op topics."""
 READ_MESSAGES = 64
 READ_BYTES = 1 << 20
@@ -80,7 +80,7 @@ def recover(state: BrokerState) -> Recovered:
 
 def _saved_offset(state: BrokerState, topic: str) -> int:
     low, high = max(0, state.store.offsets.min_offset(topic, 0)), state.store.offsets.max_offset(topic, 0)
-    saved = state.offsets.query(GROUP, topic, 0)
+    saved = state.offsets.query(TRANS_GROUP, topic, 0)
     return low if saved == NOT_FOUND else max(low, min(saved, high))
 
 

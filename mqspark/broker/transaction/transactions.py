@@ -36,13 +36,14 @@ from mqspark.broker.transaction.halfmessages import (
     judge,
     op_body,
 )
-from mqspark.broker.transaction.openhalves import GROUP, recover
+from mqspark.broker.transaction.openhalves import recover
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.extensions import OpenTransaction, TransactionDecision, TransactionListener
 from mqspark.logs import sparing
 from mqspark.message import (
     TAGS,
     TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_GROUP,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_COMMIT_TYPE,
@@ -614,7 +615,7 @@ class TransactionService:
         topics = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
         for topic, offset, before in zip(topics, due, self._saved, strict=True):
             if offset != before:
-                self._state.offsets.commit(GROUP, topic, 0, offset, is_brokers=True)
+                self._state.offsets.commit(TRANS_GROUP, topic, 0, offset, is_brokers=True)
         self._saved = due
 
     def _report(self, problem: str) -> None:

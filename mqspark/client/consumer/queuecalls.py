@@ -14,7 +14,6 @@ from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.pullanswers import check_messages, check_offsets
 from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import (
-    MASTER_ID,
     BrokerReplica,
     is_logic_broker,
     place_in_logic_queue,
@@ -24,7 +23,7 @@ from mqspark.compression import InflateLimits
 from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, NoRoute, RequestTimeout
 from mqspark.filter.sql import SQL92
 from mqspark.logs import escaping
-from mqspark.message import INNER_BATCH, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
+from mqspark.message import INNER_BATCH, MASTER_ID, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command

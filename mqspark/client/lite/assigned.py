@@ -7,8 +7,7 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from mqspark.client.remoting.topic_routes import MASTER_ID
-from mqspark.message import MessageExt, MessageQueue
+from mqspark.message import MASTER_ID, MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import ProcessQueueInfo
 
 __all__ = ["Assigned", "PulledBatch"]

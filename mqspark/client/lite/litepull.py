@@ -19,10 +19,9 @@ from mqspark.client.lite.assigned import Assigned, PulledBatch
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.remoting import level_of
-from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.logs import escaping
-from mqspark.message import MessageExt, MessageQueue
+from mqspark.message import MASTER_ID, MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import GetConsumerStatusBody
 from mqspark.protocol.bodies.body import encode_body, queue_key
 from mqspark.protocol.codes import RequestCode, ResponseCode

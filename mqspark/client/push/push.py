@@ -26,10 +26,9 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
-from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.logs import escaping
-from mqspark.message import MessageExt, MessageQueue, dlq_topic
+from mqspark.message import MASTER_ID, MessageExt, MessageQueue, dlq_topic
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo, ProcessQueueInfo
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command

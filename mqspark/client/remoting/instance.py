@@ -21,7 +21,7 @@ from mqspark.client.remoting.pauses import Timers
 from mqspark.client.remoting.remoting import Channel, Remoting, level_of
 from mqspark.client.remoting.silence import SilenceWatch
 from mqspark.client.remoting.tls import tls_context
-from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute, address_of, is_logic_broker
+from mqspark.client.remoting.topic_routes import TopicRoute, address_of, is_logic_broker
 from mqspark.clock import SystemClock
 from mqspark.config import did_you_mean
 from mqspark.errors import (
@@ -38,7 +38,7 @@ from mqspark.errors import (
     RequestTimeout,
 )
 from mqspark.logs import escaping
-from mqspark.message import DEFAULT_TOPIC, MessageQueue
+from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import ConsumerData
 from mqspark.protocol.bodies.topic_bodies import TopicList, TopicRouteData

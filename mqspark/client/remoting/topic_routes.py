@@ -14,12 +14,20 @@ from typing import NamedTuple
 
 from mqspark.errors import BadRoute
 from mqspark.logs import printable, sparing
-from mqspark.message import PERM_READ, PERM_WRITE, MessageExt, MessageQueue, QueueOffset, Queues, parse_number
+from mqspark.message import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    MessageExt,
+    MessageQueue,
+    QueueOffset,
+    Queues,
+    parse_number,
+)
 from mqspark.names import is_address, is_sound
 from mqspark.protocol.bodies.topic_bodies import QueueData, TopicQueueMappingInfo, TopicRouteData
 
 __all__ = [
-    "MASTER_ID",
     "MAX_QUEUES",
     "MAX_ROUTE_QUEUES",
     "Queues",
@@ -31,8 +39,6 @@ __all__ = [
     "replica_of",
     "sound_queues",
 ]
-
-MASTER_ID = 0
 
 MAX_QUEUES = 65_536
 """Maximum queues of a topic on one broker: the limit of mqspark brokers."""

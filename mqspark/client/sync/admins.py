@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Unpack
 
 from mqspark.client import admin
-from mqspark.client.admin import TOOLS_GROUP, GroupOffset, QueueRead
+from mqspark.client.admin import GroupOffset, QueueRead
 from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
 from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.client.sync.facade import Facade, documented_by
-from mqspark.message import PERM_READ, PERM_WRITE, MessageExt, MessageQueue
+from mqspark.message import PERM_READ, PERM_WRITE, TOOLS_GROUP, MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import BrokerStatsData, ConsumerRunningInfo, TopicOffset
 from mqspark.protocol.bodies.client_bodies import ConsumerConnection, ProducerConnection, ProducerInfo
 from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo

@@ -12,13 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import RETRY_PREFIX, SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, parse_number
+from mqspark.message import (
+    LMQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    parse_number,
+)
 from mqspark.record import find_property
 from mqspark.store.disk.layout import is_storable_topic
 
 __all__ = [
     "DISPATCH_MARK",
-    "LMQ_PREFIX",
     "LMQ_QUEUE_ID",
     "MAX_DISPATCHED",
     "allows_dispatch",
@@ -28,12 +35,10 @@ __all__ = [
     "wanted_queues",
 ]
 
-LMQ_PREFIX = "%LMQ%"
 LMQ_QUEUE_ID = 0
 DISPATCH_MARK = b"INNER_MULTI_QUEUE_OFFSET\x01"
 MAX_DISPATCHED = 256
 """Queues that one message may enter besides its own: each may have to be created."""
-_SYSTEM_PREFIX = "rmq_sys_"
 _WAITING = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC})
 
 
@@ -44,7 +49,7 @@ def is_lmq(name: str) -> bool:
 
 def allows_dispatch(topic: str) -> bool:
     """Whether records of a topic may enter other queues. Records that only wait in a system topic may not."""
-    return not topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX)) and topic not in _WAITING
+    return not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) and topic not in _WAITING
 
 
 def wanted_queues(names: str) -> list[str]:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from mqspark.errors import MQError, ProtocolError
 from mqspark.logs import sparing
+from mqspark.message import TOOLS_GROUP
 from mqspark.names import path_below
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -46,7 +47,6 @@ RETRY_S = 10.0
 TIMEOUT_S = 10.0
 WAIT_S = 0.1
 """Interval of checks whether a compaction has ended."""
-GROUP = "TOOLS_CONSUMER"
 """The group of tools, which every broker knows."""
 MAX_MESSAGES = 1000
 _SUBSCRIPTION = 4
@@ -222,7 +222,7 @@ class MasterCopy:
 
 def _pull(queue: _Lacking, offset: int) -> dict[str, str]:
     return {
-        "consumerGroup": GROUP,
+        "consumerGroup": TOOLS_GROUP,
         "topic": queue.topic,
         "queueId": str(queue.queue_id),
         "queueOffset": str(offset),

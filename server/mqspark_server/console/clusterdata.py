@@ -13,6 +13,7 @@ from mqspark.errors import BrokerError, MQError, NoRoute
 from mqspark.message import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
+    TRANS_GROUP,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     parse_number,
@@ -34,7 +35,6 @@ __all__ = [
     "users_of",
 ]
 
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 MAX_CLIENTS = 1_000
 _BYTES = "commitLogMinOffset", "commitLogMaxOffset"
 
@@ -298,7 +298,7 @@ async def _transactions(admin: AdminClient) -> list[Row]:
     except NoRoute:
         settled = {}
     try:
-        offsets = await admin.group_offsets(TRANSACTION_GROUP)
+        offsets = await admin.group_offsets(TRANS_GROUP)
     except MQError:
         offsets = {}
     rows = []

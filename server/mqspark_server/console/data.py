@@ -17,9 +17,9 @@ from mqspark.message import (
     PERM_READ,
     PERM_WRITE,
     RETRY_PREFIX,
-    SYSTEM_GROUP_PREFIX,
     MessageExt,
     MessageQueue,
+    is_system_group,
     is_system_topic,
     parse_number,
 )
@@ -45,7 +45,6 @@ __all__ = [
     "Row",
     "MESSAGES",
     "each_of",
-    "is_built_in",
     "number_of",
     "paged",
     "time_ms",
@@ -291,13 +290,13 @@ class ConsoleData:
                 "enabled": config.consume_enable,
             }
             for name, config in (await self._admin.groups()).items()
-            if wanted.lower() in name.lower() and (every or not is_built_in(name))
+            if wanted.lower() in name.lower() and (every or not is_system_group(name))
         ]
         return await paged(rows, wanted, number, self._add_progress)
 
     async def largest_lags(self) -> Row:
         """The groups with the largest lag among the first LAGS_ASKED."""
-        names = [name for name in await self._admin.groups() if not is_built_in(name)]
+        names = [name for name in await self._admin.groups() if not is_system_group(name)]
         rows: list[Row] = [{"group": name} for name in names[:LAGS_ASKED]]
 
         async def fill(row: Row) -> None:
@@ -483,15 +482,6 @@ def _kind(name: str) -> str:
     if name.startswith(DLQ_PREFIX):
         return "dead letters"
     return "system" if is_system_topic(name) or name.endswith("_REPLY_TOPIC") else "normal"
-
-
-_BUILT_IN = frozenset(
-    {"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "SELF_TEST_CONSUMER_GROUP"}
-)
-
-
-def is_built_in(name: str) -> bool:
-    return name in _BUILT_IN or name.startswith((SYSTEM_GROUP_PREFIX, "CID_ONS"))
 
 
 def time_ms(text: str) -> int:

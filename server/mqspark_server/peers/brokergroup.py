@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 
 from mqspark.broker.broker import BrokerCore
-from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.preonline import PreOnline, Talk
 from mqspark.errors import MQError, NotNow, ProtocolError
 from mqspark.logs import sparing
+from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody
 from mqspark.protocol.codes import RequestCode, ResponseCode

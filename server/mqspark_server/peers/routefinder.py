@@ -15,6 +15,7 @@ from mqspark.broker.broker import BrokerCore
 from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
+from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -27,7 +28,6 @@ __all__ = ["RouteFinder"]
 log = sparing("mqspark.routes")
 
 TIMEOUT_S = 1.0
-MASTER_ID = 0
 
 
 class RouteFinder:

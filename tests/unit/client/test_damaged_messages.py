@@ -11,10 +11,9 @@ import pytest
 from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.consumer.queuecalls import DAMAGE_PATIENCE_MS, QueueCalls
 from mqspark.client.remoting.namespaces import Namespace
-from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.compression import LIMITS
 from mqspark.errors import InvalidMessage
-from mqspark.message import MessageQueue
+from mqspark.message import MASTER_ID, MessageQueue
 from mqspark.protocol.bodies.client_bodies import ConsumeType
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response

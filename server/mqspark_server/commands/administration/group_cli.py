@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from mqspark.errors import BrokerError, MQError
-from mqspark.message import SYSTEM_GROUP_PREFIX, MessageQueue, is_system_topic
+from mqspark.message import MessageQueue, is_system_group, is_system_topic
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.commands.completing import complete_groups, complete_topics
@@ -24,18 +24,6 @@ __all__ = ["group"]
 group = noun("group", "Consumer groups.")
 _AT_ONCE = 16
 """Groups that are queried concurrently."""
-_BUILT_IN = frozenset(
-    {
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "SELF_TEST_CONSUMER_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PULL",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-    }
-)
 _LIST = (
     Column("group", "GROUP"),
     Column("members", "MEMBERS", wide=True),
@@ -82,10 +70,6 @@ _group = click.argument("group", shell_complete=complete_groups)
 _topic = click.argument("topic", shell_complete=complete_topics)
 
 
-def _is_built_in(name: str) -> bool:
-    return name in _BUILT_IN or name.startswith(SYSTEM_GROUP_PREFIX)
-
-
 @group.command("list")
 @click.argument("pattern", required=False)
 @click.option("--all", "every", is_flag=True, help="Include the brokers' own groups.")
@@ -101,7 +85,7 @@ async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> N
             "broadcast": config.consume_broadcast_enable,
         }
         for name, config in (await shell.admin.groups()).items()
-        if (every or not _is_built_in(name)) and (pattern is None or fnmatch.fnmatchcase(name, pattern))
+        if (every or not is_system_group(name)) and (pattern is None or fnmatch.fnmatchcase(name, pattern))
     ]
     if shell.output.format != "table":
         gate = asyncio.Semaphore(_AT_ONCE)
@@ -249,7 +233,7 @@ async def group_lag(
 ) -> None:
     """Show the messages that GROUPS (default: all) have not committed, by queue."""
     there = await shell.brokers(brokers) if brokers else None
-    names = groups or [name for name in await shell.admin.groups() if not _is_built_in(name)]
+    names = groups or [name for name in await shell.admin.groups() if not is_system_group(name)]
     rows = []
     for name in names:
         try:
@@ -321,7 +305,7 @@ async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offset
     """Delete GROUPS and their committed offsets."""
     for name in groups:
         await _must_exist(shell, name)
-        if _is_built_in(name):
+        if is_system_group(name):
             raise click.UsageError(f"{name} is one of the brokers' own groups")
         if await _members(shell, name):
             raise CommandFailed(

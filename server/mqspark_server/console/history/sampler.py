@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from mqspark.client.admin import AdminClient
 from mqspark.clock import Clock
 from mqspark.errors import MQError
+from mqspark.message import is_system_group
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
 from mqspark_server.console.clusterdata import brokers_of, totals_of
-from mqspark_server.console.data import Row, each_of, is_built_in
+from mqspark_server.console.data import Row, each_of
 from mqspark_server.console.history.samples import History
 
 __all__ = ["ALL_LAGS", "CLUSTER", "Sampler", "broker_series", "group_series", "note_brokers"]
@@ -141,7 +142,7 @@ class Sampler:
         """The next groups in turn, and the sum of all that are known."""
         mono_ms = self._clock.monotonic_ms()
         if mono_ms >= self._names_at_ms:
-            names = [name for name in await admin.groups() if not is_built_in(name)]
+            names = [name for name in await admin.groups() if not is_system_group(name)]
             self._groups = names[:MAX_GROUPS]
             self._lags = {name: lag for name, lag in self._lags.items() if name in self._groups}
             self._names_at_ms = mono_ms + int(1000 * max(NAMES_S, NAMES_FACTOR_S * len(names)))

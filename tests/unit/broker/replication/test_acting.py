@@ -14,7 +14,6 @@ import pytest
 
 from mqspark.broker.pop import acting_revival
 from mqspark.broker.pop.acting_pops import RevivePlace
-from mqspark.broker.pull.pull import MASTER_ID
 from mqspark.broker.replication.acting import ANNOUNCED_MS, FRESH_MS, SETTLE_MS, ActingMaster
 from mqspark.broker.replication.escape import (
     MAX_MESSAGES,
@@ -25,12 +24,7 @@ from mqspark.broker.replication.escape import (
     targets,
 )
 from mqspark.errors import ConfigError, NotNow
-from mqspark.message import (
-    SCHEDULE_TOPIC,
-    TRANS_HALF_TOPIC,
-    decode_properties,
-    encode_properties,
-)
+from mqspark.message import MASTER_ID, SCHEDULE_TOPIC, TRANS_HALF_TOPIC, decode_properties, encode_properties
 from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper
 from mqspark.protocol.bodies.topic_bodies import BrokerData, DataVersion, QueueData, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
