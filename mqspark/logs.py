@@ -14,12 +14,14 @@ from __future__ import annotations
 import logging
 import re
 import traceback
+from collections.abc import Hashable
 from datetime import UTC, datetime
 from typing import Any
 
 __all__ = [
     "JsonLines",
     "OneLine",
+    "Outages",
     "Sparing",
     "TextEscaping",
     "escaping",
@@ -35,6 +37,8 @@ MAX_KINDS = 1_000
 MAX_TEXT = 300
 MAX_FRAMES = 20
 MAX_CAUSES = 3
+MAX_OUT = 10_000
+MAX_REASONS = 8
 MAX_LINE = 2_000
 
 _USER_OF_URL = re.compile(r"(?<=://)[^/\s@]++@")
@@ -120,6 +124,41 @@ def _traceback(error: BaseException) -> str:
         parts.append(f"{frames}{type(cause).__qualname__}: {printable(str(cause))}")
         cause = cause.__cause__ or cause.__context__
     return "\nbecause of\n".join(parts)
+
+
+class Outages:
+    """What fails again and again while something is away costs a line for each reason when it begins, and one when it
+    is over. What comes in between is for debugging."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._out: dict[Hashable, set[Hashable]] = {}
+        """What fails, and the reasons of which the log tells."""
+
+    def failed(
+        self,
+        what: Hashable,
+        error: Exception | str | None,
+        text: str,
+        *arguments: object,
+        level: int = logging.WARNING,
+    ) -> None:
+        """``what`` failed by ``error``: an exception, whose type and code are the reason, or the reason itself. A line
+        for debugging begins nothing."""
+        reasons = self._out.get(what, set())
+        is_exception = isinstance(error, BaseException)
+        reason = (type(error), getattr(error, "code", None)) if is_exception else error
+        is_told = reason in reasons or len(reasons) >= MAX_REASONS
+        self._log.log(logging.DEBUG if is_told else level, text, *arguments)
+        if level > logging.DEBUG and not is_told:
+            if not reasons and len(self._out) >= MAX_OUT:
+                del self._out[next(iter(self._out))]
+            self._out[what] = {*reasons, reason}
+
+    def over(self, what: Hashable, text: str, *arguments: object) -> None:
+        """``what`` works: a line, if it did not."""
+        if self._out and self._out.pop(what, None) is not None:
+            self._log.warning(text, *arguments)
 
 
 class TextEscaping(logging.Filter):

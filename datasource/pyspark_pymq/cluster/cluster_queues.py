@@ -15,7 +15,7 @@ from typing import Any
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient, pull_header
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic, retry_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -81,6 +81,7 @@ class ClusterQueues:
         self._reported: set[str] = set()
         """Lost queues; each is reported once."""
         self._places: dict[str, tuple[float, BrokerPlace]] = {}
+        self._outages = Outages(log)
         self.archive = Archive(options.archive) if options.archive is not None else None
 
     # --- queues -----------------------------------------------------------------------------------------------
@@ -470,8 +471,11 @@ class ClusterQueues:
         try:
             with self.client.without_retries():
                 self._publish(group, offsets, published)
+            self._outages.over(group, "the offsets of group %s are published again", group)
         except ClientError as error:
-            log.warning("the offsets of group %s could not be published: %s", group, error)
+            self._outages.failed(
+                group, error, "the offsets of group %s could not be published: %s", group, error
+            )
 
     def _publish(self, group: str, offsets: Offsets, published: Offsets) -> None:
         queues = self.queues()

@@ -232,17 +232,25 @@ class GroupConsumer(InstanceMember):
             for topic in list(self.subscriptions):
                 try:
                     balanced &= await self._rebalance(topic)
+                    self.instance.outages.over(
+                        ("rebalance", self.settings.group, topic),
+                        "%s of %s is rebalanced again",
+                        topic,
+                        self.settings.group,
+                    )
                 except MQError as error:
                     # The retry topic is created by the first heartbeat, a little later than the others.
                     retry = topic.startswith(RETRY_PREFIX)
                     balanced = balanced and retry and self._retry_rounds <= 0
                     self._retry_rounds -= retry
-                    log.log(
-                        logging.DEBUG if topic.startswith(RETRY_PREFIX) else level_of(error),
+                    self.instance.outages.failed(
+                        ("rebalance", self.settings.group, topic),
+                        error,
                         "cannot rebalance %s of %s: %s",
                         topic,
                         self.settings.group,
                         error,
+                        level=logging.DEBUG if retry else level_of(error),
                     )
             left = [queue for queue in self._owner.owned() if queue.topic not in self.subscriptions]
             if left:
@@ -276,9 +284,14 @@ class GroupConsumer(InstanceMember):
         try:
             await self._owner.take(queue, await self.start_offset(queue))
         except MQError as error:
-            log.log(level_of(error), "%s cannot take %s yet: %s", self.settings.group, queue, error)
+            group = self.settings.group
+            self.instance.failed(
+                ("take", group, queue), error, "%s cannot take %s yet: %s", group, queue, error
+            )
             await self._owner.unclaim([queue])
             return False
+        group = self.settings.group
+        self.instance.outages.over(("take", group, queue), "%s has taken %s", group, queue)
         return True
 
     async def _members(self, route: TopicRoute) -> list[str]:

@@ -12,7 +12,6 @@ from mqspark.client.remoting.filters import require_sql
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.pullanswers import check_messages, check_offsets
-from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import (
     BrokerReplica,
     is_logic_broker,
@@ -159,7 +158,8 @@ class QueueCalls:
 
     async def recover(self, queue: MessageQueue, error: MQError) -> None:
         """After a failed pull: pause, and refresh the route if the broker was not found."""
-        log.log(level_of(error), "cannot pull %s for %s: %s", queue, self._settings.group, error)
+        group = self._settings.group
+        self._instance.failed(("pull", group, queue), error, "cannot pull %s for %s: %s", queue, group, error)
         if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
             await asyncio.sleep(_FLOW_CONTROL_PAUSE_S)
             return
@@ -169,7 +169,13 @@ class QueueCalls:
             try:
                 await self._instance.route(queue.topic, refresh=True)
             except MQError as failure:
-                log.log(level_of(failure), "cannot refresh the route of %s: %s", queue.topic, failure)
+                what = "cannot refresh the route of %s: %s"
+                self._instance.failed(("route", queue.topic), failure, what, queue.topic, failure)
+
+    def recovered(self, queue: MessageQueue) -> None:
+        """A pull was answered."""
+        group = self._settings.group
+        self._instance.outages.over(("pull", group, queue), "%s is pulled again for %s", queue, group)
 
     # --- sending back -----------------------------------------------------------------------------------
 
@@ -301,6 +307,7 @@ class QueueCalls:
             if self._namespace or queue.topic.startswith(RETRY_PREFIX):
                 for message in messages:
                     self.show(message)
+        self.recovered(queue)
         await self._pace(queue, code, is_stuck=next_offset == offset, took_ms=clock.monotonic_ms() - began_ms)
         return Pulled(
             code,

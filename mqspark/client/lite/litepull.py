@@ -18,7 +18,6 @@ from mqspark.client.hooks.hooks import let_through, saw_consumed
 from mqspark.client.lite.assigned import Assigned, PulledBatch
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
-from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.logs import escaping
 from mqspark.message import MASTER_ID, MessageExt, MessageQueue
@@ -404,7 +403,11 @@ class LitePullConsumer(Subscriber):
         try:
             await self._write(offsets)
         except (ClientError, OSError) as error:
-            log.log(level_of(error), "cannot commit offsets of %s, will try again: %s", self.group, error)
+            what = "cannot commit offsets of %s, will try again: %s"
+            self._group.instance.failed(("commit", self.group), error, what, self.group, error)
+        else:
+            what = "offsets of %s are committed again"
+            self._group.instance.outages.over(("commit", self.group), what, self.group)
 
     async def _commit_forever(self) -> None:
         while True:

@@ -35,6 +35,7 @@ from mqspark.client.pop.popped import Popped, popped_of
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Within
+from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ConfigError, MQError, NoRoute
 from mqspark.logs import escaping
 from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue
@@ -309,6 +310,7 @@ class PopConsumer(Listening):
                     return 0
                 # Without an answer it is unknown what was handed out; a retry with the same attempt id gets it
                 # again.
+        self._group.calls.recovered(queue)
         if popped is None:
             await asyncio.sleep(_FULL_PAUSE_S)
             return 0
@@ -437,7 +439,7 @@ class PopConsumer(Listening):
         try:
             await self._group.calls.send_back(work.message, -1, self.settings.max_reconsume_times)
         except MQError as error:
-            log.warning("cannot make %s a dead letter yet: %s", work.message.message_id, error)
+            log.log(level_of(error), "cannot make %s a dead letter yet: %s", work.message.message_id, error)
             if ordered is not None:
                 self._suspend_queue(ordered, work, None)
         else:

@@ -116,10 +116,15 @@ class PopAcks:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._single.add(broker_name)
                 return [ack for _, members in entries for ack in members]
-            log.warning("%s did not take acknowledgements of %s: %s", broker_name, self._group, error)
+            self._failed(broker_name, error)
         except MQError as error:
-            log.warning("cannot acknowledge for %s at %s: %s", self._group, broker_name, error)
+            self._failed(broker_name, error)
         return []
+
+    def _failed(self, broker_name: str, error: MQError) -> None:
+        """Messages are delivered again. A line when it begins, not for each of them."""
+        what = "the broker %s does not know what %s has consumed, which comes again: %s"
+        self._instance.failed(("ack", self._group, broker_name), error, what, broker_name, self._group, error)
 
     async def _send_one(self, topic: str, receipt: Receipt) -> None:
         header = AckMessageRequestHeader(
@@ -133,7 +138,8 @@ class PopAcks:
         try:
             await self._invoke(receipt.broker_name, RequestCode.ACK_MESSAGE, header)
         except MQError as error:
-            log.warning("cannot acknowledge %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+            log.debug("cannot acknowledge %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+            self._failed(receipt.broker_name, error)
 
     async def renew(self, topic: str, receipt: Receipt, invisible_ms: int) -> bool | None:
         """Hold an ordered message for ``invisible_ms`` from now, with the same receipt. False if it is no longer
@@ -143,9 +149,9 @@ class PopAcks:
         except BrokerError as error:
             if error.code == ResponseCode.NO_MESSAGE:
                 return False
-            log.warning("cannot hold %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+            self._failed(receipt.broker_name, error)
         except MQError as error:
-            log.warning("cannot hold %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+            self._failed(receipt.broker_name, error)
         else:
             return True
         return None
@@ -154,7 +160,8 @@ class PopAcks:
         try:
             await self._change(topic, receipt, invisible_ms)
         except MQError as error:
-            log.warning("cannot delay %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+            log.debug("cannot delay %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+            self._failed(receipt.broker_name, error)
 
     async def _change(self, topic: str, receipt: Receipt, invisible_ms: int) -> None:
         header = ChangeInvisibleTimeRequestHeader(
@@ -179,3 +186,5 @@ class PopAcks:
         if address is None:
             raise ConnectionLost(broker_name, "it is no longer in any route")
         await self._instance.remoting.invoke(address, code, header, body, timeout_ms=TIMEOUT_MS)
+        what = "the broker %s knows again what %s consumes"
+        self._instance.outages.over(("ack", self._group, broker_name), what, broker_name, self._group)

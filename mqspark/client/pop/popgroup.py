@@ -3,6 +3,7 @@ RebalanceImpl.getRebalanceResultFromBroker, QueryAssignmentProcessor."""
 
 from __future__ import annotations
 
+import logging
 import random
 
 from mqspark.client.consumer.consumer import GroupConsumer
@@ -64,17 +65,23 @@ class AssignedGroup(GroupConsumer):
         if topic.startswith(RETRY_PREFIX):
             return True  # POP has its own retry topics; brokers read them
         assigned = await self.assigned(topic)
+        outages, group = self.instance.outages, self.settings.group
         if assigned is None:
-            log.warning(
+            outages.failed(
+                ("assignment", group, topic),
+                None,
                 "no broker has an assignment of %s for %s yet; if this persists, create the group"
                 " (AdminClient.create_group, mqadmin updateSubGroup) or turn on"
                 " autoCreateSubscriptionGroup at the brokers",
                 topic,
-                self.settings.group,
+                group,
             )
             return False
+        outages.over(("assignment", group, topic), "brokers have an assignment of %s for %s", topic, group)
         if PULL in assigned.values():
-            log.error("%s", not_popped(topic, self.settings.group))
+            outages.failed(("mode", group, topic), None, "%s", not_popped(topic, group), level=logging.ERROR)
+        else:
+            outages.over(("mode", group, topic), "group %s consumes %s by pop now", group, topic)
         wanted = {queue for queue, mode in assigned.items() if mode == POP}
         owned = {queue for queue in self._owner.owned() if queue.topic == topic}
         if gone := owned - wanted:

@@ -32,7 +32,7 @@ from mqspark.client.producer.producer_settings import ProducerKeywords, Producer
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.remoting.lifecycle import Within
-from mqspark.client.remoting.remoting import Channel
+from mqspark.client.remoting.remoting import Channel, level_of
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute, ProtocolError
 from mqspark.logs import escaping
@@ -310,7 +310,8 @@ class TransactionProducer(Producer):
             channel.oneway(RequestCode.END_TRANSACTION, header, remark=_remark(error))
             self._saw_end(prepared.message, header, state, channel)
         except (ClientError, TimeoutError) as failure:
-            log.warning(
+            log.log(
+                level_of(failure),
                 "%s of transaction %s did not reach the broker, which will ask: %s",
                 state.name,
                 result.message_id,
@@ -382,7 +383,7 @@ class TransactionProducer(Producer):
             try:
                 await self._answer_check(channel, request)
             except MQError as error:
-                log.warning("a check of %s cannot be answered: %s", channel.address, error)
+                log.log(level_of(error), "a check of %s cannot be answered: %s", channel.address, error)
 
     async def _answer_check(self, channel: Channel, request: Command) -> None:
         header = request.header(CheckTransactionStateRequestHeader)

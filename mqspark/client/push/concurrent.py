@@ -18,6 +18,7 @@ from mqspark.client.delivery.delivery import Around, Chunk, Outcome, Skipped, fa
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.remoting.pauses import Timers
+from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError
 from mqspark.logs import escaping
 from mqspark.message import MessageExt
@@ -186,7 +187,8 @@ class Concurrent:
         try:
             await self._send_back(message, delay_level)
         except MQError as error:
-            log.warning(
+            log.log(
+                level_of(error),
                 "cannot send %s back for %s, delivered here again in %d ms: %s",
                 message.message_id,
                 self._group,

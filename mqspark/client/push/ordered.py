@@ -27,6 +27,7 @@ from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.push.concurrent import SendBack
 from mqspark.client.remoting.pauses import Timer, Timers
+from mqspark.client.remoting.remoting import level_of
 from mqspark.clock import SystemClock
 from mqspark.errors import MQError
 from mqspark.logs import escaping
@@ -407,7 +408,12 @@ class Ordered:
             for message in ordered.running:
                 await send_back(message, _DEAD_LETTER_LEVEL)
         except MQError as error:
-            log.warning("cannot give up a message of %s, delivered here again: %s", self._group, error)
+            log.log(
+                level_of(error),
+                "cannot give up a message of %s, delivered here again: %s",
+                self._group,
+                error,
+            )
             self._suspend(ordered, process, pause_ms)
         else:
             self._succeeded(ordered, process, commit=False)

@@ -383,7 +383,11 @@ class PushConsumer(Listening):
         try:
             await self._group.offsets.write(offsets)
         except (ClientError, OSError) as error:
-            log.log(level_of(error), "cannot commit offsets of %s, will try again: %s", self.group, error)
+            what = "cannot commit offsets of %s, will try again: %s"
+            self._group.instance.failed(("commit", self.group), error, what, self.group, error)
+        else:
+            what = "offsets of %s are committed again"
+            self._group.instance.outages.over(("commit", self.group), what, self.group)
 
     # --- what the broker may ask ------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from mqspark.client.remoting.credentials import signer_of
@@ -37,7 +37,7 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import ConsumerData
@@ -136,6 +136,8 @@ class ClientInstance:
         """For errors: names of topics, and when they were asked for."""
         """In the order of their last change."""
         self._brokers: dict[str, dict[int, str]] = {}
+        self.outages = Outages(log)
+        """Of what its members ask for again and again."""
         self._answering_bytes = 0
         """Tasks that handle requests by brokers."""
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
@@ -269,6 +271,10 @@ class ClientInstance:
                     ) from None
                 log.debug("%s; trying name server %s", error, self.namesrv[self._namesrv_index])
         raise AssertionError("there is always a name server")
+
+    def failed(self, what: Hashable, error: Exception, text: str, *arguments: object) -> None:
+        """A line about a request that failed, unless the log knows (``Outages``, ``level_of``)."""
+        self.outages.failed(what, error, text, *arguments, level=level_of(error))
 
     # --- routes -----------------------------------------------------------------------------------------
 
@@ -408,7 +414,9 @@ class ClientInstance:
                 except NoRoute:
                     continue  # not created yet, or deleted: what was known stays, as in every RocketMQ client
                 except ClientError as error:
-                    log.log(level_of(error), "cannot refresh the route of %s: %s", topic, error)
+                    self.failed(("route", topic), error, "cannot refresh the route of %s: %s", topic, error)
+                else:
+                    self.outages.over(("route", topic), "the route of %s is refreshed again", topic)
 
     # --- heartbeats -------------------------------------------------------------------------------------
 
@@ -440,7 +448,7 @@ class ClientInstance:
             else:
                 await self._send_heartbeat(channel)
         except ClientError as error:
-            log.log(level_of(error), "heartbeat to %s failed: %s", address, error)
+            self.failed(("heartbeat", address), error, "heartbeat to %s failed: %s", address, error)
 
     async def knock(self, address: str, timeout_ms: int) -> None:
         """Send a heartbeat over the connection to ``address``, if there is one. Raises ClientError."""
@@ -460,6 +468,7 @@ class ClientInstance:
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, address=channel.address)
         self._heartbeats.answered(channel.address, fingerprint, answer)
+        self.outages.over(("heartbeat", channel.address), "heartbeats to %s are taken again", channel.address)
 
     async def _send_first_heartbeat(self, channel: Channel) -> None:
         """Send a heartbeat first on a new connection: a broker forgets the client with its old connection, and must
@@ -470,7 +479,8 @@ class ClientInstance:
         try:
             await self._send_heartbeat(channel)
         except ClientError as error:
-            log.log(level_of(error), "heartbeat to %s failed: %s", channel.address, error)
+            address = channel.address
+            self.failed(("heartbeat", address), error, "heartbeat to %s failed: %s", address, error)
             return
         for member in self._members:
             member.group_changed()

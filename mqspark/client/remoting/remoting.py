@@ -18,7 +18,7 @@ from mqspark.client.remoting.credentials import bound
 from mqspark.client.remoting.dialing import opened
 from mqspark.client.remoting.tls import refusal_of
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, NoRoute, ProtocolError, RequestTimeout
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.protocol.binding import Binder
 from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_response
@@ -39,7 +39,6 @@ _MAX_OPAQUE = 0x7FFFFFFF
 _MAX_REMARK = 1_000
 """Characters of an answer's remark: it may quote the request."""
 _MAX_PORT = 0xFFFF
-_MAX_SILENT = 10_000
 _FAREWELL_S = 1.0
 """Time limit for closing a TLS connection."""
 
@@ -365,24 +364,19 @@ class Remoting:
         self._given_up: weakref.WeakSet[asyncio.Task[Channel]] = weakref.WeakSet()
         """Attempts to connect that were ended here; the end of an event loop cancels them as well."""
         self._closed = False
-        self._silent: dict[str, None] = {}
+        self._silent = Outages(log)
         """Addresses that did not answer the last request."""
 
     def _away(self, address: str, error: ConnectionLost | RequestTimeout) -> ConnectionLost | RequestTimeout:
         """Log the error, if the last request was answered: one line for a server that goes, however many requests it
         leaves without an answer."""
-        if address not in self._silent and not self._closed:
-            if len(self._silent) >= _MAX_SILENT:
-                del self._silent[next(iter(self._silent))]
-            self._silent[address] = None
-            log.warning("%s; trying again, the log says when it answers", error)
+        if not self._closed:
+            self._silent.failed(address, None, "%s; trying again, the log says when it answers", error)
         return error
 
     def answered(self, address: str) -> None:
         """A request was answered."""
-        if address in self._silent:
-            del self._silent[address]
-            log.warning("%s answers again", address)
+        self._silent.over(address, "%s answers again", address)
 
     def channel(self, address: str) -> Channel | None:
         """The open channel to ``address``, if there is one."""
@@ -468,8 +462,7 @@ class Remoting:
         except (ConnectionLost, RequestTimeout) as error:
             self._away(address, error)
             raise
-        if self._silent:
-            self.answered(address)
+        self.answered(address)
         if response.code not in accept:
             raise BrokerError(response.code, response.remark, address=address)
         return response

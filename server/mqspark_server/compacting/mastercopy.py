@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqspark.errors import MQError, ProtocolError
-from mqspark.logs import sparing
+from mqspark.logs import Outages, sparing
 from mqspark.message import TOOLS_GROUP
 from mqspark.names import path_below
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -79,6 +79,7 @@ class MasterCopy:
         """Queues that were copied."""
         self._given_up: set[_Lacking] = set()
         """Queues whose older values the master does not have either."""
+        self._outages = Outages(log)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(
@@ -95,8 +96,10 @@ class MasterCopy:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.look()
+                self._outages.over("", "older values of compaction topics are copied from the master again")
             except (OSError, ValueError, MQError) as error:
-                log.warning("older values of compaction topics are not copied from the master now: %s", error)
+                what = "older values of compaction topics are not copied from the master now: %s"
+                self._outages.failed("", None, what, error)
                 await asyncio.sleep(RETRY_S)
 
     async def look(self) -> None:

@@ -15,7 +15,7 @@ from mqspark.broker.broker import BrokerCore
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.preonline import PreOnline, Talk
 from mqspark.errors import MQError, NotNow, ProtocolError
-from mqspark.logs import sparing
+from mqspark.logs import Outages, sparing
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody
@@ -49,6 +49,7 @@ class BrokerGroup:
         self._acting = acting
         self._registrar = registrar
         self._connections: dict[str, Outbound] = {}
+        self._outages = Outages(log)
         self._due = [asyncio.Event() for _ in registrar.addresses]
         self._tasks: list[asyncio.Task[None]] = []
         acting.ask = self._ask_name_servers_soon
@@ -80,8 +81,10 @@ class BrokerGroup:
                     )
                     (await self._connected(server)).tell(RequestCode.BROKER_HEARTBEAT, header, b"")
                 self._acting.members.heard(server, await self._members(server))
+                self._outages.over(server, "name server %s says again which brokers are alive", server)
             except _FAILURES as error:
-                log.warning("name server %s does not answer which brokers are alive: %s", server, error)
+                what = "name server %s does not answer which brokers are alive: %s"
+                self._outages.failed(server, None, what, server, error)
             except Exception:  # a bug: without heartbeats the others would consider this broker dead
                 log.exception("asking name server %s failed unexpectedly", server)
             with contextlib.suppress(TimeoutError):

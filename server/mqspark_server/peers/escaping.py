@@ -14,7 +14,7 @@ from mqspark.broker.broker import BrokerCore
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.replication.escape import EscapeBridge, Escapee, OtherMaster, is_stored, targets
 from mqspark.errors import MQError, NotNow
-from mqspark.logs import sparing
+from mqspark.logs import Outages, sparing
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -56,6 +56,7 @@ class Escaping:
         self._registrar = registrar
         self._routes: dict[str, tuple[float, list[OtherMaster]]] = {}
         self._connections: dict[str, Outbound] = {}
+        self._outages = Outages(log)
         self._connecting: dict[str, asyncio.Future[Outbound]] = {}
         """Address → connection attempt; never more than messages being sent."""
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -81,9 +82,12 @@ class Escaping:
             try:
                 async with self._places:
                     if await self._send(bridge, message, turn):
+                        what = "messages for %s are stored at another broker again"
+                        self._outages.over(message.topic, what, message.topic)
                         return
             except _FAILURES as error:
-                log.warning("a message for %s is not stored at another broker yet: %s", message.topic, error)
+                what = "a message for %s is not stored at another broker yet: %s"
+                self._outages.failed(message.topic, None, what, message.topic, error)
             if message.place is not None and loop.time() - began_s > GIVE_UP_S:
                 bridge.stored(message.position, is_lost=True)
                 self._progressed()

@@ -22,7 +22,7 @@ from mqspark.broker.replication.tablenotices import is_table_notice
 from mqspark.broker.replication.term import Term
 from mqspark.config import INT64_MAX
 from mqspark.errors import InvalidMessage, MQError, NotNow, ProtocolError
-from mqspark.logs import sparing
+from mqspark.logs import Outages, sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader
@@ -95,6 +95,7 @@ class Following:
         self._connection: _MasterConnection | None = None
         self.problems = {"log": "no master is known yet"}
         """Why the log or the metadata of the master are not being copied."""
+        self._outages = Outages(log)
 
     def start(self) -> None:
         self._healing.begin()
@@ -157,6 +158,7 @@ class Following:
             try:
                 await work()
                 self.problems.pop(what, None)
+                self._outages.over(what, "the master's %s is copied again", what)
             except (OSError, ValueError, MQError) as error:
                 self._failed(what, str(error) or type(error).__name__)
             except Exception as error:  # a bug: without retries the slave would silently fall behind
@@ -167,8 +169,9 @@ class Following:
                     await wanted.wait()
 
     def _failed(self, what: str, problem: str) -> None:
-        if problem != self.problems.get(what):
-            log.warning("the master's %s is not being copied: %s; it is tried again", what, problem)
+        self._outages.failed(
+            what, problem, "the master's %s is not being copied: %s; it is tried again", what, problem
+        )
         self.problems[what] = problem
         if what == "log" and self._term is None:
             self._registrar.seek_master()

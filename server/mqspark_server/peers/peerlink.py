@@ -12,7 +12,7 @@ from collections.abc import Callable
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.statictopic.peers import Question
 from mqspark.errors import ClientError, ProtocolError
-from mqspark.logs import sparing
+from mqspark.logs import Outages, sparing
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.peers.routefinder import RouteFinder
@@ -41,6 +41,7 @@ class PeerLink:
         self._routes = routes
         self._progressed = progressed
         self._tls, self._signer = tls, signer
+        self._outages = Outages(log)
         self._connections: dict[tuple[str, bool], asyncio.Task[Outbound]] = {}
         """(broker name, whether it may be a slave) → connection, oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,9 +60,12 @@ class PeerLink:
                 question.code, question.ext, timeout_s=self._config.forward_timeout / 1000
             )
         except (OSError, ValueError, ClientError, ProtocolError) as error:
-            log.warning("broker %s does not answer request %d: %s", name, question.code, error)
+            self._outages.failed(
+                name, None, "broker %s does not answer request %d: %s", name, question.code, error
+            )
             self._peers.failed(number, f"broker {name} does not answer: {error}")
         else:
+            self._outages.over(name, "broker %s answers again", name)
             self._peers.answered(number, answer)
         self.after_turn()  # the answer may have led to another request
         self._progressed()

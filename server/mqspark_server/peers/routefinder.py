@@ -14,7 +14,7 @@ from collections.abc import Callable
 from mqspark.broker.broker import BrokerCore
 from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
-from mqspark.logs import sparing
+from mqspark.logs import Outages, sparing
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody, TopicRouteData
@@ -41,6 +41,7 @@ class RouteFinder:
         signer: Signer | None = None,
     ) -> None:
         self._tls, self._signer = tls, signer
+        self._outages = Outages(log)
         self._broker = broker
         self._progressed = progressed
         self._addresses = parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
@@ -63,11 +64,12 @@ class RouteFinder:
             try:
                 route = await self._ask(topic)
             except (OSError, ValueError, ClientError, ProtocolError) as error:
-                log.warning("the route of %s could not be found: %s", topic, error)
+                self._outages.failed("", None, "the route of %s could not be found: %s", topic, error)
                 continue
             except Exception:
                 log.exception("looking for the route of %s failed", topic)
                 continue
+            self._outages.over("", "routes are found again")
             try:
                 self._broker.routes.learned(topic, route)
                 self._progressed()
