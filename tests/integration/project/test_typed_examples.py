@@ -1,0 +1,118 @@
+"""The examples of the pages for programmers, as type checkers see them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.emulators import npm_package
+from tests.support.maven import ToolMissing, require_tools
+
+ROOT = Path(__file__).parents[3]
+PYRIGHT = "pyright@1.1.414"
+
+EXTENSIONS = """
+import hmac
+from collections import Counter
+from collections.abc import Sequence
+from mqspark.extensions import *
+
+"""
+"""What the parts of docs/extensions.md need."""
+
+LISTENERS = """
+import mqspark
+from mqspark import aio
+
+def success(message: mqspark.MessageExt) -> None: ...
+def later(message: mqspark.MessageExt) -> mqspark.RetryLater | None:
+    return None
+async def status(message: mqspark.MessageExt) -> mqspark.ConsumeStatus:
+    return mqspark.ConsumeStatus.CONSUME_SUCCESS
+def many(messages: list[mqspark.MessageExt]) -> None: ...
+
+for listener in (success, later, status):
+    mqspark.PushConsumer("h:1", group="g", listener=listener, consume_from="earliest")
+aio.PopConsumer("h:1", group="g", listener=lambda message: status(message), consume_from="latest")
+aio.PushConsumer("h:1", group="g", batch_listener=many, consume_from="CONSUME_FROM_FIRST_OFFSET")
+"""
+"""Listeners of every kind."""
+
+WRONG = """
+import mqspark
+
+def truth(message: mqspark.MessageExt) -> bool:
+    return False
+
+mqspark.PushConsumer("h:1", group="g", listener=truth)
+mqspark.PushConsumer("h:1", group="g", listener=print, consume_from="first")
+"""
+"""Two lines that a type checker has to refuse."""
+
+
+def examples(*pages: str) -> dict[str, str]:
+    """The Python examples of these pages, by a name for each."""
+    return {
+        f"{Path(page).stem.lower()}_{number}": part.partition("```")[0]
+        for page in pages
+        for number, part in enumerate((ROOT / page).read_text().split("```python\n")[1:])
+    }
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder of whole programs: the parts of a page that follow each other are one."""
+    programs = examples("README.md", "docs/client.md")
+    assert len(programs) > 8
+    sources = examples("datasource/README.md")
+    assert len(sources) > 2
+    programs |= {
+        "extensions": EXTENSIONS + "\n".join(examples("docs/extensions.md").values()),
+        "sources": "\n".join(sources.values()),
+        "listeners": LISTENERS,
+        "wrong": WRONG,
+    }
+    for name, program in programs.items():
+        (tmp_path / f"{name}.py").write_text(program)
+    return tmp_path
+
+
+def test_mypy_takes_the_examples(programs: Path) -> None:
+    """As strict as it can be, in one run."""
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--scripts-are-modules", "--no-error-summary"]
+        + [str(path) for path in sorted(programs.glob("*.py"))],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    found = [line for line in run.stdout.splitlines() if ": error: " in line]
+    assert [Path(line.partition(":")[0]).stem for line in found] == ["wrong", "wrong"], run.stdout
+    assert '"listener"' in found[0]
+    assert '"consume_from"' in found[1]
+
+
+@pytest.mark.slow("pyright reads the sources of pyspark as well")
+def test_pyright_takes_the_examples(programs: Path) -> None:
+    """It takes other things for exports than mypy does, and knows the types of pyspark."""
+    try:
+        require_tools("node")
+        pyright = npm_package(PYRIGHT) / "index.js"
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    run = subprocess.run(
+        ["node", str(pyright), "--outputjson", "--pythonpath", sys.executable, str(programs)],
+        capture_output=True,
+        text=True,
+        cwd=programs,
+        check=False,
+    )
+    found = [each for each in json.loads(run.stdout)["generalDiagnostics"] if each["severity"] == "error"]
+    assert [Path(each["file"]).stem for each in found] == ["wrong", "wrong"], run.stdout
+    assert '"listener"' in found[0]["message"]
+    assert '"consume_from"' in found[1]["message"]
