@@ -29,6 +29,7 @@ from mqspark.logs import printable
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.compaction.compactedend import CompactedEnd
 from mqspark.store.config import StoreConfig
+from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Damages, Outcome
@@ -199,6 +200,7 @@ class MessageStore:
         )
         self.wall_time = WallTime(clock, self.paths.wall_time, self.files)
         """Whether the clock may decide what is too old."""
+        self.begin_note = BeginNote(self.paths.begin, self.files)
         self.cleaner = Cleaner(
             config,
             self.paths,
@@ -209,6 +211,7 @@ class MessageStore:
             clock,
             self.compact_duty,
             self.wall_time,
+            self.begin_note,
         )
         self._levels = DelayLevels(config.message_delay_level)
         self.checkpoints = Checkpoints(
@@ -285,6 +288,7 @@ class MessageStore:
             condition,
             note,
             self.member,
+            self.begin_note,
             self._hold_compaction,
             self._end_at,
         )
@@ -356,9 +360,13 @@ class MessageStore:
                 text = f"{problem}; more of the log was read instead"
                 self.damages.note(Damage("checkpoint.damaged", Outcome.HEALED, text))
             missing: list[Damage] = []
-            self.member.look()
+            is_replica = self.member.look()
             known = checkpoint.position, -1 if clean else synced, self.member.noted.acknowledged
-            self.log.load(missing.append, max(known), self.member.noted.segment_bytes)
+            # Without a mark a RocketMQ broker may have run here, and deleted segments.
+            begin = self.begin_note.load() if checkpoint.position >= 0 else None
+            noted_bytes = self.member.noted.segment_bytes
+            self.log.load(missing.append, max(known), noted_bytes, begin=begin, heals=is_replica)
+            had_segments = bool(self.log.segments)
             self.deletions.load(self.log.min_offset)
             deleted = self.deletions.positions
             self.batch_table.load()
@@ -394,6 +402,9 @@ class MessageStore:
                     clean=clean,
                     safe_timestamp_ms=checkpoint.index_msg_timestamp_ms,
                 )
+            if begin is None or not had_segments:
+                with disk_full_as_typed("the begin of the log"):
+                    self.begin_note.save(self.log.min_offset)
             # The store may be new when it has no checkpoint.
             directory.begin(report.end_position, is_new=checkpoint.position < 0)
         except BaseException:
@@ -459,7 +470,7 @@ class MessageStore:
             if each.offset is not None and each.length and each.outcome is Outcome.LOST
         ]
         for low, high in gone + report.damaged:
-            high = min(high, report.end_position)
+            low, high = max(low, self.log.min_offset), min(high, report.end_position)
             if low < high:
                 lost = lost_offsets(self.table.queues.values(), low, high, most=1)
                 self.log_damage.add(low, high, is_led_into=bool(lost))

@@ -46,6 +46,11 @@ SHOWN_S = 10.0
 """How soon everything is shown."""
 ALONE_S = LEASE_MS / 1000 + 1.0
 """How long a replica is alone with the controller: longer than the lease, and than several rounds of heartbeats."""
+SAID_S = 10.0
+"""How soon it is said why nobody leads."""
+REASONS = ("not heard", "has reported damage", "sound, but too few", "ends at", "is registered at")
+REFUSED = "the controller does not "
+"""Begins what a broker says of each refusal of the controller."""
 HOST = "127.88.{worker}.{node}"
 SEND = {"a": "P", "b": TOPIC, "c": "TBW102", "d": QUEUES, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
 PULL = {
@@ -201,6 +206,18 @@ class Replicas:
             return self.master() == node
 
         eventually(leads, self.state)
+
+    def silent(self, nodes: Iterable[int]) -> str:
+        """Who does not say why nobody leads: the controller to an operator, and each of these replicas in its log."""
+        words = {"clusterName": SETTINGS["brokerClusterName"], "brokerName": SETTINGS["brokerName"]}
+        answer = ask(self.controller, ELECT_MASTER, **words)
+        if not any(reason in (answer.remark or "") for reason in REASONS):
+            return f"the controller answers {answer.code} {answer.remark}"
+        for node in nodes:
+            refused = [line for line in self.said(node).read_text().splitlines() if REFUSED in line]
+            if not any(reason in line for line in refused for reason in REASONS):
+                return f"broker-{node}: {refused[-1:]}"
+        return ""
 
     # --- messages ---
 
@@ -445,12 +462,12 @@ def _come_back(case: Case, image: Image, replicas: Replicas, intact: list[int]) 
             replicas.start(case.node)
         case 1:
             with replicas.starting(case.node):
-                _wait_alone(replicas)
+                _wait_alone(replicas, case.node)
                 began_s = time.monotonic()
                 replicas.start(*intact)
         case 2:
             with replicas.starting(case.node, intact[0]):
-                _wait_alone(replicas)
+                _wait_alone(replicas, case.node, intact[0])
                 began_s = time.monotonic()
                 replicas.start(intact[1])
         case _:
@@ -461,11 +478,16 @@ def _come_back(case: Case, image: Image, replicas: Replicas, intact: list[int]) 
     case.served_s = time.monotonic() - began_s
 
 
-def _wait_alone(replicas: Replicas) -> None:
-    """Until somebody leads whom the controller should not have elected so soon, or long enough."""
+def _wait_alone(replicas: Replicas, *nodes: int) -> None:
+    """Until somebody leads whom the controller should not have elected so soon, or long enough: then it is said why
+    nobody does."""
     deadline = time.monotonic() + ALONE_S
     while time.monotonic() < deadline and replicas.master() is None:
         time.sleep(0.05)
+    while replicas.master() is None and (silent := replicas.silent(nodes)):
+        if time.monotonic() > deadline + SAID_S:
+            raise Broken(f"nobody leads, and nobody says why: {silent}")
+        time.sleep(0.2)
 
 
 def _check(case: Case, image: Image, replicas: Replicas, intact: list[int]) -> None:

@@ -47,6 +47,7 @@ class StorePaths:
     __slots__ = (
         "abort",
         "batch_consume_queue",
+        "begin",
         "checkpoint",
         "commit_log",
         "commit_logs",
@@ -97,6 +98,8 @@ class StorePaths:
         self.tables = root / "mqspark.tables"
         self.wall_time = root / "mqspark.clock"
         """The ends of the queues at the checkpoints. RocketMQ ignores it."""
+        self.begin = root / "mqspark.begin"
+        """Where the log may begin (``disk.beginnote``). RocketMQ ignores it."""
         self.epochs = root / "epochFileCheckpoint"
         """The epochs of the log, in controller mode (``log.epochs``)."""
         self.member = root / "mqspark.member"

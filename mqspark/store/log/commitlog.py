@@ -32,7 +32,7 @@ from mqspark.store.disk.layout import BEYOND, file_name, file_start, is_beyond
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.mapping import MapBudget, try_map
 
-__all__ = ["MAX_COPY_BYTES", "CommitLog", "Segment", "missing_parts", "segment_size"]
+__all__ = ["MAX_COPY_BYTES", "CommitLog", "Segment", "missing_begin", "missing_parts", "segment_size"]
 
 _BLANK = struct.Struct(">ii")
 _REWRITE_BYTES = 1 << 20
@@ -132,10 +132,18 @@ class CommitLog:
     # --- load and position (recovery) -----------------------------------------------------------------------
 
     def load(
-        self, note: Note = lambda damage: None, known_end: int = 0, known_segment_bytes: int = 0
+        self,
+        note: Note = lambda damage: None,
+        known_end: int = 0,
+        known_segment_bytes: int = 0,
+        *,
+        begin: int | None = None,
+        heals: bool = False,
     ) -> None:
         """Find the segments. ``note`` receives the missing parts. ``known_end``: a position that the log is
-        known to have reached. ``known_segment_bytes``: the length of its files, if it is noted; else 0.
+        known to have reached. ``known_segment_bytes``: the length of its files, if it is noted; else 0. ``begin``:
+        where it may begin, if that is known. ``heals``: a replica gets the first segments from another one, so an
+        empty file is made in their place.
 
         Raises StoreCorrupt when the files do not form one log.
         """
@@ -184,8 +192,21 @@ class CommitLog:
             Segment(paths[start], start, min(lengths[start], self.segment_bytes), start + self.segment_bytes)
             for start in starts
         ]
+        first = missing_begin(self.segments, begin)
+        if first is not None:
+            note(first)
+            if heals and first.offset is not None:
+                self._make_empty(first.offset, lengths)
         for damage in missing_parts(self.segments, lengths):
             note(damage)
+
+    def _make_empty(self, start: int, lengths: dict[int, int]) -> None:
+        """An empty first segment, so that the queues keep what they say of it."""
+        path = self._directories.writable[0] / file_name(start)
+        self._files.close(self._files.open(path, create=True))
+        self._files.sync_directory(path.parent)
+        self.segments.insert(0, Segment(path, start, 0, start + self.segment_bytes))
+        lengths[start] = 0
 
     def start_at(self, position: int) -> None:
         """Append from this position on; everything before it counts as durable. Creates the segment when it
@@ -721,6 +742,20 @@ def segment_size(lengths: dict[int, int], configured: int, known_end: int) -> in
         return step
     # Files are missing, or some do not belong to this log. The caller detects that.
     return max(counts, key=lambda size: (counts[size], size))
+
+
+def missing_begin(segments: list[Segment], begin: int | None) -> Damage | None:
+    """What a log lacks that may begin at ``begin``, if that is known."""
+    if begin is None or not segments or begin >= segments[0].start:
+        return None
+    size = segments[0].end - segments[0].start
+    begin -= begin % size
+    length = segments[0].start - begin
+    text = (
+        f"the first {length} bytes of the log are missing: it begins at {segments[0].start}, and retention has deleted"
+        f" what was before {begin} (if an operator has removed them, remove mqspark.begin while no broker runs)"
+    )
+    return Damage("log.begin", Outcome.LOST, text, begin, length)
 
 
 def missing_parts(segments: list[Segment], lengths: dict[int, int]) -> list[Damage]:

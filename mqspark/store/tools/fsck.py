@@ -24,12 +24,13 @@ import numpy.typing as npt
 
 from mqspark.record import BLANK_BYTES, MIN_RECORD_BYTES, check_record, tags_code
 from mqspark.store.compaction.compacted import Generation, generations, sound_record
+from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.disk.layout import BEYOND
 from mqspark.store.index.indexfile import IndexFile, link
 from mqspark.store.index.keys import KeyColumns, run_keys
-from mqspark.store.log.commitlog import Segment, missing_parts
+from mqspark.store.log.commitlog import Segment, missing_begin, missing_parts
 from mqspark.store.log.scan import Run
 from mqspark.store.messages.fetch import heads_agree
 from mqspark.store.queue.batchqueue import BatchEntry
@@ -200,6 +201,16 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
         )
     for path in store.strange:
         report.add(Finding("note", "log.strange-file", f"{path} is not a segment of the log"))
+    begin = None
+    if store.checkpoint.position >= 0:  # else a RocketMQ broker may have deleted segments
+        begin = BeginNote(store.paths.begin, store.files).load()
+    lost_begin = missing_begin(log.segments, begin)
+    if lost_begin is not None:
+        report.add(
+            Finding(
+                "lost", lost_begin.kind, lost_begin.text, lost_begin.offset, lost_begin.length, repair=REPLACE
+            )
+        )
     for damage in missing_parts(log.segments, store.lengths):
         severity = "lost" if damage.outcome is Outcome.LOST else "error"
         repair = LOST if damage.kind == "log.gap" else REPLACE

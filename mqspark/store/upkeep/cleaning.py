@@ -5,7 +5,8 @@ A crash at any moment leaves a store that opens:
 
 * A segment is deleted only when the checkpoint on disk lies after it, so that neither recovery nor the end of
   any queue depends on it, and when the segment after it is on disk.
-* Segments are unlinked oldest first, each unlink synced before the next: the log never has a gap.
+* Segments are unlinked oldest first, each unlink synced before the next: the log never has a gap. Where it begins
+  then is noted before (``beginnote``), so that a lost segment is not taken for a deleted one.
 * A queue's min offset follows the log. Its files are removed after the log's, never its last one, and not
   before the name of that one is synced: it determines the queue's next offset.
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from mqspark.clock import Clock
 from mqspark.errors import is_shortage
 from mqspark.store.config import StoreConfig
+from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.retention import OldSegment, decide
@@ -68,7 +70,9 @@ class Cleaner:
         clock: Clock,
         compaction: CompactDuty,
         wall_time: WallTime,
+        begin_note: BeginNote,
     ) -> None:
+        self._begin_note = begin_note
         self._config = config
         self._wall_time = wall_time
         self._compaction = compaction
@@ -157,7 +161,9 @@ class Cleaner:
                 for queue in self._all_queues()
                 if queue.file_starts
             ]
-        self._job = CleaningJob(self, self._files, self._unlinked_next, self._log.min_offset, looked)
+        self._job = CleaningJob(
+            self, self._files, self._begin_note, self._unlinked_next, self._log.min_offset, looked
+        )
         return self._job
 
     def _decide(self, settled: int, *, by_age: bool) -> None:
@@ -279,6 +285,7 @@ class CleaningJob:
     the disk."""
 
     __slots__ = (
+        "_begin_note",
         "_cleaner",
         "_files",
         "_looked",
@@ -293,12 +300,14 @@ class CleaningJob:
         self,
         cleaner: Cleaner,
         files: FileLayer,
+        begin_note: BeginNote,
         paths: list[Path],
         min_physical_offset: int,
         looked: list[_Looked],
     ) -> None:
         self._cleaner = cleaner
         self._files = files
+        self._begin_note = begin_note
         self._paths = paths.copy()
         self._min_physical_offset = min_physical_offset
         self._looked = looked
@@ -318,6 +327,8 @@ class CleaningJob:
             if found > low:
                 self.begins.append((queue, found))
         try:
+            if self._paths:
+                self._begin_note.save(self._min_physical_offset)
             for path in self._paths:
                 files.remove(path)
                 files.sync_directory(path.parent)

@@ -11,6 +11,7 @@ from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
 from mqspark.record import BLANK_MAGIC, Verdict, check_record
 from mqspark.store.config import StoreConfig
+from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import StorePaths
@@ -38,6 +39,7 @@ class LogCopy:
     __slots__ = (
         "_after_cut",
         "_appender",
+        "_begin_note",
         "_checkpoints",
         "_clock",
         "_condition",
@@ -73,6 +75,7 @@ class LogCopy:
         condition: Condition,
         note: DurableNote,
         member: MemberNote,
+        begin_note: BeginNote,
         may_cut: Callable[[], bool],
         after_cut: Callable[[int], None],
     ) -> None:
@@ -90,6 +93,7 @@ class LogCopy:
         self._condition = condition
         self._note = note
         self._member = member
+        self._begin_note = begin_note
         self._may_cut = may_cut
         self._after_cut = after_cut
         self._copier: LogCopier | None = None
@@ -125,6 +129,7 @@ class LogCopy:
             raise StoreReadOnly(self._condition.read_only)
         try:
             self._pipeline.write_in_flight()
+            self._begin_note.save(position)
             log.restart_at(position)
             log.sync_from(position)
         except OSError as error:

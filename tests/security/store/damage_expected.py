@@ -70,7 +70,13 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "fsck": ("lost log.damaged", "lost log.segment-length", "lost queue.lost-record"),
         "repaired": ("lost log.damaged", "lost log.segment-length"),
     },
-    "the first segment is missing, as after retention": {"gone": (0, 6), "later": 0},
+    "the first segment is missing": {
+        "start": ("log.begin lost",),
+        "gone": (0, 6),
+        "later": 0,
+        "fsck": ("lost log.begin",),
+        "repaired": ("lost log.begin",),
+    },
     "the last segment is missing": {
         "start": ("log.cut lost",),
         "lost": (("Orders", 0, 55, 60),),

@@ -191,7 +191,7 @@ DAMAGE: dict[str, Do] = {
     "a segment in the middle is a copy of another": copy_segment(2, 3 * SEGMENT_BYTES),
     "a segment in the middle is too long": edit(segment_name(3), lambda data: data + b"x" * 904),
     "the first segment is empty": cut(segment_name(0), 0),
-    "the first segment is missing, as after retention": remove(segment_name(0)),
+    "the first segment is missing": remove(segment_name(0)),
     "the last segment is missing": remove(segment_name(8)),
     "the last segment is missing, after a kill": after_kill(remove(segment_name(8))),
     "the last segment is empty": cut(segment_name(8), 0),
@@ -373,7 +373,11 @@ def markdown() -> str:
             "names the place in both healths | the same |"
         ),
         "| the same place in all replicas | nobody: `log.damaged` (lost) | |",
-        "| the first segments of a log, missing | nobody: that looks as after retention | |",
+        (
+            "| the first segments of a log, missing (`log.begin`: retention notes in `mqspark.begin` what it deletes) "
+            "| in controller mode the master | before the replica counts as in sync |"
+        ),
+        "| the same, without controllers | nobody: `log.begin` (lost) | |",
         "| the log of a broker without replicas | nobody, but an archive may have the messages | |",
         "",
         (

@@ -13,6 +13,7 @@ from mqspark.broker.replication.follower import Diverged
 from mqspark.broker.replication.loghealing import DECIDE_MS, GIVE_UP_MS, PAUSE_MS, Healing
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.protocol.command import Command
+from mqspark.store.recovery.trustedlog import judge_member
 from tests.unit.broker.replication.test_follower import (
     SEGMENT,
     assert_equal,
@@ -368,3 +369,34 @@ def test_a_master_of_rocketmq_is_followed_as_before(
         assert healing.is_whole
     assert "is not compared with the master's" in caplog.text
     assert healing.as_dict()["isCompared"] is False
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_replica_gets_lost_first_segments_from_its_master(pair: tuple[Bench, Bench], count: int) -> None:
+    """A start notes durably that it is no member, before anything else; the queues show all again."""
+    master, slave = pair
+    slave.close()
+    slave.store.member.open()  # as a start does where there are controllers
+    slave.store.member.close()
+    gone = sorted((slave.directory / "commitlog").iterdir())[:count]
+    for path in gone:
+        path.unlink()
+    slave.open()
+    store = slave.store
+    assert ("log.begin", "lost") in store.damages.counts
+    store.member.open()
+    epochs = store.root_file(store.paths.epochs)
+    why = judge_member(store.member, store.log.position, store.damages.found, epochs, store.files)
+    assert why.startswith("log.begin: the first")
+    healing_of(slave).begin()
+    with followed(master, slave):
+        heal(slave, master, 20)
+    assert healing_of(slave).is_whole
+    assert_equal(master, slave)
+    assert numbers(slave) == list(range(COUNT))
+    assert keyed(slave, 0) == 1
+    for path in gone:
+        assert path.read_bytes() == (master.directory / "commitlog" / path.name).read_bytes()
+    slave.close()
+    slave.open()
+    assert not slave.store.damages.counts

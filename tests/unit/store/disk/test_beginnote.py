@@ -1,0 +1,105 @@
+"""A log that begins later than retention has noted lost its first segments; one that retention shortened did not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mqspark.store.disk.damage import Outcome
+from mqspark.store.tools.fsck import fsck
+from mqspark.store.tools.offline import OfflineStore
+from tests.support.store_tools import RoomyFiles, TestClock, crash, make_store
+from tests.unit.store.disk.test_retention import assert_serves_the_rest, filled, names, run
+
+SEGMENT = 4096
+
+
+def found(store: object) -> list[tuple[str, str, int | None, int | None]]:
+    return [
+        (each.kind, each.outcome.value, each.offset, each.length)
+        for each in store.damages.found  # type: ignore[attr-defined]
+    ]
+
+
+@pytest.mark.parametrize("end", ["close", "crash"])
+@pytest.mark.parametrize("after", ["a start", "retention"])
+def test_lost_first_segments_are_told_from_deleted_ones(tmp_path: Path, after: str, end: str) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+    begin = 0
+    if after == "retention":
+        files.expired = set(names(store)[:4])
+        store.clean_expired()
+        begin = 4 * SEGMENT
+    run(store, clock)
+    assert store.log.min_offset == begin
+    store.close() if end == "close" else crash(store)
+    store = make_store(tmp_path, clock, files)
+    store.open()
+    assert found(store) == []
+    gone = [segment.path for segment in store.log.segments[:2]]
+    store.close()
+    for path in gone:
+        path.unlink()
+    config = store.config
+    wanted = ("log.begin", Outcome.LOST.value, begin, 2 * SEGMENT)
+    report = fsck(OfflineStore(config))
+    assert [(each.kind, each.severity, each.offset, each.length) for each in report.findings] == [wanted]
+    store = make_store(tmp_path, clock, files)
+    store.open()
+    assert found(store) == [wanted]
+    assert len(store.log_damage) == 0, "no reader is led there"
+    assert_serves_the_rest(store, written)
+    files.expired = set(names(store)[:1])
+    store.clean_expired()
+    run(store, clock)
+    assert store.log.min_offset == begin + 3 * SEGMENT
+    store.close()
+    store = make_store(tmp_path, clock, files)
+    store.open()
+    assert found(store) == [], "retention has come by"
+    store.close()
+
+
+@pytest.mark.parametrize("why", ["no note", "damaged note", "another broker"])
+def test_what_is_not_known_is_not_told(tmp_path: Path, why: str) -> None:
+    """A RocketMQ broker deletes without a note; it leaves another checkpoint."""
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, _ = filled(tmp_path, clock, files)
+    run(store, clock)
+    store.close()
+    note = tmp_path / "mqspark.begin"
+    if why == "no note":
+        note.unlink()
+    elif why == "damaged note":
+        note.write_bytes(note.read_bytes().replace(b"0 ", b"1 "))
+    else:
+        path = tmp_path / "checkpoint"
+        path.write_bytes(path.read_bytes()[:8] + bytes(8) + path.read_bytes()[16:])
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    for _ in range(2):
+        store = make_store(tmp_path, clock, files)
+        store.open()
+        assert [each for each in found(store) if each[0] == "log.begin"] == []
+        store.close()
+
+
+def test_an_older_note_beside_a_newer_log_says_what_is_missing(tmp_path: Path) -> None:
+    """As after a backup without the log's files was restored: retention has deleted them, which nobody knows then."""
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, _ = filled(tmp_path, clock, files)
+    shutil.copy(tmp_path / "mqspark.begin", tmp_path / "older")
+    files.expired = set(names(store)[:1])
+    store.clean_expired()
+    run(store, clock)
+    store.close()
+    (tmp_path / "older").rename(tmp_path / "mqspark.begin")
+    store = make_store(tmp_path, clock, files)
+    store.open()
+    assert found(store) == [("log.begin", "lost", 0, SEGMENT)]
+    store.close()
