@@ -4,7 +4,9 @@ A request is allowed only if its code has a row here and the user's policies all
 its resource from the same place as the handler: a field, the body, or the stored message at an offset or id.
 Super users need no policy. Names are mapped first:
 
-- ``%RETRY%group`` and ``%DLQ%group`` belong to the group: reading or writing them needs Sub on the group.
+- ``%RETRY%group`` and ``%DLQ%group`` belong to the group: reading them, and writing retries, needs Sub on the group.
+- Dead letters are written by brokers alone: a message for ``%DLQ%group`` needs what their own topics need. Clients send
+  a message back, or a retry that has had all its attempts.
 - ``%RETRY%group+topic`` and ``%RETRY%group_topic`` of POP belong to the group, too.
 - System topics, and topics that only the broker writes to, belong to the cluster (Get or Update).
 
@@ -23,10 +25,12 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
+    DLQ_ORIGIN_TOPIC,
     DLQ_PREFIX,
     MULTI_DISPATCH,
     REAL_TOPIC,
     RETRY_PREFIX,
+    RETRY_TOPIC,
     SELF_TEST_TOPIC,
     TRACE_TOPIC,
     awaited_topic,
@@ -60,10 +64,10 @@ __all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessa
 
 MAX_BODY_OBJECTS = 16_385
 """Limit of groups, subscriptions or queues in one body. A body with more is refused before it is decoded."""
-_ORIGIN = re.compile(rb"(?:RETRY_TOPIC|DLQ_ORIGIN_TOPIC)\x01([^\x02\x00]*)")
+_ORIGIN = re.compile(rf"(?:{RETRY_TOPIC}|{DLQ_ORIGIN_TOPIC})\x01([^\x02\x00]*)".encode())
 _MULTI_DISPATCH = re.compile(MULTI_DISPATCH.encode() + rb"\x01([^\x02\x00]*)")
 
-_SENT_TO = "the topic, and each queue of INNER_MULTI_DISPATCH; for a retry or dead letter Pub or Sub on its origin, too"
+_OF_LETTERS = "for a retry Pub or Sub on its origin, too; for a dead letter Update on the cluster instead"
 _STORED_TOPICS = "the topic of the stored message, and the one it waits for"
 
 PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
@@ -257,21 +261,37 @@ def _brokers_cluster(*actions: Action, field: str | None = "cluster_name") -> Ne
 
 
 def _send_topics(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
-    header, command = request.header, request.command
-    yield from request.topic(header.topic, wanted)
-    texts = (header.properties or "").encode(), command.body
-    if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        # Whoever may consume for the group writes there, and others believe from where a message says to come.
-        for text in texts:
-            for origin in _ORIGIN.finditer(text):
-                yield from request.topic(origin[1].decode("utf-8", "replace"), _READS_OR_WRITES)
+    yield from _reply_topic(request, wanted)
     if request.facts.multi_dispatch:
         name = MULTI_DISPATCH.encode()
-        for text in texts:
+        for text in _sent_texts(request):
             if name in bytes(text):
                 for found in _MULTI_DISPATCH.finditer(text):
                     for queue in found[1].decode("utf-8", "replace").split(","):
-                        yield from request.topic(queue, wanted)
+                        yield from _written(request, queue, wanted)
+
+
+def _reply_topic(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    """Replies enter no light queues."""
+    topic = request.header.topic
+    yield from _written(request, topic, wanted)
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        # Whoever may consume for the group writes there, and others believe from where a message says to come.
+        for text in _sent_texts(request):
+            for origin in _ORIGIN.finditer(text):
+                yield from request.topic(origin[1].decode("utf-8", "replace"), _READS_OR_WRITES)
+
+
+def _sent_texts(request: AskedFor) -> tuple[bytes, bytes | memoryview]:
+    """Where the properties of what is sent are, those of a batch in its body."""
+    return (request.header.properties or "").encode(), request.command.body
+
+
+def _written(request: AskedFor, topic: str, wanted: frozenset[Action]) -> Iterator[Access]:
+    if topic.startswith(DLQ_PREFIX):
+        yield request.cluster({UPDATE})
+    else:
+        yield from request.topic(topic, wanted)
 
 
 def _half_at_offset(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
@@ -404,7 +424,8 @@ def _need(what: str, find: Find, *actions: Action) -> Need:
 
 _OFFSETS = _row(_topic(GET, SUB))
 _OFFSETS_OF_MANY = _row(_need("the topic, or each topic of the body", _asked_topics, GET, SUB))
-_SEND = _row(_need(_SENT_TO, _send_topics, PUB))
+_SEND = _row(_need(f"the topic, and each queue of INNER_MULTI_DISPATCH; {_OF_LETTERS}", _send_topics, PUB))
+_REPLY = _row(_need(f"the topic; {_OF_LETTERS}", _reply_topic, PUB))
 _POP = _row(_topic(SUB), _group(SUB))
 _PULL = _POP
 _LOCK = _row(_need("the group of the body, and each topic", _locked_queues, SUB))
@@ -423,8 +444,8 @@ TABLE: dict[int, Row] = {
     C.SEND_MESSAGE: _SEND,
     C.SEND_MESSAGE_V2: _SEND,
     C.SEND_BATCH_MESSAGE: _SEND,
-    C.SEND_REPLY_MESSAGE: _row(_topic(PUB)),
-    C.SEND_REPLY_MESSAGE_V2: _row(_topic(PUB)),
+    C.SEND_REPLY_MESSAGE: _REPLY,
+    C.SEND_REPLY_MESSAGE_V2: _REPLY,
     C.RECALL_MESSAGE: _row(_topic(PUB)),
     C.END_TRANSACTION: _row(_need("the topic of the half message", _half_at_offset, PUB)),
     C.RESUME_CHECK_HALF_MESSAGE: _row(_need("the topic of the half message", _half_of_id, UPDATE)),

@@ -18,6 +18,8 @@ from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnl
 from mqspark.logs import sparing
 from mqspark.message import (
     BORN_HOST_V6,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
     INNER_BATCH,
     MSG_REGION,
     MULTI_DISPATCH,
@@ -48,9 +50,9 @@ __all__ = ["ReplyProcessor"]
 
 _RESERVED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH
 """Flags that a sender must not set. A start would take the queues of a topic with a stored inner batch for BatchCQ."""
-_NOT_STORED = frozenset({MULTI_DISPATCH, POP_CK})
+_NOT_STORED = frozenset({MULTI_DISPATCH, POP_CK, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID})
 """Properties that a stored reply does not have: its sender may write to its topic, not to light queues, and a receipt
-is the broker's."""
+or the origin of a dead letter is the broker's."""
 
 _log = sparing(__name__)
 

@@ -17,6 +17,8 @@ from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnl
 from mqspark.message import (
     BORN_HOST_V6,
     DELAY,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
     DLQ_PREFIX,
     MULTI_DISPATCH,
     ORIGIN_MESSAGE_ID,
@@ -165,7 +167,8 @@ class SendBackProcessor:
         if RETRY_TOPIC not in properties or not record.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             # A producer may set any property; only the copies for a group come from elsewhere than they are.
             properties[RETRY_TOPIC] = record.topic
-            properties.pop("DLQ_ORIGIN_TOPIC", None)
+            properties.pop(DLQ_ORIGIN_TOPIC, None)
+            properties.pop(DLQ_ORIGIN_MESSAGE_ID, None)
         properties[WAIT] = "false"
         if not properties.get(ORIGIN_MESSAGE_ID, "").strip():
             properties[ORIGIN_MESSAGE_ID] = encode_offset_id(record.store_host, record.physical_offset)

@@ -39,6 +39,8 @@ from mqspark.message import (
     BORN_HOST_V6,
     CLUSTER,
     DELAY,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
     INNER_BATCH,
     KEYS,
     LITE_TOPIC,
@@ -402,6 +404,9 @@ class SendProcessor:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
         properties.update(self._marks)
         target, target_queue = topic.name, queue_id
+        if topic.retry_of is not None:
+            for name in (DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID):  # brokers alone set them
+                properties.pop(name, None)
         if topic.retry_of is not None and self._is_dead(session, header, command.version, topic.retry_of):
             target, target_queue = dead_letter_topic(self._state, topic.retry_of).name, 0
             properties[DELAY] = "-1"

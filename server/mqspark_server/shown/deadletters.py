@@ -7,7 +7,7 @@ from typing import Literal
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError
-from mqspark.message import RETRY_TOPIC, SET_BY_BROKERS, Message, MessageExt, retry_topic
+from mqspark.message import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, SET_BY_BROKERS, Message, MessageExt, retry_topic
 from mqspark.protocol.codes import ResponseCode
 
 __all__ = ["consumed_topics", "foreign_origins", "origin_of", "resent_copy"]
@@ -15,7 +15,7 @@ __all__ = ["consumed_topics", "foreign_origins", "origin_of", "resent_copy"]
 
 def origin_of(message: MessageExt) -> str | None:
     """The topic that a dead letter came from; None: unknown."""
-    return message.properties.get("DLQ_ORIGIN_TOPIC") or message.properties.get(RETRY_TOPIC)
+    return message.properties.get(DLQ_ORIGIN_TOPIC) or message.properties.get(RETRY_TOPIC)
 
 
 def foreign_origins(messages: Iterable[MessageExt], consumed: Collection[str]) -> list[str]:

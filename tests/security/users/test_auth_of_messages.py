@@ -114,19 +114,63 @@ def test_what_waits_is_refused_once_its_user_has_lost_the_right(
 # --- dead letters ---
 
 
-@pytest.mark.parametrize("to", ["%DLQ%CG", "%RETRY%CG"])
+def letter(to: str, properties: str) -> dict[str, str]:
+    return send_ext(to, properties=properties)
+
+
+@pytest.mark.parametrize("code", [R.SEND_MESSAGE_V2, R.SEND_REPLY_MESSAGE_V2])
 @pytest.mark.parametrize("name", ["DLQ_ORIGIN_TOPIC", "RETRY_TOPIC"])
-def test_whoever_consumes_for_a_group_forges_no_letter_of_another_topic(
-    guarded: Guarded, to: str, name: str
+def test_whoever_consumes_for_a_group_forges_no_retry_of_another_topic(
+    guarded: Guarded, name: str, code: int
 ) -> None:
     guarded.topic("Own", "Secret")
     guarded.group("CG")
     consumer = guarded.user("consumer", "Group:CG Sub", "Topic:Own Sub")
     sent = {
-        origin: consumer.ask(R.SEND_MESSAGE_V2, send_ext(to, properties=f"{name}\x01{origin}\x02"), b"x").code
+        origin: consumer.ask(code, letter("%RETRY%CG", f"{name}\x01{origin}\x02"), b"x").code
         for origin in ("Own", "Secret", "%RETRY%Other", "SCHEDULE_TOPIC_XXXX")
     }
-    assert sent == {"Own": 0, "Secret": DENIED, "%RETRY%Other": DENIED, "SCHEDULE_TOPIC_XXXX": DENIED}
+    own = sent.pop("Own")
+    assert own == (0 if code == R.SEND_MESSAGE_V2 else ResponseCode.SYSTEM_ERROR), (
+        "nobody waits for the reply"
+    )
+    assert set(sent.values()) == {DENIED}
     batch = encode_items([(0, b"x", f"{name}\x01Secret\x02".encode())])
-    assert consumer.ask(R.SEND_BATCH_MESSAGE, send_ext(to, m="true"), batch).code == DENIED
-    assert consumer.ask(R.SEND_MESSAGE_V2, send_ext(to), b"x").code == 0
+    assert consumer.ask(R.SEND_BATCH_MESSAGE, send_ext("%RETRY%CG", m="true"), batch).code == DENIED
+
+
+@pytest.mark.parametrize(
+    "code",
+    [R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.SEND_REPLY_MESSAGE, R.SEND_REPLY_MESSAGE_V2],
+)
+@pytest.mark.parametrize("topic", ["%DLQ%CG", "%DLQ%Other"])
+def test_only_brokers_write_dead_letters(guarded: Guarded, code: int, topic: str) -> None:
+    """Brokers sign as a super user."""
+    guarded.topic("Own")
+    guarded.group("CG")
+    consumer = guarded.user("consumer", "Group:CG All", "Topic:* All")
+    ext, body = letter(topic, "RETRY_TOPIC\x01Own\x02"), b"x"
+    if code in (R.SEND_MESSAGE, R.SEND_REPLY_MESSAGE):
+        ext = {
+            "producerGroup": "p", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+            "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0",
+        }  # fmt: skip
+    if code == R.SEND_BATCH_MESSAGE:
+        ext, body = send_ext(topic, m="true"), encode_items([(0, b"x", b"")])
+    assert consumer.ask(code, ext, body).code == DENIED
+    half = {**letter(topic, "TRAN_MSG\x01true\x02PGROUP\x01P\x02"), "f": "4"}
+    assert consumer.ask(R.SEND_MESSAGE_V2, half, b"x").code == DENIED
+    assert guarded.root.ask(R.SEND_MESSAGE_V2, letter("%DLQ%CG", ""), b"x").code != DENIED
+
+
+def test_a_broker_turns_a_retry_that_has_had_all_attempts_into_a_letter(guarded: Guarded) -> None:
+    """So a client that cannot send a message back by its offset writes one, and so does a work queue of Spark."""
+    guarded.topic("Own")
+    guarded.group("CG")
+    consumer = guarded.user("consumer", "Group:CG Sub", "Topic:Own Sub")
+    properties = "RETRY_TOPIC\x01Own\x02DLQ_ORIGIN_TOPIC\x01Own\x02DLQ_ORIGIN_MESSAGE_ID\x01forged\x02"
+    ext = {**letter("%RETRY%CG", properties), "j": "1", "l": "0"}
+    assert consumer.ask(R.SEND_MESSAGE_V2, ext, b"x").code == 0
+    (dead,) = guarded.bench.records("%DLQ%CG")
+    assert dead.properties["RETRY_TOPIC"] == "Own"
+    assert not {"DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"} & dead.properties.keys()

@@ -26,7 +26,8 @@ Names are judged by what they stand for:
 - "The stored message" is the one that an offset or an id in the request names, whatever topic the request claims. One
   that waits in a topic of the broker (half, delayed) needs the right on the topic that it waits for, too; a look-up by
   key leaves others out.
-- Who writes a retry or a dead letter of a group needs Pub or Sub on the topic that it names as its origin.
+- Who writes a retry of a group needs Pub or Sub on the topic that it names as its origin. Dead letters are written by
+  brokers, of what consumers send back; who writes one like a message needs Update on the cluster.
 - The cluster is the broker's own (`brokerClusterName`); requests to a name server that concern all clusters need a
   policy for `Cluster:*`.
 - With `enableMultiDispatch`, each queue that a message enters is a topic of its own.
