@@ -312,6 +312,8 @@ class WriteOptions:
     """payloadFormat=arrow: rows are packed into messages with all their columns."""
     keep_broker_properties: bool
     """Rows may have properties that brokers set (``mqspark.message.SET_BY_BROKERS``); else these are left out."""
+    as_dead_letters: bool
+    """Brokers make dead letters of rows for a group's retry topic: they have had all their attempts."""
     exactly_once: bool
     """deliveryGuarantee=exactly-once: rows are transactions."""
     transaction_id: str | None
@@ -338,6 +340,7 @@ class WriteOptions:
             retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
             payload_is_arrow=_is_arrow(texts),
             keep_broker_properties=texts.flag("keepBrokerProperties", False),
+            as_dead_letters=texts.flag("asDeadLetters", False),
             exactly_once=texts.choice("deliveryGuarantee", ("at-least-once", "exactly-once"), "at-least-once")
             == "exactly-once",
             transaction_id=texts.text("transactionId") or None,

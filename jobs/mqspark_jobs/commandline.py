@@ -171,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _OF_PARKED = ("topic", "now_ms")
-_OF_DEAD = ("state", "target", "from_ms", "to_ms", "key", "filter")
+_OF_DEAD = ("state", "to", "target", "origin", "from_ms", "to_ms", "key", "filter")
 REDELIVER_HELP = "Deliver parked messages that are due, or send dead letters back, each exactly once."
 
 
@@ -186,8 +186,12 @@ def _redeliver(parser: argparse.ArgumentParser) -> None:
     dead.add_argument("--dlq", metavar="GROUP", help="the consumer group of the dead letters")
     dead.add_argument("--state", metavar="URL", help="a directory that records what was sent")
     dead.add_argument(
-        "--target", metavar="TOPIC", help="where to send them; default: each to its original topic"
+        "--to",
+        choices=("group", "topic"),
+        help="group (default): to the retry topic, so that no other group gets them; topic: to the original topics",
     )
+    dead.add_argument("--target", metavar="TOPIC", help="send all of them to this topic instead")
+    dead.add_argument("--origin", metavar="TOPIC", help="only those that came from this topic")
     dead.add_argument("--from-ms", type=int, help="only those stored at this time or later")
     dead.add_argument("--to-ms", type=int, help="only those stored before this time")
     dead.add_argument("--key", help="only those with this key")
@@ -211,13 +215,17 @@ def _redeliver(parser: argparse.ArgumentParser) -> None:
                 options.nameserver, options.table, options.topic, options.now_ms, options.dry_run
             )
             return lambda spark, progress: redeliver.run_parked(parked, spark, progress)
+        if options.to is not None and options.target is not None:
+            raise ConfigError("redeliver: --target is a topic instead of --to", key="target")
         if options.state is None:
             raise ConfigError("redeliver: --dlq needs --state, which records what was sent", key="state")
         dead = redeliver.DlqOptions(
             options.nameserver,
             options.dlq,
             options.state,
+            to=options.to or "group",
             target=options.target,
+            origin=options.origin,
             from_ms=options.from_ms,
             to_ms=options.to_ms,
             key=options.key,

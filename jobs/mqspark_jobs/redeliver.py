@@ -8,9 +8,11 @@ are deleted. After a kill at any point, the next run finds the claimed rows and 
 sends nothing twice. Batches are those of the table's id, which Delta draws: a table that is created again at the same
 place numbers them anew, and its first ones are not taken for those that were sent.
 
-**Dead letters** (``%DLQ%group``) go back to the topic that they came from. The offsets of a run are written to a
-state file before anything is sent, so a run that was killed is repeated with the same offsets and the same batch
-number. The file has an id of its own, so a new state directory begins anew.
+**Dead letters** (``%DLQ%group``) go back to their group alone, through its retry topic, or to the topic that they came
+from. A letter that says to come from a topic that the group does not consume is sent only where that topic is named:
+whoever may consume for a group has a say in its letters. The offsets of a run are written to a state file before
+anything is sent, so a run that was killed is repeated with the same offsets and the same batch number. The file has an
+id of its own, so a new state directory begins anew.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ import hashlib
 import json
 import secrets
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from mqspark.errors import ConfigError, MQError
-from mqspark.message import DLQ_PREFIX, SET_BY_BROKERS
+from mqspark.logs import printable
+from mqspark.message import DLQ_ORIGIN_TOPIC, DLQ_PREFIX, RETRY_TOPIC, SET_BY_BROKERS, retry_topic
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary
 from pyspark_pymq.files.locations import join, read_bytes, write_bytes
@@ -38,6 +42,8 @@ __all__ = ["DELIVER_AT", "TARGET", "DlqOptions", "ParkedOptions", "redrive", "ru
 
 DELIVER_AT, TARGET = "MQSPARK_DELIVER_AT_MS", "MQSPARK_TARGET_TOPIC"
 _OWN = (DELIVER_AT, TARGET)
+_NAMED = 5
+"""Topics of a refusal."""
 _SCHEMA = {
     "targetTopic": "string",
     "deliverAt": "timestamp",
@@ -69,8 +75,12 @@ class DlqOptions:
     group: str
     state: str
     """Directory of the state files, path or URL."""
+    to: Literal["group", "topic"] = "group"
+    """``group``: to its retry topic, so that no other group gets them; ``topic``: to the original topics."""
     target: str | None = None
-    """The topic to send to; None: the original topic of each message."""
+    """The topic to send all of them to, instead."""
+    origin: str | None = None
+    """Only those of this original topic, whether the group consumes it or not."""
     from_ms: int | None = None
     to_ms: int | None = None
     """Store times in the dead-letter topic, [from, to)."""
@@ -82,7 +92,12 @@ class DlqOptions:
     @property
     def name(self) -> str:
         """The name of this selection; each selection has its own state."""
+        chosen: list[str | int | None]
         chosen = [self.group, self.target, self.from_ms, self.to_ms, self.key, self.sql_filter]
+        if self.to == "group" and self.target is None:
+            chosen.append(self.to)  # not in the names of earlier versions, which sent to the original topics
+        if self.origin is not None:
+            chosen += ["origin", self.origin]
         return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
 
 
@@ -192,6 +207,8 @@ def _deliver(spark: SparkSession, options: ParkedOptions, identity: str, batch: 
 def _send(rows: DataFrame, nameserver: str, identity: str, batch: int) -> None:
     writer = rows.write.format("pymq").option("nameserver", nameserver)
     writer = writer.option("deliveryGuarantee", "exactly-once").option("transactionId", identity)
+    # Of what brokers set, the origin of what goes to a group is left.
+    writer = writer.option("keepBrokerProperties", "true")
     writer.option("transactionBatch", batch).mode("append").save()
 
 
@@ -217,7 +234,7 @@ def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) ->
     started = time.monotonic()
     topic = DLQ_PREFIX + options.group
     url = join(options.state, f"{options.name}.json")
-    state = _load(url)
+    state = _load(url) or _begun(options)
     pending = state["pending"]
     if pending is None:
         ends = _ends(options.nameserver, topic)
@@ -228,20 +245,32 @@ def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) ->
         }
         pending = {"start": starts, "end": ends}
     rows = _dead_letters(spark, options, topic, pending)
+    origins = _counts(rows, "origin")
+    foreign = _foreign(options, origins)
     if options.dry_run:
         return {
             "job": "redeliver",
             "dry_run": True,
             "group": options.group,
-            "would_send": _counts(rows, "topic"),
+            "would_send": {origin: count for origin, count in origins.items() if origin not in foreign},
+            "foreign": {origin: origins[origin] for origin in foreign},
         }
-    homeless = rows.where("topic IS NULL").count()
-    if homeless:
-        raise ConfigError(f"target: {homeless} dead letters do not name their original topic", key="target")
+    if None in origins and options.target is None:
+        raise ConfigError(
+            f"target: {origins[None]} dead letters do not name their original topic", key="target"
+        )
+    if foreign:
+        names = ", ".join(printable(origin, 80) for origin in foreign[:_NAMED])
+        raise ConfigError(
+            f"origin: some dead letters say that they come from topics that {options.group} does not consume: {names};"
+            " --origin sends those of one topic again",
+            key="origin",
+        )
     state["pending"] = pending
     _save(url, state)
-    count = rows.count()
+    count = sum(origins.values())
     progress.show("sending", 0, count, "dead letters")
+    rows = rows.drop("origin")
     _send(rows, options.nameserver, f"redrive:{state.get('id', options.name)}", state["batch"])
     _save(url, state | {"batch": state["batch"] + 1, "done": pending["end"], "pending": None})
     progress.show("sending", count, count, "dead letters")
@@ -254,11 +283,39 @@ def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) ->
     }
 
 
-def _load(url: str) -> dict[str, Any]:
+def _foreign(options: DlqOptions, origins: Iterable[str | None]) -> list[str]:
+    """The topics that letters say to come from although the group consumes none of them."""
+    if options.origin is not None:
+        return []
+    consumed = _consumed(options.nameserver, options.group)
+    return sorted(origin for origin in origins if origin is not None and origin not in consumed)
+
+
+def _consumed(nameserver: str, group: str) -> set[str]:
+    from mqspark import AdminClient
+
+    with AdminClient(nameserver) as admin:
+        return admin.consumed_topics(group)
+
+
+def _load(url: str) -> dict[str, Any] | None:
     try:
         state: dict[str, Any] = json.loads(read_bytes(url))
     except FileNotFoundError:
-        return {"id": secrets.token_hex(16), "batch": 0, "done": {}, "pending": None}
+        return None
+    return state
+
+
+def _begun(options: DlqOptions) -> dict[str, Any]:
+    """Earlier versions sent to the original topics, unless a target was given: what they sent is not sent again."""
+    state = {"id": secrets.token_hex(16), "batch": 0, "done": {}, "pending": None}
+    earlier = _load(join(options.state, f"{replace(options, to='topic').name}.json"))
+    if earlier is not None and options.to == "group" and options.target is None:
+        if earlier["pending"] is not None:
+            raise ConfigError(
+                "to: a run to the original topics has not ended; repeat it with --to topic", key="to"
+            )
+        state["done"] = earlier["done"]
     return state
 
 
@@ -293,14 +350,21 @@ def _dead_letters(spark: SparkSession, options: DlqOptions, topic: str, pending:
         frame = frame.where(f"timestamp < timestamp_millis({int(options.to_ms)})")
     if options.key is not None:
         frame = frame.where(frame.key == options.key)
-    from pyspark.sql.functions import expr, lit
+    from pyspark.sql.functions import col, create_map, expr, lit, map_concat
 
-    origin = expr("coalesce(properties['DLQ_ORIGIN_TOPIC'], properties['RETRY_TOPIC'])")
-    target = lit(options.target) if options.target is not None else origin
+    frame = frame.withColumn(
+        "origin", expr(f"coalesce(properties['{DLQ_ORIGIN_TOPIC}'], properties['{RETRY_TOPIC}'])")
+    )
+    if options.origin is not None:
+        frame = frame.where(col("origin") == options.origin)
+    properties = expr(_without(*SET_BY_BROKERS, *REASONS))
+    target = col("origin")
+    if options.target is not None:
+        target = lit(options.target)
+    elif options.to == "group":
+        target = lit(retry_topic(options.group))
+        # Its consumers take the topic from the property.
+        properties = map_concat(properties, create_map(lit(RETRY_TOPIC), col("origin")))
     return frame.select(
-        target.cast("string").alias("topic"),
-        "key",
-        "tags",
-        "value",
-        expr(f"{_without(*SET_BY_BROKERS, *REASONS)} properties"),
+        target.cast("string").alias("topic"), "key", "tags", "value", properties.alias("properties"), "origin"
     )

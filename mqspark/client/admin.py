@@ -639,6 +639,21 @@ class AdminClient(Lifecycle):
         """Messages that the group has not committed yet. Raises what ``group_offsets`` does."""
         return sum(offset.lag for offset in (await self.group_offsets(group, topic)).values())
 
+    async def consumed_topics(self, group: str) -> set[str]:
+        """The topics that the group subscribes to, or has offsets for."""
+        topics: set[str] = set()
+        try:
+            topics |= (await self.group_members(group)).subscription_table.keys()
+        except BrokerError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+        try:
+            topics |= {queue.topic for queue in await self.group_offsets(group)}
+        except BrokerError as error:
+            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+        return topics
+
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
         """The offset that the group has committed; None if none."""
         header = QueryConsumerOffsetRequestHeader(

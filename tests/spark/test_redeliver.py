@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from mqspark import AdminClient
 from mqspark.message import Message
 from mqspark_jobs import redeliver as job
 from mqspark_jobs.commandline import main
@@ -116,14 +117,21 @@ def test_dead_letters_by_choice(
         )
 
     def options(**more: Any) -> DlqOptions:
-        return DlqOptions(cluster.nameserver, group, str(tmp_path), **more)
+        return DlqOptions(cluster.nameserver, group, str(tmp_path), **{"to": "topic", **more})
 
     def numbers() -> list[int]:
         return sorted(int(n) for _, _, n in read(spark, cluster, topic))
 
     die(range(20))
     arguments = ["redeliver", "--nameserver", cluster.nameserver, "--dlq", group, "--state", str(tmp_path)]
-    assert main([*arguments, "--filter", "TAGS = 'odd'", "--dry-run"], spark=spark) == 0
+    arguments += ["--filter", "TAGS = 'odd'", "--dry-run"]
+    assert main(arguments, spark=spark) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["would_send"], shown["foreign"]) == ({}, {topic: 10}), "the group consumes nothing yet"
+    with AdminClient(cluster.nameserver) as admin:
+        admin.create_group(group)
+        admin.update_offset(group, min(admin.topic_stats(topic)), 0)
+    assert main(arguments, spark=spark) == 0
     assert json.loads(capsys.readouterr().out)["would_send"] == {topic: 10}
     assert numbers() == []
     chosen = options(sql_filter="TAGS = 'odd'", key="k3")
@@ -140,4 +148,13 @@ def test_dead_letters_by_choice(
     assert redrive(options(key="k0"), spark, quiet("redeliver"))["sent"] == 6
     assert numbers() == [0, 3, 5, 10, 13, 15, 20, 23, 25]
     assert redrive(options(to_ms=1), spark, quiet("redeliver"))["sent"] == 0
+    # To the group alone, which takes the topic from the property.
+    assert redrive(options(key="k1", to="group"), spark, quiet("redeliver"))["sent"] == 6
+    reader = (
+        spark.read.format("pymq").option("nameserver", cluster.nameserver).option("includeProperties", "true")
+    )
+    again = reader.load(f"%RETRY%{group}").collect()
+    assert sorted(int(row.properties["n"]) for row in again) == [1, 6, 11, 16, 21, 26]
+    assert {row.properties["RETRY_TOPIC"] for row in again} == {topic}
+    assert numbers() == [0, 3, 5, 10, 13, 15, 20, 23, 25]
     assert main(["redeliver", "--nameserver", "h:1"], spark=spark) == 2

@@ -107,7 +107,9 @@ def test_failed_messages_come_again_and_die_at_last(
     assert cluster.group_offsets(f"g-{topic}", retries) == cluster.max_offsets(retries)
     # Sent again, it is as it was at first.
     redrive(
-        DlqOptions(cluster.nameserver, f"g-{topic}", str(tmp_path / "state")), spark, ProgressLine("test")
+        DlqOptions(cluster.nameserver, f"g-{topic}", str(tmp_path / "state"), to="topic"),
+        spark,
+        ProgressLine("test"),
     )
     reader = (
         spark.read.format("pymq").option("nameserver", cluster.nameserver).option("includeProperties", "true")

@@ -263,14 +263,16 @@ class Waits:
         return found
 
     def properties(self, row: int) -> str:
-        """The additional properties of a delayed row. Raises InvalidMessage for a row with both."""
+        """The additional properties of a row that is delayed. Raises InvalidMessage for a row with both delays."""
         level, time_ms = int(self._levels[row]), int(self._times_ms[row])
         if level > 0 and time_ms > 0:
             raise InvalidMessage(
                 f"deliverAt: row {row} of the batch has a delayLevel, too; give one of them",
                 field="deliverAt",
             )
-        return f"{DELAY}\x01{level}\x02" if level > 0 else f"{TIMER_DELIVER_MS}\x01{time_ms}\x02"
+        if level > 0:
+            return f"{DELAY}\x01{level}\x02"
+        return f"{TIMER_DELIVER_MS}\x01{time_ms}\x02" if time_ms > 0 else ""
 
 
 def key_hashes(keys: Sequence[bytes | None] | pa.Array) -> Ints:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mqspark.client.blocking import BlockingClient
-from mqspark.message import dlq_topic, retry_topic
+from mqspark.message import retry_topic
 from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
 from pyspark_pymq.work.journal import Journal, State
 from pyspark_pymq.work.outcome import MESSAGE, NAMES, ORDER
@@ -253,7 +253,7 @@ class Batches:
             client.close()
 
     def _bury(self, outcome: DataFrame, query: str, batch: int) -> None:
-        """To the dead-letter topic."""
+        """As retries that have had all their attempts, which brokers turn into dead letters."""
         from pyspark.sql.functions import udf
         from pyspark.sql.types import MapType, StringType
 
@@ -275,7 +275,8 @@ class Batches:
         writer = dead.write.format("pymq").option("nameserver", self.target.nameserver)
         writer = writer.options(**self.target.write_options)
         writer = writer.option("retryTimeout", f"{self.target.retry_timeout_ms}ms")
-        writer = writer.option("topic", dlq_topic(self.target.group)).option("compression", "zlib")
+        writer = writer.option("topic", retry_topic(self.target.group)).option("asDeadLetters", "true")
+        writer = writer.option("compression", "zlib")
         writer = writer.option("compressionThreshold", "1m").mode("append")
         # A dead letter says where it comes from, as those of brokers do.
         writer = writer.option("keepBrokerProperties", "true")

@@ -288,6 +288,8 @@ def send_rows(
             rows, waits = Rows(batch, options.keep_broker_properties), Waits(batch)
             for queues, chosen, targets in router.placed(batch, rows):
                 waiting = waits.any_of(chosen)
+                if options.as_dead_letters:  # a broker stores a batch as it is
+                    waiting[:] = True
                 if waiting.any():
                     for row, index in zip(chosen[waiting].tolist(), targets[waiting].tolist(), strict=True):
                         pipeline.add(_delayed(options, queues[index], rows, row, waits.properties(row)))
@@ -303,7 +305,7 @@ def send_rows(
 
 
 def _delayed(options: WriteOptions, queue: MessageQueue, rows: Rows, row: int, more: str) -> Send:
-    """A delayed message cannot be a batch member: it is sent alone."""
+    """A delayed message or a dead letter cannot be a batch member: it is sent alone."""
     from pyspark_pymq.writing.pipeline import Send, send_header
 
     properties = rows.properties[row].as_py().decode() + more

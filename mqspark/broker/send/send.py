@@ -64,6 +64,7 @@ from mqspark.message import (
     TIMER_TOPIC,
     TRACE_ON,
     TRANS_HALF_TOPIC,
+    TRANSACTION_BATCH,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
@@ -409,7 +410,8 @@ class SendProcessor:
                 properties.pop(name, None)
         if topic.retry_of is not None and self._is_dead(session, header, command.version, topic.retry_of):
             target, target_queue = dead_letter_topic(self._state, topic.retry_of).name, 0
-            properties[DELAY] = "-1"
+            if TRANSACTION_BATCH not in properties:  # which is not delayed, and says so by having no delay
+                properties[DELAY] = "-1"
             properties.pop(PRIORITY, None)
         if self._multi_dispatch:
             self._dispatch_lite(topic, properties)

@@ -225,6 +225,9 @@ class AdminClient(Facade):
     def group_lag(self, group: str, topic: str | None = None) -> int:
         return self._call(self._aio.group_lag, group, topic)
 
+    def consumed_topics(self, group: str) -> set[str]:
+        return self._call(self._aio.consumed_topics, group)
+
     def query_offset(self, group: str, queue: MessageQueue) -> int | None:
         return self._call(self._aio.query_offset, group, queue)
 

@@ -14,7 +14,7 @@ from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.data import MESSAGES, Page, Row, paged
 from mqspark_server.console.site import Asking
-from mqspark_server.shown.deadletters import consumed_topics, foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.traces import trace_rows
 
 __all__ = ["LetterFilter", "dead_groups", "find_letters", "resend", "traced"]
@@ -120,7 +120,7 @@ async def resend(
     """How many were sent, and how many were not because their origin is unknown, or a topic that the group does not
     consume and ``origin`` does not name. Raises Trouble if some failed."""
     sent = unknown = 0
-    foreign = foreign_origins(messages, {origin, *await consumed_topics(asked.admin, group)})
+    foreign = foreign_origins(messages, {origin, *await asked.admin.consumed_topics(group)})
     failures: list[BaseException] = []
     async with Producer(asked.namesrv, group=_PRODUCER_GROUP, options=asked.options) as producer:
         waiting: list[Awaitable[object]] = []

@@ -27,7 +27,7 @@ from mqspark_server.console.rendering import HEADERS, ROOT, message_row
 from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.topicpages import wanted_page
 from mqspark_server.console.visitors import Form, Visitor
-from mqspark_server.shown.deadletters import consumed_topics, foreign_origins
+from mqspark_server.shown.deadletters import foreign_origins
 from mqspark_server.web.events import EventStream, event
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
@@ -108,7 +108,7 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
             facts.append(
                 ("They go to", f"group {name} alone" if to == "group" else "the topics that they came from")
             )
-            foreign = foreign_origins(found, {chosen.origin, *await consumed_topics(asked.admin, name)})
+            foreign = foreign_origins(found, {chosen.origin, *await asked.admin.consumed_topics(name)})
             if foreign:
                 names = ", ".join(each[:MAX_WANTED] for each in foreign[:SHOWN])
                 facts.append(

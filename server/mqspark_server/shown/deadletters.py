@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from mqspark.client.admin import AdminClient
-from mqspark.errors import BrokerError
 from mqspark.message import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, SET_BY_BROKERS, Message, MessageExt, retry_topic
-from mqspark.protocol.codes import ResponseCode
 
-__all__ = ["consumed_topics", "foreign_origins", "origin_of", "resent_copy"]
+__all__ = ["foreign_origins", "origin_of", "resent_copy"]
 
 
 def origin_of(message: MessageExt) -> str | None:
@@ -23,22 +20,6 @@ def foreign_origins(messages: Iterable[MessageExt], consumed: Collection[str]) -
     a group can write its dead letters."""
     origins = {origin_of(message) for message in messages}
     return sorted(origin for origin in origins if origin is not None and origin not in consumed)
-
-
-async def consumed_topics(admin: AdminClient, group: str) -> set[str]:
-    """The topics that the group subscribes to, or has offsets for."""
-    topics: set[str] = set()
-    try:
-        topics |= (await admin.group_members(group)).subscription_table.keys()
-    except BrokerError as error:
-        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-            raise
-    try:
-        topics |= {queue.topic for queue in await admin.group_offsets(group)}
-    except BrokerError as error:
-        if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-            raise
-    return topics
 
 
 def resent_copy(message: MessageExt, group: str, to: Literal["group", "topic"]) -> Message | None:

@@ -9,22 +9,23 @@ from typing import Any
 
 import pytest
 
+from mqspark.errors import ConfigError
 from mqspark_jobs import redeliver as job
 from mqspark_jobs.redeliver import DlqOptions, ParkedOptions, redrive, run_parked
 from tests.support.jobs_tools import Killed, quiet
 
 
 class Rows:
-    """A DataFrame of dead letters, all of which name their topic."""
+    """A DataFrame of dead letters by origin."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, origins: dict[str | None, int]) -> None:
+        self._origins = origins
 
-    def where(self, condition: str) -> Rows:
-        return Rows(0)
+    def counts(self) -> dict[str | None, int]:
+        return {origin: count for origin, count in self._origins.items() if count}
 
-    def count(self) -> int:
-        return self._number
+    def drop(self, column: str) -> Rows:
+        return self
 
 
 class DeadLetters:
@@ -32,24 +33,30 @@ class DeadLetters:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.end = 0
+        self.origin: str | None = "T"
         self.sent: list[tuple[str, int]] = []
         self.is_killed = False
         monkeypatch.setattr(job, "_ends", lambda nameserver, topic: {"b:0": self.end})
         monkeypatch.setattr(job, "_dead_letters", self._rows)
         monkeypatch.setattr(job, "_send", self._send)
+        monkeypatch.setattr(job, "_counts", lambda rows, column: rows.counts())
+        monkeypatch.setattr(job, "_consumed", lambda nameserver, group: {"T", "U"})
 
     def _rows(self, spark: Any, options: DlqOptions, topic: str, pending: dict[str, Any]) -> Rows:
         start = pending["start"]["b:0"]
-        return Rows(pending["end"]["b:0"] - max(start, 0))
+        return Rows({self.origin: pending["end"]["b:0"] - max(start, 0)})
 
     def _send(self, rows: Rows, nameserver: str, identity: str, batch: int) -> None:
         self.sent.append((identity, batch))
         if self.is_killed:
             raise Killed
 
-    def run(self, state: Path) -> int:
-        summary = redrive(DlqOptions("h:1", "g", str(state)), None, quiet("redeliver"))  # type: ignore[arg-type]
-        return int(summary["sent"])
+    def run(self, state: Path, **more: Any) -> int:
+        return int(self.summary(state, **more)["sent"])
+
+    def summary(self, state: Path, **more: Any) -> dict[str, Any]:
+        options = DlqOptions("h:1", "g", str(state), **more)
+        return redrive(options, None, quiet("redeliver"))  # type: ignore[arg-type, return-value]
 
 
 @pytest.fixture
@@ -78,11 +85,43 @@ def test_a_killed_run_is_repeated_under_its_name(letters: DeadLetters, tmp_path:
 
 
 def test_a_state_of_an_earlier_version_keeps_its_name(letters: DeadLetters, tmp_path: Path) -> None:
-    name = DlqOptions("h:1", "g", "").name
-    (tmp_path / f"{name}.json").write_text(json.dumps({"batch": 3, "done": {"b:0": 4}, "pending": None}))
+    name = DlqOptions("h:1", "g", "", to="topic").name
+    state = {"batch": 3, "done": {"b:0": 4}, "pending": None}
+    (tmp_path / f"{name}.json").write_text(json.dumps(state))
     letters.end = 6
-    assert letters.run(tmp_path) == 2
-    assert letters.sent == [(f"redrive:{name}", 3)]
+    # Earlier versions sent to the original topics.
+    assert letters.run(tmp_path) == 2, "to the group goes what was not sent yet"
+    assert letters.run(tmp_path, to="topic") == 2
+    (to_group, first), last = letters.sent
+    assert (first, last) == (0, (f"redrive:{name}", 3))
+    assert to_group != f"redrive:{name}"
+
+
+def test_an_earlier_run_that_was_killed_ends_as_it_began(letters: DeadLetters, tmp_path: Path) -> None:
+    letters.end, letters.is_killed = 5, True
+    with pytest.raises(Killed):
+        letters.run(tmp_path, to="topic")
+    letters.is_killed = False
+    with pytest.raises(ConfigError, match="repeat it with --to topic"):
+        letters.run(tmp_path)
+    assert letters.run(tmp_path, to="topic") == 5
+
+
+@pytest.mark.parametrize("to", ["group", "topic"])
+def test_letters_of_topics_that_the_group_does_not_consume_are_sent_where_named(
+    letters: DeadLetters, tmp_path: Path, to: str
+) -> None:
+    """Whoever may consume for a group has a say in where its letters say to come from."""
+    letters.end, letters.origin = 5, "Secret"
+    with pytest.raises(ConfigError, match="topics that g does not consume: Secret; --origin"):
+        letters.run(tmp_path, to=to)
+    assert letters.sent == []
+    shown = letters.summary(tmp_path, to=to, dry_run=True)
+    assert (shown["would_send"], shown["foreign"]) == ({}, {"Secret": 5})
+    assert letters.run(tmp_path, to=to, origin="Secret") == 5
+    letters.origin = None
+    with pytest.raises(ConfigError, match="do not name their original topic"):
+        letters.run(tmp_path, to=to)
 
 
 def test_dead_letters_of_a_topic_that_was_created_again_are_sent(

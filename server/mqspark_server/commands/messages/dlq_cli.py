@@ -19,7 +19,7 @@ from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
 from mqspark_server.commands.output import Column, as_time, counted
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
-from mqspark_server.shown.deadletters import consumed_topics, foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 
 __all__ = ["dlq"]
 
@@ -175,7 +175,7 @@ async def dlq_resend(
     A group in POP mode reads a different retry topic: use --to topic.
     """
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
-    foreign = set(foreign_origins(found, await consumed_topics(shell.admin, group))) if found else set()
+    foreign = set(foreign_origins(found, await shell.admin.consumed_topics(group))) if found else set()
     plan = [(each, resent_copy(each, group, to)) for each in found]
     rows: list[dict[str, Any]] = [
         {

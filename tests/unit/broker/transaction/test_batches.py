@@ -64,6 +64,23 @@ def test_one_of_many_that_is_delayed_refuses_all(kit: Kit) -> None:
     assert kit.messages(TRANS_HALF_TOPIC) == []
 
 
+def test_a_batch_of_retries_that_have_had_all_their_attempts_becomes_dead_letters(kit: Kit) -> None:
+    """So a work queue writes them exactly once, although clients do not write to the topic."""
+    letters = [Message.of("T", name, properties={"RETRY_TOPIC": "T"}) for name in ("a", "b")]
+    half = kit.prepare(
+        "D1",
+        body=encode_batch(letters),
+        properties={"MQSPARK_BATCH": "2:0"},
+        topic="%RETRY%G",
+        j="1",
+        l="0",
+    )
+    assert kit.end(half, COMMIT).code == 0
+    dead = kit.messages("%DLQ%G")
+    assert [(each.body, each.properties["RETRY_TOPIC"]) for each in dead] == [(b"a", "T"), (b"b", "T")]
+    assert kit.messages("%RETRY%G") == []
+
+
 def test_all_of_a_batch_or_nothing(kit: Kit) -> None:
     first = prepare(kit, ["a1", "a2", "b3"])
     second = prepare(kit, ["c4", "c5"], "B2")
