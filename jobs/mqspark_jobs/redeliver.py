@@ -285,7 +285,7 @@ def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) ->
 
 def _foreign(options: DlqOptions, origins: Iterable[str | None]) -> list[str]:
     """The topics that letters say to come from although the group consumes none of them."""
-    if options.origin is not None:
+    if options.origin is not None or options.target is not None:  # where they go was said
         return []
     consumed = _consumed(options.nameserver, options.group)
     return sorted(origin for origin in origins if origin is not None and origin not in consumed)

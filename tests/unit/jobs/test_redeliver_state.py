@@ -122,6 +122,7 @@ def test_letters_of_topics_that_the_group_does_not_consume_are_sent_where_named(
     letters.origin = None
     with pytest.raises(ConfigError, match="do not name their original topic"):
         letters.run(tmp_path, to=to)
+    assert letters.run(tmp_path, target="Chosen") == 5
 
 
 def test_dead_letters_of_a_topic_that_was_created_again_are_sent(
