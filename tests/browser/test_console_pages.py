@@ -19,15 +19,18 @@ from mqspark import AdminClient, Message, Producer
 from mqspark.message import dlq_topic
 from mqspark.testing import Broker
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, RunPage, RunRecord
+from tests.support.visits import set_aside
 from tests.support.waiting import eventually
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
+SET_ASIDE = f"{0:020d}-1700000000000.log"
 QUERY = "7c1c9a9e-3f0e-4a53-8a51-0123456789ab"
 PATHS = (
     "",
     "/brokers",
     "/brokers/dev",
     "/brokers/dev/config?q=flush",
+    f"/brokers/dev/set-aside/{SET_ASIDE}",
     "/producers",
     "/users",
     "/topics",
@@ -160,6 +163,7 @@ def broker(job_server: str) -> Iterator[Broker]:
                 admin.reset_offsets("readers", "Orders", 0)
         finally:
             producer.stop()
+        set_aside(running)
         yield running
 
 

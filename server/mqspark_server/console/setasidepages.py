@@ -148,7 +148,7 @@ def add_set_aside_pages(router: APIRouter, site: Site) -> None:
             found = await made(asked, form)
             sent = await _send(asked, found.messages)
             where = f"{ROOT}/brokers/{quote(name, safe='')}/set-aside/{quote(file, safe='')}"
-            return Done(f"{sent:,} message{'' if sent == 1 else 's'} were sent again as new ones.", where)
+            return Done(f"Sent again as new: {sent:,} message{'' if sent == 1 else 's'}.", where)
 
         return await site.change(request, _SECTION, ask, do)
 

@@ -378,6 +378,16 @@ def markdown() -> str:
             "| in controller mode the master | before the replica counts as in sync |"
         ),
         "| the same, without controllers | nobody: `log.begin` (lost) | |",
+        (
+            "| all of a replica's directory, all but `brokerIdentity`, or an older copy in its place | its master, as "
+            "for a new replica | before the replica counts as in sync |"
+        ),
+        (
+            "| the epochs of a replica: flipped, removed, forged | its master; what is no older state of them is kept "
+            "as `*.foreign` | when the replica follows |"
+        ),
+        "| the tables of a replica: missing, or older | its master, which sends its own | while the replica follows |",
+        "| the directory of another replica in its place | nobody: whoever registers second is refused | |",
         "| the log of a broker without replicas | nobody, but an archive may have the messages | |",
         "",
         (
