@@ -36,6 +36,7 @@ def test_batch_stream_and_sink(cluster: DevCluster, topic: str, tmp_path: Path, 
         "topic": topic,
         "target": target,
         "checkpoint": str(tmp_path / "checkpoint"),
+        "left": str(tmp_path / "left"),
         "warehouse": str(tmp_path / "warehouse"),
         "result": str(tmp_path / "result.json"),
     }
@@ -54,6 +55,7 @@ def test_batch_stream_and_sink(cluster: DevCluster, topic: str, tmp_path: Path, 
     assert result["version"] == version
     assert result["batch"] == list(range(100))
     assert result["finished"] is True
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]  # of a Python process at the program's end
     assert result["table"] == list(range(100))
     if version.startswith("4.1."):
         # No admission control: one batch, and a line that says so.
