@@ -25,7 +25,10 @@ from mqspark.message import Message
 from mqspark.testing import Broker, Clients
 from tests.security.tables.object_walk import containers_of, globals_of
 
-SERVERS = {
+BOTH = {"Outages._out": "MAX_OUT names, each with MAX_REASONS"}
+"""In brokers and in clients."""
+
+SERVERS = BOTH | {
     # --- made at the start, or of settings
     "*.handlers": "one entry a request code",
     "SavedState._timed": "made at the start",
@@ -151,6 +154,7 @@ SERVERS = {
     "Healing._places": "MAX_DISPUTES",
     "Healing._refused": "MAX_DISPUTES",
     "Healing._told": "MAX_DISPUTES",
+    "Healing._undecided": "MAX_DISPUTES: refused places whose question is open",
     "Healing._tries": "MAX_DISPUTES",
     "Healing._lost": "damaged stretches of the log that its master lacks, too",
     "Healing._unsure": "damaged stretches of the log",
@@ -235,7 +239,7 @@ SERVERS = {
     "RouteTable._topics": "maxRoutes",
 }
 
-CLIENTS = {
+CLIENTS = BOTH | {
     # --- as many as the program asks for, or has given
     "*._interceptors": "given by the program",
     "*._asked_topics": "topics that the program sends to",
