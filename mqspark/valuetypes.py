@@ -44,21 +44,25 @@ def check_value(key: str, value: object, hint: Any) -> None:
         raise ConfigError(f"{key}={_shown(value):.80} {why}", key=key)
 
 
-def checked(*, but: Collection[str] = ()) -> Callable[[K], K]:
+def checked(*, but: Collection[str] = (), own: Collection[str] = ()) -> Callable[[K], K]:
     """Decorate a class: its constructor and public methods, except those named ``but`` that check by themselves, raise
-    ConfigError for an argument of another type, whose ``key`` names it."""
+    ConfigError for an argument of another type, whose ``key`` names it. ``own``: arguments (``method.argument``) that
+    have errors of their own."""
 
     def decorate(kind: K) -> K:
         for name, function in list(vars(kind).items()):
             is_public = name == "__init__" or (name[0] != "_" and name not in but)
             if is_public and inspect.isfunction(function):
-                setattr(kind, name, _checked(function))
+                methods = [each.rpartition(".") for each in own]
+                setattr(
+                    kind, name, _checked(function, {last for method, _, last in methods if method == name})
+                )
         return kind
 
     return decorate
 
 
-def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+def _checked(function: Callable[..., Any], but: Collection[str]) -> Callable[..., Any]:
     own = list(inspect.signature(function).parameters.values())[1:]
     in_place = [each.name for each in own if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     rest = [each.name for each in own if each.kind is inspect.Parameter.VAR_POSITIONAL]
@@ -69,7 +73,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         hints = _hints(function)
         names = itertools.chain(in_place, itertools.cycle(rest))
         for name, value in itertools.chain(zip(names, arguments, strict=False), named.items()):
-            if name in hints:
+            if name in hints and name not in but:
                 check_value(name, value, hints[name])
 
     if inspect.iscoroutinefunction(function):

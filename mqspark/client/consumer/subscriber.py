@@ -13,6 +13,7 @@ from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.hooks.trace import Tracer
 from mqspark.client.producer.producer import tracer_of
 from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.keywords import NAMES
 from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.errors import ClientError, ConfigError
 from mqspark.message import MessageQueue, retry_topic
@@ -23,7 +24,7 @@ from mqspark.valuetypes import checked
 __all__ = ["Listening", "Subscriber"]
 
 
-@checked()
+@checked(own=NAMES)
 class Subscriber(Lifecycle):
     """The base of all consumers, and the common part of their ``QueueOwner``."""
 
@@ -155,7 +156,7 @@ class Subscriber(Lifecycle):
         )
 
 
-@checked()
+@checked(own=NAMES)
 class Listening(Subscriber):
     """A consumer that calls a listener."""
 

@@ -17,7 +17,7 @@ from mqspark.client.consumer.subscriber import Subscriber
 from mqspark.client.hooks.hooks import let_through, saw_consumed
 from mqspark.client.lite.assigned import Assigned, PulledBatch
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.keywords import changed, spelled_out
+from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.logs import escaping
 from mqspark.message import MASTER_ID, MessageExt, MessageQueue
@@ -33,7 +33,7 @@ __all__ = ["LitePullConsumer"]
 log = escaping(__name__)
 
 
-@checked(but=("hand", "offer"))
+@checked(but=("hand", "offer"), own=NAMES)
 class LitePullConsumer(Subscriber):
     """``poll`` or ``async for`` the messages of subscribed topics, or of queues that were assigned.
 

@@ -33,7 +33,7 @@ from mqspark.client.pop.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.pop.popordered import PoppedInOrder
 from mqspark.client.pop.popped import Popped, popped_of
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.keywords import changed, spelled_out
+from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ConfigError, MQError, NoRoute
@@ -87,7 +87,7 @@ class _InTime:
         """Nothing to do."""
 
 
-@checked()
+@checked(own=NAMES - {"__init__.listener"})
 class PopConsumer(Listening):
     """Calls ``listener`` with each message that the brokers hand out. A group may have more members than its
     topics have queues, and a slow member delays no other.

@@ -36,7 +36,7 @@ from mqspark.client.remoting import ending
 from mqspark.client.remoting.ending import LoopEnd, Pending
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.instance import LAST_BEAT_S, ClientInstance, InstanceMember
-from mqspark.client.remoting.keywords import changed, spelled_out
+from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle, Tasks
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.remoting import Channel
@@ -66,7 +66,9 @@ log = escaping(__name__)
 _encode_json = msgspec.json.encode
 
 
-@checked(but=("begin", "begin_batch", "can_begin", "send", "send_async", "send_batch", "send_oneway"))
+@checked(
+    but=("begin", "begin_batch", "can_begin", "send", "send_async", "send_batch", "send_oneway"), own=NAMES
+)
 class Producer(Lifecycle):
     """Sends messages to the topics of a cluster.
 

@@ -30,7 +30,7 @@ from mqspark.client.producer.outgoing import QueueSelector
 from mqspark.client.producer.producer import Producer
 from mqspark.client.producer.producer_settings import ProducerKeywords, ProducerSettings
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.keywords import spelled_out
+from mqspark.client.remoting.keywords import NAMES, spelled_out
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import Channel, level_of
 from mqspark.client.remoting.topic_routes import is_logic_broker
@@ -108,7 +108,7 @@ def state_of(returned: Any) -> TransactionState:
     raise TypeError(f"a transaction listener must return a TransactionState, not {returned!r}")
 
 
-@checked(but=("end", "prepare"))
+@checked(but=("end", "prepare"), own=NAMES)
 class TransactionProducer(Producer):
     """A producer whose messages become visible only if the caller's local transaction succeeds.
 

@@ -23,7 +23,7 @@ from mqspark.client.push.concurrent import Concurrent
 from mqspark.client.push.locking import BrokerLocks
 from mqspark.client.push.ordered import Ordered
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.keywords import changed, spelled_out
+from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ClientError, ConfigError, MQError
@@ -55,7 +55,7 @@ class _Reader:
         self.task: asyncio.Task[None]
 
 
-@checked()
+@checked(own=NAMES)
 class PushConsumer(Listening):
     """Calls ``listener`` with each message of the topics it is subscribed to.
 

@@ -23,7 +23,7 @@ from mqspark.client.lite.assigned import PulledBatch
 from mqspark.client.pop import pop
 from mqspark.client.push import push
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.keywords import spelled_out
+from mqspark.client.remoting.keywords import NAMES, spelled_out
 from mqspark.client.sync.facade import Facade, documented_by
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.valuetypes import checked
@@ -31,7 +31,7 @@ from mqspark.valuetypes import checked
 __all__ = ["LitePullConsumer", "PopConsumer", "PushConsumer"]
 
 
-@checked()
+@checked(own=NAMES)
 @documented_by(subscriber.Subscriber)
 class _Consumer(Facade):
     """The common part of all blocking consumers."""
@@ -58,7 +58,7 @@ class _Consumer(Facade):
         self._do(self._aio.unsubscribe, topic)
 
 
-@checked()
+@checked(own=NAMES)
 @documented_by(subscriber.Listening)
 class _Listening(_Consumer):
     """Consumers that call a listener: a function in threads of its own, or a coroutine function on the background
@@ -79,7 +79,7 @@ class _Listening(_Consumer):
         self._do(self._aio.resume)
 
 
-@checked()
+@checked(own=NAMES)
 @documented_by(push.PushConsumer)
 class PushConsumer(_Listening):
     """The blocking ``mqspark.aio.PushConsumer``; takes the same arguments. Safe to use from many threads.
@@ -126,7 +126,7 @@ class PushConsumer(_Listening):
         return self._do(self._aio.progress)
 
 
-@checked()
+@checked(own=NAMES)
 @documented_by(pop.PopConsumer)
 class PopConsumer(_Listening):
     """The blocking ``mqspark.aio.PopConsumer``; takes the same arguments. Safe to use from many threads.
@@ -162,7 +162,7 @@ class PopConsumer(_Listening):
         return self._do(self._aio.assignment)
 
 
-@checked()
+@checked(own=NAMES)
 @documented_by(litepull.LitePullConsumer)
 class LitePullConsumer(_Consumer):
     """The blocking ``mqspark.aio.LitePullConsumer``; takes the same arguments. For one thread at a time."""

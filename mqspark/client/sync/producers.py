@@ -22,7 +22,7 @@ from mqspark.client.producer.transaction import (
     state_of,
 )
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.keywords import spelled_out
+from mqspark.client.remoting.keywords import NAMES, spelled_out
 from mqspark.client.sync.facade import Facade
 from mqspark.client.sync.future import SendFuture
 from mqspark.logs import escaping
@@ -34,7 +34,7 @@ __all__ = ["Producer", "TransactionProducer"]
 log = escaping(__name__)
 
 
-@checked(but=("send", "send_async", "send_batch", "send_oneway"))
+@checked(but=("send", "send_async", "send_batch", "send_oneway"), own=NAMES)
 class Producer(Facade):
     """The blocking ``mqspark.aio.Producer``; takes the same arguments. Safe to use from many threads."""
 
@@ -279,7 +279,7 @@ def _begin_oneway(begin: Callable[..., None], message: Message, future: _Unheard
         future.set_exception(error)
 
 
-@checked()
+@checked(own=NAMES)
 class TransactionProducer(Producer):
     """The blocking ``mqspark.aio.TransactionProducer``; takes the same arguments. Safe to use from many threads.
 
