@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from mqspark.auth import bindings
+from mqspark.auth.access import NoFacts
 from mqspark.auth.config import BindingRule
 from mqspark.errors import ConfigError
-from mqspark.protocol.binding import BINDING
+from mqspark.protocol.binding import BINDING, MARK
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import BINARY, encode_request
+from mqspark.protocol.command import BINARY, Command, encode_request
+from mqspark.protocol.session import Session
 from mqspark.protocol.signature import Signer
 from tests.security.users.conftest import TOPIC_HEADER, Guarded
 from tests.unit.auth_kit import ROOT, SECRET, BoundPeer, SignedPeer, allow, authority
@@ -160,6 +162,16 @@ def test_the_user_is_the_one_who_signed(guarded: Guarded) -> None:
             "Signature": forger.signed({k: v for k, v in ext.items() if k != "Signature"})["Signature"],
         }
         assert connected(guarded).ask(R.GET_TOPIC_CONFIG, forged).code == DENIED
+
+
+def test_a_body_that_begins_like_a_description_is_none(tmp_path: Path) -> None:
+    """An extension may know the sender of a request without fields."""
+    one = authority(tmp_path)
+    judge = bindings.Bindings(one.config, NoFacts(), ManualClock())
+    (user,) = one.users
+    request = Command(R.GET_BROKER_CONFIG, body=MARK.encode() + b"26 - - c 1 1 0 =;")
+    problem = judge.problem(Session(1, "127.0.0.1", 1, []), request, bindings.signed_text({}), user)
+    assert "taken away or changed" in problem
 
 
 # --- to another server ---
