@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ __all__ = [
     "SMALL_STEPS_MS",
     "SPOILS",
     "STEPS_MS",
+    "UNSEEN",
     "Fault",
     "draw_changes",
     "draw_faults",
+    "draw_spoil",
     "draw_story",
 ]
 
@@ -34,18 +37,40 @@ KINDS = (
 )
 
 
-SPOILS = (
-    "cut at a record", "cut", "segment gone", "log gone", "identity only", "older copy", "epochs flipped",
-    "epochs gone", "epochs forged",
-)  # fmt: skip
+OLDER, OLDER_SHARE = "older copy", 0.25
+"""The broker itself cannot see this one; and its share of all damages, beside the one that it has as others."""
+SPOIL_KINDS = (
+    (
+        "cut at a record",
+        "cut",
+        "segment gone",
+        "log gone",
+        "identity only",
+        "last record gone",
+        "older but its note",
+    ),
+    (OLDER,),
+    ("epochs flipped", "epochs gone", "epochs forged"),
+    ("zeros", "flip body", "flip size", "flip magic", "flip physical offset"),
+    ("flip properties", "flip queue id", "flip queue offset"),  # no CRC covers these
+)
+UNSEEN = SPOIL_KINDS[-1]
+"""Until replicas have compared their logs, nobody sees these."""
+SPOILS = tuple(itertools.chain(*SPOIL_KINDS))
 """What is done to the directory of a broker whose power is cut: see ``Machine.spoil``."""
-OLDER_SHARE = 0.3
-"""Of all damages: the broker itself cannot see this one."""
+SEEN_SPOILS = tuple(
+    SPOILS.index(kind) for kind in ("cut", "log gone", "epochs flipped", "epochs gone", "epochs forged")
+)
+"""A start sees these at once."""
+SPOIL_SHARE = 0.2
+"""Of all runs without a story: a broker comes back damaged while other things happen."""
 ROLES = ("master", "slave-a", "slave-b")
 """Of brokers when a fault begins: see ``History.machine_as``."""
 
 STEPS_MS = (-60_000, -1_000, 1_000, 3_600_000)
 """Of a clock on the wall."""
+CHANGES_S = 10.0
+"""How long a cluster changes as a whole."""
 SMALL_STEPS_MS = (-3_000, -1_000, 1_000, 4_000)
 """Where it is waited for what is due by that clock."""
 
@@ -60,15 +85,17 @@ class Fault:
     value: int = 0
     when: str = ""
     """It waits from ``at_s`` on for this moment: "asks" (a master asks for somebody new in the SyncStateSet), "grown"
-    (that is granted), or "tables" (a slave has copied them, and its log does not go as far)."""
+    (that is granted), "led" (a master is elected, alone in the SyncStateSet), or "tables" (a slave has copied them, and
+    its log does not go as far)."""
 
     def __str__(self) -> str:
         text = f"{self.at_s:7.3f} s  {self.kind} {self.node}"
         if self.kind in ("cut", "reset"):
             text += f" -> {self.other}"
-        if self.value and self.kind != "spoil":
+        if self.kind in ("spoil", "rot"):
+            text += f": {SPOILS[self.value]}"
+        elif self.value:
             text += f" ({self.value})"
-        text += f": {SPOILS[self.value]}" if self.kind == "spoil" else ""
         text += f" when {self.when}" if self.when else ""
         return text + (f" for {self.for_s:.3f} s" if self.for_s else "")
 
@@ -139,6 +166,16 @@ def draw_changes(seed: int, begin_s: float, end_s: float) -> list[Fault]:
     return found
 
 
+def draw_spoil(seed: int, begin_s: float, end_s: float) -> list[Fault]:
+    """Now and then a broker's disk comes back damaged."""
+    chance = random.Random(f"spoil {seed}")
+    if chance.random() >= SPOIL_SHARE:
+        return []
+    at_s, for_s = chance.uniform(begin_s, end_s), chance.choice((0.05, 1.0, 3.0))
+    node, for_s = chance.choice(NODES[:3]), min(for_s, end_s - at_s)
+    return [Fault(round(at_s, 3), "spoil", node, "controller", round(for_s, 3), _any_spoil(chance))]
+
+
 def draw_story(seed: int, story: str, begin_s: float) -> list[Fault]:
     """The faults of a run that leads to one moment. Nodes are roles: see ``History.machine_as``."""
     chance = random.Random(f"story {seed} {story}")
@@ -170,6 +207,22 @@ def draw_story(seed: int, story: str, begin_s: float) -> list[Fault]:
         found = _tears(chance, at_s, at_s + 8.0, "slave-a")
     elif story == "spoilt":
         found = _returns_of_the_spoilt(chance, at_s)
+    elif story == "changed":
+        found = draw_changes(seed, begin_s, begin_s + CHANGES_S)
+    elif (
+        story == "alone"
+    ):  # nobody else has what a master has acknowledged, and nobody knows how much that is
+        for node in ("slave-a", "slave-b"):
+            add(0, "isolate", node, 12.0)
+        away_s = chance.uniform(0.1, 0.6)
+        add(7.6, "copy", "master", 0.0)
+        add(8.0, "rot", "master", away_s, SPOILS.index("older but its note"))
+        add(8.0, "power", "controller", away_s / 2)
+    elif story == "shrunk":  # a new master comes back damaged before anybody was counted in
+        add(0, "spoil", "master", chance.uniform(0.1, 1.0), chance.choice(SEEN_SPOILS), when="led")
+        add(0.1, "kill", "master", 8.0)
+    elif story == "severed":
+        add(0, "apart", "master", 12.0, chance.randint(0, 2))
     elif story == "unknown":  # a request to count a slave in is lost, and the slave dies
         add(0, "isolate", "slave-a", 5.0)
         for node, for_s in (("controller", chance.uniform(0.1, 0.6)), ("slave-a", 20.0)):
@@ -183,6 +236,10 @@ def draw_story(seed: int, story: str, begin_s: float) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at_s)
 
 
+def _any_spoil(chance: random.Random) -> int:
+    return SPOILS.index(OLDER if chance.random() < OLDER_SHARE else chance.choice(chance.choice(SPOIL_KINDS)))
+
+
 def _returns_of_the_spoilt(chance: random.Random, at_s: float) -> list[Fault]:
     """One broker comes back damaged: while the others run, or when all have lost their power: first, with another one,
     or together with both. Twice, in two roles."""
@@ -191,8 +248,7 @@ def _returns_of_the_spoilt(chance: random.Random, at_s: float) -> list[Fault]:
         rest = [each for each in ROLES if each != node]
         chance.shuffle(rest)
         away_s = chance.uniform(0.1, 0.6)
-        kind = "older copy" if chance.random() < OLDER_SHARE else chance.choice(SPOILS)
-        found.append(Fault(round(at_s, 3), "spoil", node, "controller", round(away_s, 3), SPOILS.index(kind)))
+        found.append(Fault(round(at_s, 3), "spoil", node, "controller", round(away_s, 3), _any_spoil(chance)))
         later_s = chance.choice(((), (3.5, 3.5), (0.0, 3.5), (0.0, 0.0)))
         for other, more_s in zip(rest, later_s, strict=False):
             for_s = away_s + more_s + chance.uniform(0.0, 0.3)

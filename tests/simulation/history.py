@@ -18,6 +18,7 @@ from mqspark.protocol.bodies.replica_bodies import SyncStateSet
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
 from tests.crash.disk import Tree
+from tests.simulation.faults import UNSEEN
 from tests.simulation.machines import QUEUES, BrokerMachine, ControllerMachine, Machine
 from tests.simulation.network import Transport
 from tests.simulation.scheduler import World
@@ -142,10 +143,12 @@ class History:
     """By producer: the last acknowledged offset of each queue."""
     _saved: tuple[bytes | None, frozenset[int], dict[int, BrokerMachine]] = (None, frozenset(), {})
     """The controller's state, and what it says."""
-    _eligible: frozenset[int] = frozenset()
-    """Who may lead, too, as the controller has saved it."""
+    _heirs: frozenset[int] = frozenset()
+    """Who may lead: the last SyncStateSet in which anything could be acknowledged, and who came later."""
     _confirmed: int = 0
     """The confirmed end that it has saved."""
+    _unseen: set[str] = field(default_factory=set)
+    """Of ``spoilt``, whose damage no checksum shows."""
     _out: set[str] = field(default_factory=set)
     """Of ``spoilt``, who has left the SyncStateSet since."""
     _led: int | None = None
@@ -163,6 +166,8 @@ class History:
     """Time, who led, queue id, offset."""
     _masters: set[tuple[str, int, int]] = field(default_factory=set)
     """All that were seen to lead."""
+    _acked_end: int = 0
+    """Of the log."""
     _compared: dict[object, int] = field(default_factory=dict)
 
     # --- what clients see ---
@@ -176,8 +181,8 @@ class History:
         known, first = self.seen.setdefault(place, (body, where))
         if known != body:
             raise Broken(f"{where}: {short(body)} is at {place}, where {short(known)} was before ({first})")
-        if place[0] == LATER or body in self.repeated:
-            return
+        if place[0] == LATER or body in self.repeated or (place[0] == DECIDED and self._unseen):
+            return  # who does not see its own damage may decide anew what is decided
         before = self.places.setdefault(body, place)
         if before != place:
             raise Broken(f"{where}: {short(body)} is at {before} and at {place}")
@@ -286,6 +291,7 @@ class History:
                     f"{machine.name} acknowledges {position}, which {each.name} of the SyncStateSet"
                     f" {sorted(members)} does not have"
                 )
+        self._acked_end = max(self._acked_end, position + size)
         if having < self.replicas:
             raise Broken(f"{machine.name} acknowledges {position}, which only {having} replica has")
 
@@ -309,8 +315,11 @@ class History:
             self._not_before = -1
         if saved["orders"]["master"] != self._led:
             self._led, self._led_since_s = saved["orders"]["master"], self.world.now_s
+            if saved["orders"]["inSync"] == [self._led]:
+                self.when("led")
         self._saved = data, frozenset(saved["orders"]["inSync"]), by_id
-        self._eligible = frozenset(saved["orders"]["eligible"])
+        members = self._saved[1]
+        self._heirs = members if len(members) >= self.replicas else members | self._heirs
         self._check_confirmed(saved["orders"]["confirmed"])
         self._see_spoilt(*self._saved[1:])
         self.stirred_s = self.world.now_s
@@ -328,7 +337,33 @@ class History:
         self._out |= self.spoilt.keys() - names
         for name in self._out & names:
             self._out.discard(name)
-            self.spoilt.pop(name, None)
+            if name == (by_id[self._led].name if self._led in by_id else ""):
+                continue  # it was elected, because nothing shows its damage yet
+            (machine,) = (each for each in self.brokers if each.name == name)
+            at = self._differs_at(machine)
+            if at is not None:
+                raise Broken(f"{name} was damaged, is counted in again, and is not healed at {at}")
+            if self._is_shown(name):
+                del self.spoilt[name]
+
+    def _forget_healed(self) -> None:
+        for machine in self.brokers:
+            if machine.name in self.spoilt and machine.name not in self._out:
+                members, by_id = self.members()
+                is_member = any(by_id[each] is machine for each in members) and self._is_shown(machine.name)
+                if is_member and core_of(machine) is not None and self._differs_at(machine) is None:
+                    del self.spoilt[machine.name]
+
+    def _is_shown(self, name: str) -> bool:
+        """Whether all that a damaged machine had, and was acknowledged, was shown."""
+        return len(self._truth) >= min(self.spoilt[name], self._acked_end)
+
+    def _differs_at(self, machine: BrokerMachine) -> int | None:
+        """Where its log is not what was shown."""
+        known = bytes(self._truth)
+        own = log_of(machine, 0, len(known), durable=self.power_cuts)
+        pairs = enumerate(zip(own, known, strict=False))
+        return None if own == known else next((i for i, (a, b) in pairs if a != b), len(own))
 
     def machine_as(self, role: str) -> BrokerMachine | None:
         """Who is "master" now, or "slave-a" or "slave-b"."""
@@ -358,20 +393,34 @@ class History:
         self.lost |= ids
         return True
 
-    def may_spoil(self, machine: BrokerMachine) -> bool:
+    def may_spoil(self, machine: BrokerMachine, kind: str) -> bool:
         """Whether the cluster promises to survive that. The machine counts again once it was counted in anew."""
-        members, by_id = self.members()
-        others = {by_id[each].name for each in members | self._eligible} - {machine.name, *self.spoilt}
-        if self.lost or self.spoilt or self.torn or not others or machine.process is None:
+        _, by_id = self.members()
+        others = {by_id[each].name for each in self._heirs & by_id.keys()} - {machine.name, *self.spoilt}
+        is_alone = not others and self.replicas > 1
+        if self.lost or self.spoilt or self.torn or is_alone or machine.process is None:
             return False
         store = None if machine.app is None else machine.app.store
         self.spoilt[machine.name] = 0 if store is None else store.log.position
         self._out.discard(machine.name)
+        if kind in UNSEEN:
+            self._unseen.add(machine.name)
+        else:
+            self._unseen.discard(machine.name)
         return True
 
-    def only_lost_may_lead(self) -> bool:
-        members, _ = self.members()
-        return bool(members) and members <= self.lost
+    def may_err(self, address: str) -> bool:
+        """Whether a broker may show something wrong, because nobody can see its damage before it is compared."""
+        (machine,) = (each for each in self.brokers if address.startswith(f"{each.host}:"))
+        return machine.name in self._unseen & self.spoilt.keys()
+
+    @property
+    def is_operator_needed(self) -> bool:
+        """Whether only those may lead that have lost something."""
+        members, by_id = self.members()
+        spoilt = {broker_id for broker_id in self._heirs if by_id[broker_id].name in self.spoilt}
+        nobody_else = bool(spoilt) and self._led is None and self._heirs <= self.lost | spoilt
+        return nobody_else or (bool(members) and members <= self.lost)
 
     # --- now and then ---
 
@@ -386,10 +435,11 @@ class History:
             if core is None or not core.role.replicas.is_sure:
                 continue
             shown = core.store.pipeline.visible_end
-            if core.store.log.min_offset:
+            if core.store.log.min_offset or machine.name in self.spoilt:
                 continue
             self._compare(machine, core.store, shown)
         self._check_members()
+        self._forget_healed()
         self._check_commits()
         self._check_route()
 

@@ -323,6 +323,7 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
             ("mqspark_server.net.lateness.monotonic", seconds),
             ("mqspark_server.peers.following.METADATA_S", shape.tables_s),
             ("mqspark.broker.replication.metadata.FRESH_MS", int(2_000 * shape.tables_s)),
+            ("mqspark.broker.replication.follower.CHECK_BYTES", shape.check_bytes),
             ("mqspark_server.peers.registrar.time", times),
             ("mqspark.store.recovery.recovery.time", times),
             *((f"mqspark.{module}.SLOTS", TIMER_SLOTS) for module in WITH_WHEEL),

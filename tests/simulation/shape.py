@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DELAYS_S", "TICK_MS", "TIMER_SLOTS", "Shape", "draw_shape"]
+__all__ = ["DELAYS_S", "SHARES", "TICK_MS", "TIMER_SLOTS", "Shape", "draw_shape"]
 
 DELAYS_S = (1, 2)
 """The delay levels of the brokers."""
@@ -24,17 +24,17 @@ USERS = ("producer", "delays", "transactions", "push", "pop")
 """Programs that go by routes."""
 
 
-STORY_SHARE = 0.15
-"""Of all seeds."""
 STORIES = ("majority", "return", "grown", "grown lost", "torn copy", "tables")
 """Runs whose faults are not drawn one by one: they lead to a moment at which a mistake would show."""
-HALT_SHARE = 0.04
 HALTS = ("unknown", "heard")
 """Stories in which something would stand still: the bounds are below."""
 
 
-SPOIL_SHARE = 0.08
-"""Of all seeds: the story is that a replica comes back damaged."""
+LEADS = ("alone", "shrunk", "severed")
+"""Stories in which the one who leads is damaged, or cut off, when nobody else is in the SyncStateSet."""
+SHARES = ((0.15, STORIES), (0.04, HALTS), (0.08, ("spoilt",)), (0.06, ("changed",)), (0.04, LEADS))
+"""Of all seeds, which have one of these stories: "spoilt" is that a replica comes back damaged, "changed" that the
+cluster changes as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Shape:
     tables_s: float
     """How often slaves copy tables."""
     story: str = ""
-    """Of STORIES, HALTS, or "spoilt"."""
+    """Of STORIES, HALTS or LEADS, "spoilt", or "changed"."""
 
     @property
     def lag_s(self) -> float:
@@ -60,7 +60,7 @@ class Shape:
     def most_gap_s(self) -> float | None:
         """How long there may be no acknowledgement: a slave that is silent is waited for, and a controller that comes
         back. None: it depends on the faults."""
-        return 6.0 if self.story == "unknown" else None
+        return {"unknown": 6.0, "severed": 5.0}.get(self.story)
 
     @property
     def most_route_s(self) -> float | None:
@@ -70,6 +70,21 @@ class Shape:
     @property
     def may_cut_power(self) -> bool:
         return self.flush == "SYNC_FLUSH" or self.story == "torn copy"
+
+    @property
+    def is_reread(self) -> bool:
+        """Whether somebody reads the whole log again and again."""
+        return self.story in ("spoilt", "alone", "shrunk")
+
+    @property
+    def check_bytes(self) -> int:
+        """Of the end of a log, which a slave compares before it copies more. What is before is left to its healing."""
+        return 4_000 if self.story == "spoilt" else 1 << 20
+
+    @property
+    def may_be_spoilt(self) -> bool:
+        """Whether a broker may come back damaged: what is acknowledged is synced, and on two."""
+        return self.flush == "SYNC_FLUSH" and self.min_in_sync > 1
 
     @property
     def has_routes(self) -> bool:
@@ -122,12 +137,17 @@ def draw_shape(seed: int) -> Shape:
 def _with_story(seed: int, shape: Shape) -> Shape:
     chance = random.Random(f"story {seed}")
     share = chance.random()
-    if share >= STORY_SHARE + HALT_SHARE + SPOIL_SHARE:
-        return shape
-    if share >= STORY_SHARE + HALT_SHARE:
-        return Shape("SYNC_FLUSH", 2, shape.users, shape.window, shape.tables_s, "spoilt")
-    story = chance.choice(STORIES if share < STORY_SHARE else HALTS)
-    users = frozenset({"tables": ["delays"], "heard": ["producer"]}.get(story, []))
+    for part, stories in SHARES:
+        if share < part:
+            return _told(shape, chance.choice(stories))
+        share -= part
+    return shape
+
+
+def _told(shape: Shape, story: str) -> Shape:
+    users = {"tables": frozenset({"delays"}), "heard": frozenset({"producer"})}.get(story, frozenset())
     flush = "ASYNC_FLUSH" if story == "torn copy" else "SYNC_FLUSH"
     tables_s = 3.0 if story in ("grown", "grown lost", "tables") else shape.tables_s
-    return Shape(flush, 2, users, shape.window, tables_s, story)
+    if story in ("spoilt", "changed", *LEADS):
+        users = shape.users
+    return Shape(flush, 1 if story == "alone" else 2, users, shape.window, tables_s, story)

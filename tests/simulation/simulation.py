@@ -23,6 +23,7 @@ from tests.simulation.faults import (
     STEPS_MS,
     Fault,
     draw_faults,
+    draw_spoil,
     draw_story,
 )
 from tests.simulation.history import CLIENTS, DECIDED, LATER, ORDERS, Broken, History, content_of
@@ -37,7 +38,7 @@ from tests.simulation.network import Network
 from tests.simulation.routed import PROGRAMS, Program
 from tests.simulation.scheduler import Process, Stuck, World
 from tests.simulation.shape import Shape, draw_shape
-from tests.simulation.traffic import Client, Consumer, Producer, RouteWatcher
+from tests.simulation.traffic import Client, Consumer, Producer, Reader, RouteWatcher
 
 __all__ = ["Result", "shrink", "simulate"]
 
@@ -123,6 +124,8 @@ class Simulation:
                 nodes=(*NODES, "namesrv") if shape.has_routes else NODES,
                 steps_ms=SMALL_STEPS_MS if shape.has_timers else STEPS_MS,
             )
+            if shape.may_be_spoilt:
+                faults = sorted([*faults, *draw_spoil(seed, WARM_S, self.end_s)], key=lambda each: each.at_s)
         self.faults = list(faults)
         self.controller = ControllerMachine(self.world, network, "controller", CONTROLLER)
         settings = shape.broker_settings
@@ -190,7 +193,7 @@ class Simulation:
             for client in self.clients:
                 last_s = history.last_acks_s.get(client.process.name, 0.0) if client.sends else world.now_s
                 client.is_ending = client.is_ending or last_s > end_s + CALM_S / 2
-            if world.now_s > end_s + self.settle_s and self.history.only_lost_may_lead():
+            if world.now_s > end_s + self.settle_s and self.history.is_operator_needed:
                 history.look()
                 return  # it waits for an operator, as it should
             if world.now_s > end_s + self.settle_s:
@@ -218,6 +221,8 @@ class Simulation:
             if isinstance(client, Producer):
                 client.window = self.shape.window
             yield client
+        if self.shape.is_reread:
+            yield Reader(Process(self.world, "reader", next(hosts)), self.history, addresses)
         if self.shape.has_routes:
             process = Process(self.world, "route-watcher", next(hosts))
             yield RouteWatcher(process, self.history, [f"{NAMESRV}:9876"])
@@ -280,9 +285,13 @@ class Simulation:
                     machine.kill(power=True)
                     machine.lose_disk()
                     world.at(after, machine.start)
-            case "spoil":
-                if isinstance(machine, BrokerMachine) and self.history.may_spoil(machine):
-                    machine.kill(power=True)
+            case "copy":
+                machine.keep_copy()
+            case "spoil" | "rot":
+                if isinstance(machine, BrokerMachine) and self.history.may_spoil(
+                    machine, SPOILS[fault.value]
+                ):
+                    machine.kill(power=fault.kind == "spoil")
                     machine.spoil(SPOILS[fault.value], world.chance)
                     world.at(after, machine.start)
             case "pause":

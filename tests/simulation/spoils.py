@@ -13,7 +13,7 @@ from tests.support.damages import FIELDS, in_body, in_properties, records
 
 __all__ = ["spoilt"]
 
-EPOCHS, IDENTITY, LOG = "epochFileCheckpoint", "brokerIdentity", "commitlog"
+EPOCHS, IDENTITY, LOG, NOTE = "epochFileCheckpoint", "brokerIdentity", "commitlog", "mqspark.member"
 FEW_BYTES = 3_000
 
 
@@ -25,6 +25,8 @@ def spoilt(tree: Tree, older: Tree, kind: str, chance: random.Random) -> Tree:
         return tree
     if kind == "older copy":
         return deepcopy(older) or tree
+    if kind == "older but its note":
+        return (deepcopy(older) or tree) | ({NOTE: tree[NOTE]} if NOTE in tree else {})
     if kind == "identity only":
         return {IDENTITY: tree[IDENTITY]} if IDENTITY in tree else tree
     if kind == "log gone":
@@ -63,6 +65,8 @@ def _spoil_log(log: Tree, kind: str, chance: random.Random) -> None:
         del log[name]
     elif kind == "cut at a record":
         log[name] = content[: chance.choice(found)[0]].ljust(len(content), b"\0")
+    elif kind == "last record gone":
+        log[name] = content[: found[-1][0]].ljust(len(content), b"\0")
     elif kind == "cut":
         log[name] = content[: chance.randrange(end)]
     elif kind == "zeros":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 
@@ -21,16 +22,18 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.headers.header import Header
 from mqspark.record import decode_records
 from mqspark_server.net.outbound import Outbound
-from tests.simulation.history import GROUP, ORDERS, QUEUES, History, Sent
+from tests.simulation.history import GROUP, ORDERS, QUEUES, Broken, History, Sent
 from tests.simulation.scheduler import Process
 
-__all__ = ["Client", "Consumer", "Producer", "RouteWatcher"]
+__all__ = ["Client", "Consumer", "Producer", "Reader", "RouteWatcher"]
 
 TIMEOUT_S = 2.0
 _PAUSES_S = (0.004, 0.06, 0.3)
 QUIET_FACTOR = 3
 """How much longer they are while nothing happens: what breaks promises is what is under way at a fault, an election, or
 a change of the SyncStateSet."""
+LED_ON = (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
+"""Answers without messages that say where to go on."""
 _FAILURES = (OSError, ValueError, MQError, TimeoutError)
 
 
@@ -155,15 +158,19 @@ class Consumer(Client):
             subscription="*",
         )
         answer = await self.ask(address, RequestCode.PULL_MESSAGE, header)
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code not in (ResponseCode.SUCCESS, *LED_ON) or self.history.may_err(address):
             return offset
         found = answer.header(PullMessageResponseHeader)
-        for message in decode_records(bytes(answer.body)):
-            place = ORDERS, queue_id, message.queue_offset
+        where = f"read from {address} at {self.history.world.now_s:.3f} s"
+        messages = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+        for message in messages:
             self.history.reads += 1
-            self.history.observed(
-                place, message.body, f"read from {address} at {self.history.world.now_s:.3f} s"
-            )
+            self.history.observed((ORDERS, queue_id, message.queue_offset), message.body, where)
+        left_out = {*range(offset, found.next_begin_offset)} - {each.queue_offset for each in messages}
+        if left_out:
+            raise Broken(f"{where}: it leads past {sorted(left_out)} of queue {queue_id}")
+        if answer.code != ResponseCode.SUCCESS:
+            return offset
         self.history.world.note("read", address, queue_id, offset, found.next_begin_offset)
         return found.next_begin_offset
 
@@ -176,3 +183,16 @@ class Consumer(Client):
         answer = await self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         if answer.code == ResponseCode.SUCCESS:
             self.history.was_committed(address, queue_id, offset)
+
+
+class Reader(Consumer):
+    """Reads again from anywhere."""
+
+    async def run(self) -> None:
+        ends = dict.fromkeys(QUEUES, 0)
+        while not self.is_ending:
+            queue_id, address = self.chance.choice(QUEUES), self.chance.choice(self._addresses)
+            begin = self.chance.randint(0, ends[queue_id])
+            with contextlib.suppress(*_FAILURES):
+                ends[queue_id] = max(ends[queue_id], await self._pull(address, queue_id, begin))
+            await asyncio.sleep(self.chance.choice((0.02, 0.1)))
