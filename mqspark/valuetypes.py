@@ -22,7 +22,7 @@ __all__ = ["check_fields", "check_value", "checked"]
 
 K = TypeVar("K", bound=type)
 
-_INT64 = range(-(1 << 63), 1 << 63)
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def check_fields(value: DataclassInstance) -> None:
@@ -37,7 +37,7 @@ def check_value(key: str, value: object, hint: Any) -> None:
     if not _fits(value, hint):
         if isinstance(value, str) and not _is_text(value):
             why = "has a character that is half of one (a lone surrogate)"
-        elif isinstance(value, int) and value not in _INT64:
+        elif isinstance(value, int) and not _is_int64(value):
             why = "does not fit into 64 bits"
         else:
             why = f"is {type(value).__name__}, not {_name(hint)}"
@@ -93,6 +93,10 @@ def _checked(function: Callable[..., Any], but: Collection[str]) -> Callable[...
     return now
 
 
+def _is_int64(value: int) -> bool:
+    return _INT64_MIN <= value <= _INT64_MAX  # a range looks for an enum's member number by number
+
+
 def _is_text(value: str) -> bool:
     try:
         value.encode()
@@ -126,7 +130,7 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is Callable or hint is Callable:
         return callable(value)
     if hint is int:  # True and False are numbers to Python, but no author means them
-        return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+        return isinstance(value, int) and not isinstance(value, bool) and _is_int64(value)
     if hint is str:
         return isinstance(value, str) and _is_text(value)
     if hint is bytes:

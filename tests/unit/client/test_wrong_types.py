@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import mqspark
 from mqspark.client.producer.outgoing import batch_of, check_head, check_way, properties_text
 from mqspark.errors import ConfigError, InvalidMessage
+from mqspark.valuetypes import check_value
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = (
@@ -183,3 +185,16 @@ def test_what_is_loaded_on_first_use_is_exported_for_type_checkers() -> None:
     exported = {each.name for node in imports for each in node.names if each.asname == each.name}
     lazy = ast.literal_eval(source.partition("_LAZY = ")[2].partition("\n}")[0] + "}")
     assert exported == {*lazy, "DefaultSource"}
+
+
+def test_a_member_of_an_enumeration_is_a_number_as_its_value() -> None:
+    """At once: ``in range`` would compare it with every number."""
+
+    class Number(enum.IntEnum):
+        SMALL = 3
+        LARGE = 1 << 63
+
+    check_value("code", Number.SMALL, int)
+    check_value("codes", [Number.SMALL], Sequence[int] | None)
+    with pytest.raises(ConfigError, match="does not fit into 64 bits"):
+        check_value("code", Number.LARGE, int)
