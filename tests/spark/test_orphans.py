@@ -10,8 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -135,8 +137,15 @@ _WORKER = """
 """
 
 
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """The path of a socket has at most 107 bytes, and that of ``tmp_path`` may be longer."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
 @pytest.mark.parametrize("kind", ["bytes", "arrow"])
-def test_a_worker_whose_socket_is_closed_ends_quietly(tmp_path: Path, kind: str) -> None:
+def test_a_worker_whose_socket_is_closed_ends_quietly(tmp_path: Path, sockets: Path, kind: str) -> None:
     """Spark's own daemon and its worker, with the test in the place of the JVM, which closes the socket of a worker
     that it needs no longer. The worker hears of the sockets that others have closed."""
     (tmp_path / "pyspark_worker_of_the_test.py").write_text(
@@ -146,7 +155,7 @@ def test_a_worker_whose_socket_is_closed_ends_quietly(tmp_path: Path, kind: str)
         **os.environ,
         "PYTHONPATH": str(tmp_path),
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets),
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",  # as Spark sets it
         "SPARK_REUSE_WORKER": "1",
     }
