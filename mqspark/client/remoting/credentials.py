@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 import time
 import types
@@ -129,6 +128,8 @@ def signer_of(credentials: Credentials | Literal[False] | None) -> Signer | None
 
 def bound(signer: Signer, address: str, peer: Sequence[object] | None) -> Binder:
     """Signs the requests of a new connection to ``address``; ``peer`` is the other end's name as the socket has it."""
+    import secrets  # who signs nothing does without OpenSSL's hashes
+
     return Binder(signer, address, peer, secrets.token_urlsafe(12), _now_ms)
 
 
