@@ -30,7 +30,7 @@ __all__ = [
 Answer = tuple[int, dict[str, str] | None, bytes] | None
 """Code, fields, body; None closes the connection; ``SILENCE`` answers nothing."""
 SILENCE: Answer = (-1, None, b"")
-STORED: Answer = (0, {"msgId": "M", "queueId": "0", "queueOffset": "7"}, b"")
+STORED: Answer = (0, {"msgId": "7F00000100002A9F0000000000000007", "queueId": "0", "queueOffset": "7"}, b"")
 
 
 class Scripted:
