@@ -17,6 +17,8 @@ PAGES = [
 ]
 
 SHOWN = {
+    "make setup": "make test does it first",
+    ".venv/bin/python -m pytest": "make test runs the same tests",
     "make demo": "tests/spark/test_notebooks.py runs the demo",
     "pip install .": "tests/integration/project/test_installs.py installs each extra",
     "mqspark dev\n": "server/README.md has a block with it that ends",

@@ -438,7 +438,7 @@ SHOWN: dict[str, list[Shown]] = {
                 "security/requests/test_routes::a_broker_that_lies_does_not_take_the_others_along",
                 "security/tables/test_client_tables::what_is_remembered_of_brokers_has_a_bound",
                 "security/tables/test_client_tables::requests_of_a_server_that_reads_no_answer_cost_nothing_more",
-                "security/spark/test_hostile_pulls::the_same_message_for_ever_is_an_error",
+                "security/spark/test_hostile_pulls::records_that_were_not_asked_for_are_refused",
                 "security/requests/test_log_lines::a_brokers_remark_is_no_line_of_the_applications_log",
                 "security/requests/test_terminal::a_store_is_shown_as_text",
             ),

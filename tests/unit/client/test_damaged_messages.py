@@ -13,6 +13,7 @@ from mqspark.client.consumer.queuecalls import DAMAGE_PATIENCE_MS, QueueCalls
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.compression import LIMITS
 from mqspark.errors import InvalidMessage
+from mqspark.logs import Outages
 from mqspark.message import MASTER_ID, MessageQueue
 from mqspark.protocol.bodies.client_bodies import ConsumeType
 from mqspark.protocol.codes import ResponseCode
@@ -84,6 +85,7 @@ class Brokers:
     def __init__(self, body: bytes, next_offset: int) -> None:
         self.clock = ManualClock()
         self.remoting = self.silence = self
+        self.outages = Outages(logging.getLogger(__name__))
         self.options = SimpleNamespace(inflate_limits=LIMITS)
         header = PullMessageResponseHeader(
             suggest_which_broker_id=0, next_begin_offset=next_offset, min_offset=0, max_offset=5

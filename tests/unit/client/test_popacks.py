@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Hashable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from mqspark.client.pop.popacks import MAX_SPAN, PopAcks
 from mqspark.errors import BrokerError
+from mqspark.logs import Outages
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import BatchAckMessageRequestBody
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -30,6 +33,10 @@ class Wire:
         self.asked: list[tuple[str, int, Any]] = []
         self._knows_batches = knows_batches
         self.remoting = self
+        self.outages = Outages(logging.getLogger(__name__))
+
+    def failed(self, what: Hashable, error: Exception, text: str, *arguments: object) -> None:
+        self.outages.failed(what, error, text, *arguments)
 
     def broker_address(self, name: str) -> str | None:
         return None if name == "gone" else f"at {name}"

@@ -50,6 +50,7 @@ def written(root: Path) -> tuple[list[int], dict[str, str]]:
     store.close()
     for segment in sorted((root / "commitlog").iterdir())[:2]:
         segment.unlink()
+    (root / "mqspark.begin").unlink()
     left = {key: f"{key} {number}" for number, key in enumerate(keys[:50])}
     del left["again"]  # its older value was compacted away, and the log has it no longer
     return ends, left
