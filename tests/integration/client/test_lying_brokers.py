@@ -216,7 +216,7 @@ async def test_no_local_transaction_runs_for_a_message_that_has_no_place() -> No
     ran: list[Message] = []
     unknown = TransactionState.UNKNOWN
     async with (
-        cluster(a=broker()) as address,
+        cluster(a=broker((0, {"msgId": "M", "queueId": "0", "queueOffset": "7"}, b""))) as address,
         TransactionProducer(
             address, group="g", check=lambda message: unknown, execute=ran.append
         ) as producer,
