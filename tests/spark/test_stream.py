@@ -154,7 +154,7 @@ def test_a_batch_replayed_after_a_crash_reads_the_same_messages(
 def test_an_idle_stream_runs_no_batches_and_wakes_at_once(
     spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
 ) -> None:
-    frame = stream(spark, cluster, topic, startingOffsets="earliest", pollTimeoutMs="10000")
+    frame = stream(spark, cluster, topic, startingOffsets="earliest", pollTimeoutMs="60000")
     cluster.send_numbers(topic, range(4))
     query = to_files(frame, tmp_path, available_now=False)
     eventually(checkpoint_file(tmp_path, "commits", 0).exists, "batch 0")
@@ -164,7 +164,7 @@ def test_an_idle_stream_runs_no_batches_and_wakes_at_once(
     sent = time.monotonic()
     cluster.send_numbers(topic, range(4, 8))
     eventually(checkpoint_file(tmp_path, "commits", 1).exists, "the new messages")
-    assert time.monotonic() - sent < 8  # not the poll timeout: the parked pulls woke it
+    assert time.monotonic() - sent < 45  # not the poll timeout: the parked pulls woke it
     eventually(lambda: values(spark, tmp_path) == list(range(8)), "all messages")
     query.stop()
 

@@ -501,8 +501,7 @@ async def test_a_notification_makes_the_consumer_look_again() -> None:
     a = consuming_broker(lambda command: SILENCE, lambda: held)
     async with cluster(a=a) as address, consuming(address) as consumer:
         held += [consumer.client_id]
-        await asked(a, 1)
-        assert len(consumer.assignment()) == 2
+        await eventually_async(lambda: len(consumer.assignment()) == 2, "a queue of each topic")
         held.insert(0, "0.0.0.0@other")  # sorts before ours and so gets the only queue of each topic
         for writer in a.writers:
             notify = encode_request(

@@ -304,7 +304,7 @@ def test_a_listener_stops_its_consumer(
         consumer.subscribe(mq_topic)
         with consumer:
             assert over.wait(WAIT_S)
-        assert max(took) < 10  # the end would wait 30 s for a listener that waits for it
+        assert max(took) < 25  # the end would wait 30 s for a listener that waits for it
         assert len(took) == 1
         if kind != "pop":  # brokers count acknowledged pops a little later
             assert admin.group_lag(group, mq_topic) == 0

@@ -468,7 +468,7 @@ async def test_a_parked_pull_is_woken_by_a_message(mq_broker: Broker, mq_topic: 
         began = time.monotonic()
         await producer.send(Message.of(mq_topic, "hot"))
         await eventually_async(lambda: len(seen.messages) == 2, "the second")
-        assert time.monotonic() - began < 2, "it waited for the end of the long poll"
+        assert time.monotonic() - began < 10, "it waited for the end of the long poll"
 
 
 async def test_subscriptions_change_while_running(mq_broker: Broker, mq_topic: str) -> None:

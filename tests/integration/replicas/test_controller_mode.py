@@ -161,6 +161,7 @@ async def test_a_silent_controller_does_not_hold_up_the_others(
         return Scripted(answer)
 
     monkeypatch.setattr("mqspark_server.controlled_app.ROLE_WAIT_S", 0.1)
+    monkeypatch.setattr("mqspark_server.controlled_app.REQUEST_TIMEOUT_S", 60.0)
     silent = Scripted(lambda command: SILENCE)
     late, leads = says(lambda: silent.address), says(lambda: leads.address)
     async with silent.serving(), late.serving(), leads.serving():
@@ -169,7 +170,7 @@ async def test_a_silent_controller_does_not_hold_up_the_others(
         starting = asyncio.get_running_loop().create_task(app.start())
         try:
             await eventually_async(lambda: RequestCode.CONTROLLER_APPLY_BROKER_ID in leads.codes())
-            assert time.monotonic() - began_s < 2
+            assert time.monotonic() - began_s < 30
             assert RequestCode.CONTROLLER_GET_NEXT_BROKER_ID not in silent.codes() + late.codes()
         finally:
             await starting
@@ -180,7 +181,8 @@ async def test_a_silent_controller_does_not_hold_up_the_others(
 async def test_a_slave_leaves_a_silent_master_as_soon_as_there_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has asked the old one, and what it asks it now, would take 3 s to fail."""
+    """What it has asked the old one, and what it asks it now, would take a minute to fail."""
+    monkeypatch.setattr("mqspark_server.peers.following.REQUEST_TIMEOUT_S", 60.0)
 
     def answer(command: Command) -> Answer:
         fields = {
@@ -208,7 +210,7 @@ async def test_a_slave_leaves_a_silent_master_as_soon_as_there_is_another(
             await eventually_async(lambda: was_asked(old))
             master, since_s = new, time.monotonic()
             await eventually_async(lambda: was_asked(new))
-            assert time.monotonic() - since_s < 2
+            assert time.monotonic() - since_s < 30
         finally:
             await app.kill()
 

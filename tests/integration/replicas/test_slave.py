@@ -128,7 +128,7 @@ def test_a_slave_that_starts_before_its_master_finds_it_at_once(tmp_path: Path, 
                 lambda: producer.send(Message(TOPIC, b"first")).status is SendStatus.SEND_OK,
                 "the slave to connect",
             )
-            assert time.monotonic() - began_s < 8
+            assert time.monotonic() - began_s < 25
 
 
 def test_a_slave_has_an_id_of_its_own() -> None:

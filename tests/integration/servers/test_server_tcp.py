@@ -173,7 +173,8 @@ async def test_a_tick_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixtur
     ]
 
 
-async def test_much_is_answered_before_the_loop_reads_on() -> None:
+async def test_much_is_answered_before_the_loop_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark_server.net.tcpconnection.CONNECTION_S", 60)  # another rule, and one of time
     async with serving() as harness:
         client = await harness.client()
         await client.request(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from mqspark.errors import MQError
 from tests.security.fuzz.cases import Chance
 from tests.security.fuzz.victims import FREEZE_S, GROWTH_BYTES
+from tests.support.pace import ProcessorTime
 
 __all__ = ["Decoding", "Finding", "Target"]
 
@@ -58,14 +58,14 @@ class Decoding(Target):
         raise NotImplementedError(self.name)
 
     def run(self, case: bytes) -> Finding:
-        began = time.thread_time()
         try:
-            self.decode(case)
+            with ProcessorTime() as cost:
+                self.decode(case)
         except self.errors:
             pass
         except Exception:
             return traceback.format_exc()
-        took = time.thread_time() - began
+        took = cost.seconds
         self.worst_s = max(self.worst_s, took)
         self._cases += 1
         if self._cases == 2_000:

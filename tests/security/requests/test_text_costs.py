@@ -5,7 +5,6 @@ cube of its length, and holds the loop meanwhile.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from mqspark.broker.pop import revive
 from mqspark.filter.sql import compile_sql
 from mqspark.logs import without_secrets
+from tests.support.pace import ProcessorTime
 from tests.unit.broker.pop.test_poprevive import put_record
 from tests.unit.broker_kit import Bench
 from tests.unit.pop_kit import pass_time, pop, put
@@ -26,9 +26,9 @@ def took_s(work: Callable[[], object]) -> float:
     """Of the processor, at best of three."""
 
     def once() -> float:
-        begin = time.thread_time()
-        work()
-        return time.thread_time() - begin
+        with ProcessorTime() as cost:
+            work()
+        return cost.seconds
 
     return min(once() for _ in range(3))
 
