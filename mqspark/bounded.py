@@ -1,32 +1,36 @@
 """Tables and caches that peers can grow, bounded in bytes.
 
-A ``Ledger`` accounts for the memory of one table, or of several that belong together. The owner charges it
-for a new key and frees what is removed; an existing key costs nothing. A full table refuses new keys; it
-never evicts an entry to admit another, because its content is relied on.
+A ``BoundedMap`` and a ``BoundedSet`` weigh what is put into them: an entry is charged when it comes, counts for the
+user whose request made it, and is freed when it goes. A full one raises TableFull; it never evicts an entry to admit
+another, because its content is relied on.
+
+A ``Ledger`` accounts for the memory of one of them, or of several that belong together.
 
 A ``TableBudget`` bounds all tables of one broker together.
 
 A ``Memo`` caches the results of a function of text from peers. It drops the older half when it exceeds its
 limit.
 
-Both report name, entries, bytes and limit, and name the attributes they account for, so that a test can find
-an unbounded container. Sizes are estimates of what CPython uses, rather too high than too low.
+Ledgers and memos report name, entries, bytes and limit, and name the other attributes they account for, so that a test
+can find an unbounded container. Sizes are estimates of what CPython uses, rather too high than too low.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mqspark.errors import TableFull
-from mqspark.shares import Holders, Shares
+from mqspark.shares import NOBODY, Holders, Shares
 
 __all__ = [
     "ENTRY_BYTES",
     "MEMOS",
     "Bounded",
+    "BoundedMap",
+    "BoundedSet",
     "Ledger",
     "Memo",
     "TableBudget",
@@ -95,10 +99,12 @@ class TableBudget:
 
 
 class Ledger:
-    """``holds``: the attributes it accounts for, as ``Class.attribute``. ``setting``: the configuration key
-    of its limit. ``shares``: what each user holds of it; the owner reports that separately."""
+    """``holds``: the attributes it accounts for beside its bounded maps and sets, as ``Class.attribute``.
+    ``setting``: the configuration key of its limit. ``shares``: what each user holds of it."""
 
-    __slots__ = ("_bound", "_budget", "bytes", "entries", "holds", "name", "refused", "setting", "shares")
+    __slots__ = (
+        "_bound", "_budget", "_maps", "bytes", "entries", "holds", "name", "refused", "setting", "shares",
+    )  # fmt: skip
 
     def __init__(self, name: str, bound: Callable[[], int], *holds: str, setting: str = "") -> None:
         self.name = name
@@ -111,6 +117,26 @@ class Ledger:
         self.refused = 0
         """Number of refused entries."""
         self.shares = Shares(name, bound)
+        self._maps: list[BoundedMap[Any, Any]] = []
+
+    def map(
+        self,
+        entry_bytes: int = 0,
+        value_bytes: Callable[[V], int] | None = None,
+        *,
+        most: Callable[[], int] | None = None,
+        setting: str = "",
+    ) -> BoundedMap[Any, V]:
+        """A new map of this table: see there."""
+        made: BoundedMap[Any, V] = BoundedMap(self, entry_bytes, value_bytes, most=most, setting=setting)
+        self._maps.append(made)
+        return made
+
+    def set(self, entry_bytes: int = 0, key_bytes: Callable[[K], int] | None = None) -> BoundedSet[K]:
+        """A new set of this table: see there."""
+        made: BoundedSet[K] = BoundedSet(self, entry_bytes, key_bytes)
+        self._maps.append(made)
+        return made
 
     @property
     def bound(self) -> int:
@@ -173,13 +199,188 @@ class Ledger:
         self._budget.bytes -= self.bytes
         self.entries = self.bytes = 0
 
-    def validate(self, sizes: Iterable[int]) -> None:
-        """Compare with the sizes of what is in the table. Raises AssertionError; for tests, like every ``validate``."""
-        entries = list(sizes)
+    def validate(self, sizes: Iterable[int] = ()) -> None:
+        """Compare with what is in the maps and sets, and with the ``sizes`` of what the owner has noted besides. Raises
+        AssertionError; for tests, like every ``validate``."""
+        entries = [*sizes, *(size for each in self._maps for size in each.sizes())]
         require(
             (self.entries, self.bytes) == (len(entries), sum(entries)),
             f"{self.name}: {self.entries} entries of {self.bytes} bytes, there are {len(entries)} of {sum(entries)}",
         )
+
+
+class BoundedMap(dict[K, V]):
+    """``table[key] = value`` weighs, and raises TableFull and changes nothing when there is no room; ``del`` frees. A
+    value is replaced, never modified, unless its size stays: ``replace`` is for that. A value that is a bounded map, or
+    has some as ``bounded``, is weighed without what is in these: it weighs itself.
+    """
+
+    __slots__ = (
+        "_entry_bytes", "_ledger", "_most", "_owners", "_setting", "_value_bytes", "share_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        entry_bytes: int = 0,
+        value_bytes: Callable[[V], int] | None = None,
+        *,
+        share_bytes: int = 0,
+        most: Callable[[], int] | None = None,
+        setting: str = "",
+    ) -> None:
+        """``entry_bytes``: of an entry, without that of a dict, the texts of its key and ``value_bytes(value)``.
+        ``share_bytes``: how much more an entry takes of its user's share. ``most``: how many entries there may be, of
+        which one user makes a share; the key ``setting`` sets that."""
+        super().__init__()
+        self._ledger = ledger
+        self._entry_bytes = ENTRY_BYTES + entry_bytes
+        self._value_bytes = value_bytes
+        self.share_bytes = share_bytes
+        self._most = most
+        self._setting = setting
+        if most is not None:
+            ledger.shares.limit_entries(most)
+        self._owners: dict[K, str] | None = None
+        """Of the entries that are somebody's: mostly there is none."""
+
+    def size_of(self, key: K, value: V) -> int:
+        own_bytes = 0 if self._value_bytes is None else self._value_bytes(value)
+        return self._entry_bytes + own_bytes + _key_bytes(key)
+
+    def owner_of(self, key: K) -> str:
+        return NOBODY if self._owners is None else self._owners.get(key, NOBODY)
+
+    def admit(self, key: K, value: V, session: object = None) -> str:
+        """The user to whom the entry would belong. Changes nothing. Raises TableFull when it has no room."""
+        ledger, old_bytes, is_new = self._ledger, 0, key not in self
+        if not is_new:
+            old_bytes = self.size_of(key, self[key])
+        elif self._most is not None and len(self) >= self._most():
+            raise ledger.refuse(len(self), self._most(), self._setting)
+        more_bytes = self.size_of(key, value) - old_bytes
+        owner = self.owner_of(key)
+        if session is not None:
+            more = self.share_bytes if is_new else 0
+            owner = ledger.shares.admit(session, max(0, more_bytes) + more, int(is_new))
+        if more_bytes > 0:
+            ledger.admit(more_bytes)
+        return owner
+
+    def put(self, key: K, value: V, session: object = None) -> None:
+        """``session``: to whose user the entry belongs from now on; without, it stays whose it is, and a new one is
+        nobody's. Raises TableFull."""
+        self._store(key, value, self.admit(key, value, session))
+
+    __setitem__ = put
+
+    replace = dict.__setitem__
+    """Give an entry a value of the same size."""
+
+    def offer(self, key: K, value: V, session: object = None) -> bool:
+        """Whether there is room: otherwise nothing is put, which counts as a refusal."""
+        try:
+            self.put(key, value, session)
+        except TableFull:
+            return False
+        return True
+
+    def keep(self, key: K, value: V, session: object = None) -> None:
+        """Put what must not be refused: from a file, of the broker itself, or what ``admit`` has allowed."""
+        owner = self.owner_of(key) if session is None else self._ledger.shares.user_of(session)
+        self._store(key, value, owner)
+
+    def refill(self, entries: Mapping[K, V]) -> None:
+        """Have these entries, which must not be refused, and no others."""
+        self.clear()
+        for key, value in entries.items():
+            self.keep(key, value)
+
+    def _store(self, key: K, value: V, owner: str) -> None:
+        if key in self:
+            self._free(key, self[key])
+        size_bytes = self.size_of(key, value)
+        self._ledger.note(size_bytes)
+        if owner:
+            if self._owners is None:
+                self._owners = {}
+            self._owners[key] = owner
+            self._ledger.shares.hold(owner, size_bytes + self.share_bytes)
+        super().__setitem__(key, value)
+
+    def _free(self, key: K, value: V) -> None:
+        size_bytes = self.size_of(key, value)
+        self._ledger.free(size_bytes)
+        if self._owners is not None and (owner := self._owners.pop(key, NOBODY)):
+            self._ledger.shares.release(owner, size_bytes + self.share_bytes)
+
+    def __delitem__(self, key: K) -> None:
+        self._free(key, self[key])
+        super().__delitem__(key)
+
+    if not TYPE_CHECKING:  # their types are those of a dict
+
+        def pop(self, key, *default):
+            if key in self:
+                self._free(key, self[key])
+            return super().pop(key, *default)
+
+        # These use __setitem__ and __delitem__.
+        popitem = MutableMapping.popitem
+        setdefault = MutableMapping.setdefault
+        update = MutableMapping.update
+
+    def clear(self) -> None:
+        for key, value in self.items():
+            self._free(key, value)
+        super().clear()
+
+    def __ior__(self, other: Any) -> BoundedMap[K, V]:  # type: ignore[override, misc]
+        self.update(other)
+        return self
+
+    def sizes(self) -> Iterator[int]:
+        """Of all entries, and of those of the maps in them."""
+        for key, value in self.items():
+            yield self.size_of(key, value)
+            inner = (value,) if isinstance(value, BoundedMap) else getattr(value, "bounded", ())
+            for each in inner:
+                yield from each.sizes()
+
+
+class BoundedSet(BoundedMap[K, None]):
+    """The same of keys alone, in their order."""
+
+    __slots__ = ("_of_key",)
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        entry_bytes: int = 0,
+        key_bytes: Callable[[K], int] | None = None,
+        *,
+        share_bytes: int = 0,
+    ) -> None:
+        """``key_bytes(key)``: of a key that is no text."""
+        super().__init__(ledger, entry_bytes, share_bytes=share_bytes)
+        self._of_key = key_bytes
+
+    def size_of(self, key: K, value: None = None) -> int:
+        return self._entry_bytes + _key_bytes(key) + (0 if self._of_key is None else self._of_key(key))
+
+    def add(self, key: K, session: object = None) -> None:
+        """Raises TableFull."""
+        self.put(key, None, session)
+
+    def discard(self, key: K) -> None:
+        self.pop(key, None)
+
+
+def _key_bytes(key: object) -> int:
+    """Of the texts of a key."""
+    if isinstance(key, str):
+        return text_bytes(key)
+    return text_bytes(*(each for each in key if isinstance(each, str))) if isinstance(key, tuple) else 0
 
 
 class Memo(dict[K, V]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, weigh
+from mqspark.bounded import BoundedMap, Ledger, weigh
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue, Queues
@@ -76,8 +76,8 @@ class RequestModes:
     """The modes that operators set, and their file ``messageRequestMode.json``. A Table of ``SavedTable``."""
 
     def __init__(self, max_bytes: Callable[[], int]) -> None:
-        self.ledger = Ledger("requestModes", max_bytes, "RequestModes._modes", setting="maxGroupTableBytes")
-        self._modes: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
+        self.ledger = Ledger("requestModes", max_bytes, setting="maxGroupTableBytes")
+        self._modes: BoundedMap[str, dict[str, SetMessageRequestModeRequestBody]] = self.ledger.map(0, weigh)
         self.generation = 0
 
     def find(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
@@ -86,11 +86,6 @@ class RequestModes:
     def put(self, mode: SetMessageRequestModeRequestBody) -> None:
         """Raises TableFull."""
         topic, group = mode.topic or "", mode.consumer_group or ""
-        old = self.find(topic, group)
-        if old is None:
-            self.ledger.charge(_mode_bytes(mode))
-        else:
-            self.ledger.resize(_mode_bytes(old), _mode_bytes(mode))
         self._modes[topic] = {**self._modes.get(topic, {}), group: mode}
         self.generation += 1
 
@@ -104,7 +99,7 @@ class RequestModes:
 
     def follow(self, master: MessageRequestModeSerializeWrapper) -> None:
         """Become a copy of a master's table."""
-        before = self._modes
+        before = self._modes.copy()
         self._replace(master)
         if self._modes != before:
             self.generation += 1
@@ -115,17 +110,9 @@ class RequestModes:
 
     def _replace(self, wrapper: MessageRequestModeSerializeWrapper) -> None:
         modes = sound_only("message request modes", wrapper.message_request_mode_map)
-        self._modes = {
-            topic: sound_only("message request modes of a topic", groups) for topic, groups in modes.items()
-        }
-        self.ledger.clear()
-        for groups in self._modes.values():
-            for mode in groups.values():
-                self.ledger.note(_mode_bytes(mode))
-
-
-def _mode_bytes(mode: SetMessageRequestModeRequestBody) -> int:
-    return 2 * ENTRY_BYTES + CONTAINER_BYTES + weigh(mode)
+        self._modes.refill(
+            {topic: sound_only("message request modes of a topic", groups) for topic, groups in modes.items()}
+        )
 
 
 class AssignmentProcessor:

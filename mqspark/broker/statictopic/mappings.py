@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedMap, Ledger, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.statictopic.logicqueues import LogicQueue, check_parts, check_succession
 from mqspark.clock import Clock
@@ -41,7 +41,7 @@ MAX_PARTS = 1_024
 MAX_BROKER_NAME = 127
 """As many characters as a topic's name, since a broker has a topic of its name."""
 
-_MAPPING_BYTES, _QUEUE_BYTES, _PART_BYTES = 1_500, 4 * ENTRY_BYTES + 500, 400
+_MAPPING_BYTES, _QUEUE_BYTES, _PART_BYTES = 1_400, 900, 400
 
 _log = sparing(__name__, lines=20)
 
@@ -119,13 +119,12 @@ class Mappings:
         self.ledger = Ledger(
             "topicQueueMappings",
             lambda: config.max_topic_table_bytes,
-            "Mappings.table",
             "StaticTopic.queues",
             "StaticTopic.led",
             "LogicQueue.readable",
             setting="maxTopicTableBytes",
         )
-        self.table: dict[str, StaticTopic] = {}
+        self.table: BoundedMap[str, StaticTopic] = self.ledger.map(_MAPPING_BYTES, _bytes_of)
         """By topic; empty on a broker without static topics, so that hot paths only test its truth."""
         self.data_version = DataVersion(timestamp=clock.now_ms())
         self.generation = 0
@@ -209,21 +208,14 @@ class Mappings:
         """Take over a mapping from a tool, or an old one with fewer parts. Raises Refusal, TableFull; then nothing
         has changed."""
         detail = self.check(new, force=force)
-        topic = detail.topic or ""
-        old = self.table.get(topic)
-        if old is None:
-            self.ledger.charge(_bytes_of(detail))
-        else:
-            self.ledger.resize(_bytes_of(old.detail), _bytes_of(detail))
-        self.table[topic] = StaticTopic(detail, self._config.broker_name)
+        self.table[detail.topic or ""] = StaticTopic(detail, self._config.broker_name)
         self._changed()
 
     def put_back(self, topic: str, before: StaticTopic | None) -> None:
         """Undo an update."""
         self.remove(topic)
         if before is not None:
-            self.ledger.note(_bytes_of(before.detail))
-            self.table[topic] = before
+            self.table.keep(topic, before)
             self._changed()
 
     def remove_queues(self, topic: str, numbers: Iterable[int]) -> None:
@@ -235,14 +227,11 @@ class Mappings:
                 number: parts for number, parts in old.detail.hosted_queues.items() if number not in gone
             }
             detail = replace(old.detail, hosted_queues=hosted)
-            self.ledger.resize(_bytes_of(old.detail), _bytes_of(detail))
             self.table[topic] = StaticTopic(detail, self._config.broker_name)
             self._changed()
 
     def remove(self, topic: str) -> None:
-        old = self.table.pop(topic, None)
-        if old is not None:
-            self.ledger.free(_bytes_of(old.detail))
+        if self.table.pop(topic, None) is not None:
             self._changed()
 
     def _changed(self) -> None:
@@ -280,7 +269,6 @@ class Mappings:
 
     def _replace(self, details: Mapping[str, TopicQueueMappingDetail]) -> None:
         self.table.clear()
-        self.ledger.clear()
         own = self._config.broker_name
         for topic, detail in sound_only("mappings of static topics", details).items():
             sound = replace(detail, topic=topic, hosted_queues=_sound(topic, detail))
@@ -290,8 +278,7 @@ class Mappings:
                     topic,
                     sound.bname,
                 )
-            self.ledger.note(_bytes_of(sound))
-            self.table[topic] = StaticTopic(sound, own)
+            self.table.keep(topic, StaticTopic(sound, own))
 
 
 def _sound(topic: str, detail: TopicQueueMappingDetail) -> dict[int, list[LogicQueueMappingItem]]:
@@ -307,12 +294,11 @@ def _sound(topic: str, detail: TopicQueueMappingDetail) -> dict[int, list[LogicQ
     return sound
 
 
-def _bytes_of(detail: TopicQueueMappingDetail) -> int:
-    """An estimate: a part has a name of up to 64 characters."""
-    hosted = detail.hosted_queues
+def _bytes_of(topic: StaticTopic) -> int:
+    """Of its names and queues, an estimate: a part has a name of up to 64 characters."""
+    detail, hosted = topic.detail, topic.detail.hosted_queues
     parts = sum(map(len, hosted.values()))
-    names = text_bytes(detail.topic, detail.bname, detail.scope)
-    return _MAPPING_BYTES + names + _QUEUE_BYTES * len(hosted) + _PART_BYTES * parts
+    return weigh((detail.bname, detail.scope)) + _QUEUE_BYTES * len(hosted) + _PART_BYTES * parts
 
 
 def _refusal(remark: str) -> Refusal:

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.bounded import BoundedMap, Ledger, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.topics import next_version
 from mqspark.clock import Clock
@@ -21,7 +21,6 @@ from mqspark.protocol.bodies.topic_bodies import (
     SubscriptionGroupWrapper,
 )
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import is_lmq
 
 __all__ = ["SubscriptionGroups"]
@@ -37,22 +36,19 @@ class SubscriptionGroups:
         self.ledger = Ledger(
             "groups",
             lambda: config.max_group_table_bytes,
-            "SubscriptionGroups._table",
             "SubscriptionGroups._in_order",
-            "SubscriptionGroups._owners",
-            "SubscriptionGroups._forbidden",
             "SubscriptionGroupConfig.attributes",
             "SubscriptionGroupConfig.subscription_data_set",
             setting="maxGroupTableBytes",
         )
-        self.ledger.shares.limit_entries(lambda: config.max_subscription_groups)
-        self._owners: dict[str, str] = {}
-        """group → the user who made it since the start."""
-        self._table = {name: SubscriptionGroupConfig(group_name=name) for name in BUILT_IN_GROUPS}
-        self._forbidden: dict[str, dict[str, int]] = {}
+        self._table: BoundedMap[str, SubscriptionGroupConfig] = self.ledger.map(
+            100, weigh, most=lambda: config.max_subscription_groups, setting="maxSubscriptionGroups"
+        )
+        """Replaced, never modified."""
+        self._table.refill({name: SubscriptionGroupConfig(group_name=name) for name in BUILT_IN_GROUPS})
+        self._forbidden: BoundedMap[str, dict[str, int]] = self.ledger.map(0, weigh)
         """group → topic → bits; bit 0 forbids reading (code 353). The inner tables are replaced, never modified."""
-        self._in_order: list[str] = []
-        self._weigh_all()
+        self._in_order = sorted(self._table)
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
         self.lmq = False
@@ -113,39 +109,21 @@ class SubscriptionGroups:
 
     def owner_of(self, group: str) -> str:
         """The user who made the group since the start; NOBODY if it is nobody's in particular."""
-        return self._owners.get(group, NOBODY)
+        return self._table.owner_of(group)
 
     def put(self, config: SubscriptionGroupConfig, session: Session | None = None) -> None:
         """``session``: whose user a new group belongs to. Raises TableFull."""
         old = self._table.get(config.group_name)
         if old != config:
+            self._table.put(config.group_name, config, session if old is None else None)
             if old is None:
-                most = self._config.max_subscription_groups
-                if len(self._table) >= most:
-                    raise self.ledger.refuse(len(self._table), most, "maxSubscriptionGroups")
-                size_bytes, shares = _config_bytes(config), self.ledger.shares
-                owner = NOBODY if session is None else shares.admit(session, size_bytes)
-                self.ledger.charge(size_bytes)
-                shares.hold(owner, size_bytes)
-                if owner:
-                    self._owners[config.group_name] = owner
                 insort(self._in_order, config.group_name)
-            else:
-                old_bytes, new_bytes = _config_bytes(old), _config_bytes(config)
-                self.ledger.resize(old_bytes, new_bytes)
-                owner = self._owners.get(config.group_name, NOBODY)
-                self.ledger.shares.hold(owner, new_bytes - old_bytes, 0)
-            self._table[config.group_name] = config
             self._changed()
 
     def remove(self, group: str) -> None:
-        topics = self._forbidden.pop(group, {})
-        self.ledger.free(sum(_forbidden_bytes(group, topic) for topic in topics), len(topics))
-        old = self._table.pop(group, None)
-        if old is not None:
-            del self._in_order[bisect_left(self._in_order, group)]
-            self.ledger.free(_config_bytes(old))
-            self.ledger.shares.release(self._owners.pop(group, NOBODY), _config_bytes(old))
+        self._forbidden.pop(group, None)
+        if group in self._table:
+            del self._table[group], self._in_order[bisect_left(self._in_order, group)]
             self._changed()
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
@@ -159,11 +137,9 @@ class SubscriptionGroups:
         bits = topics.get(topic, 0)
         bits = bits | 1 if forbidden else bits & ~1
         if bits:
-            if topic not in topics:
-                self.ledger.charge(_forbidden_bytes(group, topic))
             topics[topic] = bits
-        elif topics.pop(topic, None) is not None:
-            self.ledger.free(_forbidden_bytes(group, topic))
+        else:
+            topics.pop(topic, None)
         if topics:
             self._forbidden[group] = topics
         else:
@@ -173,15 +149,6 @@ class SubscriptionGroups:
     def touch(self) -> None:
         """A configuration was modified in place."""
         self._changed()
-
-    def _weigh_all(self) -> None:
-        self._in_order = sorted(self._table)
-        self.ledger.clear()
-        for config in self._table.values():
-            self.ledger.note(_config_bytes(config))
-        for group, topics in self._forbidden.items():
-            for topic in topics:
-                self.ledger.note(_forbidden_bytes(group, topic))
 
     def _changed(self) -> None:
         self.data_version = next_version(self.data_version, self._clock.now_ms())
@@ -240,19 +207,11 @@ class SubscriptionGroups:
         wrapper = decode_table(SubscriptionGroupWrapper, data)
         for name, config in sound_only("groups", wrapper.subscription_group_table).items():
             config.group_name = name
-            self._table[name] = config
+            self._table.keep(name, config)
+        self._in_order = sorted(self._table)
         forbidden = sound_only("forbidden groups", wrapper.forbidden_table or {})
-        self._forbidden = {
-            group: sound_only("topics of a forbidden group", topics) for group, topics in forbidden.items()
-        }
-        self._weigh_all()
+        self._forbidden.refill(
+            {group: sound_only("topics of a forbidden group", topics) for group, topics in forbidden.items()}
+        )
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version
-
-
-def _config_bytes(config: SubscriptionGroupConfig) -> int:
-    return 2 * ENTRY_BYTES + weigh(config)
-
-
-def _forbidden_bytes(group: str, topic: str) -> int:
-    return 2 * ENTRY_BYTES + CONTAINER_BYTES + text_bytes(group, topic)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import attrgetter
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, weigh
+from mqspark.bounded import BoundedMap, Ledger, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.histogram import Histogram
 from mqspark.clock import Clock
@@ -39,7 +38,6 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import is_lmq
 
 __all__ = ["MAX_QUEUES", "NORMAL", "Topic", "Topics", "check_kept_topic", "is_kept", "next_version"]
@@ -91,7 +89,6 @@ class Topic:
         "needs_key",
         "order",
         "order_by_priority",
-        "owner",
         "plain",
         "put_bytes",
         "queue_limit",
@@ -106,10 +103,8 @@ class Topic:
         "write_queue_nums",
     )
 
-    def __init__(self, config: TopicConfig, owner: str = NOBODY) -> None:
-        """``owner``: the user who made it since the start."""
+    def __init__(self, config: TopicConfig) -> None:
         self.name = config.topic_name
-        self.owner = owner
         self.up_to_1k = 0
         """Sends of one ordinary message of at most 1 KiB; like the next one counted by the fast path of a send."""
         self.up_to_4k = 0
@@ -222,8 +217,12 @@ class Topics:
             "TopicConfig.attributes",
             setting="maxTopicTableBytes",
         )
-        self.ledger.shares.limit_entries(lambda: config.max_topics)
+        self._configs: BoundedMap[str, TopicConfig] = self.ledger.map(
+            300, weigh, most=lambda: config.max_topics, setting="maxTopics"
+        )
+        """Replaced, never modified."""
         self._table: dict[str, Topic] = {}
+        """Of the same names."""
         self.get: Callable[[str], Topic | None] = self._find if lmq else self._table.get
         """name → Topic or None; bound once because every send and pull calls it."""
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
@@ -234,7 +233,7 @@ class Topics:
         self._in_order: list[str] = []
         self._compacted: tuple[int, list[str]] | None = None
         """What ``compacted`` returns, and the generation of which that is true."""
-        self._weigh_all()
+        self._refill()
 
     def _system_topics(self) -> Iterator[TopicConfig]:
         config = self._config
@@ -305,43 +304,28 @@ class Topics:
         if self._lmq and is_lmq(config.topic_name):
             return Topic(_topic(config.topic_name, 1))
         topic = self._table.get(config.topic_name)
-        if topic is None:
-            most = self._config.max_topics
-            if not needed and len(self._table) >= most:
-                raise self.ledger.refuse(len(self._table), most, "maxTopics")
-            size_bytes, shares = _topic_bytes(config), self.ledger.shares
-            owner = NOBODY if session is None else shares.admit(session, size_bytes)
-            (self.ledger.note if needed else self.ledger.charge)(size_bytes)
-            shares.hold(owner, size_bytes)
-            topic = self._table[config.topic_name] = Topic(config, owner)
-            insort(self._in_order, config.topic_name)
-        elif topic.config == config:
+        if topic is not None and topic.config == config:
             return topic
+        if needed:
+            self._configs.keep(config.topic_name, config)
         else:
-            old_bytes, new_bytes = _topic_bytes(topic.config), _topic_bytes(config)
-            self.ledger.resize(old_bytes, new_bytes)
-            self.ledger.shares.hold(topic.owner, new_bytes - old_bytes, 0)
+            self._configs.put(config.topic_name, config, session if topic is None else None)
+        if topic is None:
+            topic = self._table[config.topic_name] = Topic(config)
+            insort(self._in_order, config.topic_name)
+        else:
             topic.configure(config)
         self._changed()
         return topic
 
-    def _weigh_all(self) -> None:
+    def _refill(self) -> None:
         self._in_order = sorted(self._table)
-        self.ledger.clear()
-        for topic in self._table.values():
-            self.ledger.note(_topic_bytes(topic.config))
+        self._configs.refill({name: topic.config for name, topic in self._table.items()})
 
     def remove(self, name: str) -> None:
-        topic = self._table.pop(name, None)
-        if topic is not None:
-            del self._in_order[bisect_left(self._in_order, name)]
-            self._free(topic)
+        if name in self._table:
+            del self._table[name], self._configs[name], self._in_order[bisect_left(self._in_order, name)]
             self._changed()
-
-    def _free(self, topic: Topic) -> None:
-        size_bytes = _topic_bytes(topic.config)
-        self.ledger.free(size_bytes)
-        self.ledger.shares.release(topic.owner, size_bytes)
 
     def auto_create(
         self,
@@ -419,8 +403,7 @@ class Topics:
             if topic is not None and not topic.order:
                 config = copy_config(topic.config)
                 config.order = True
-                topic.configure(config)
-                self._changed()
+                self.put(config)
 
     def touch(self) -> None:
         """Something else in the registration has changed (the broker's own permission)."""
@@ -440,7 +423,7 @@ class Topics:
         """Become a copy of a master's table. Raises TableFull."""
         table = sound_only("topics", table, accepts=is_kept)
         for name in self._table.keys() - table.keys():
-            self._free(self._table.pop(name))
+            del self._table[name], self._configs[name]
             self._changed()
         self._in_order = sorted(self._table)
         for name, config in table.items():
@@ -453,19 +436,17 @@ class Topics:
     def wrapper(self) -> TopicConfigSerializeWrapper:
         return TopicConfigSerializeWrapper(
             data_version=self.data_version,
-            topic_config_table={name: topic.config for name, topic in self._table.items()},
+            topic_config_table=dict(self._configs),
         )
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may
         read them."""
         document = to_document(TopicConfigSerializeWrapper(data_version=self.data_version))
-        topics = list(self._table.values())
+        configs = self._configs.copy()
 
         def encode() -> Iterator[bytes]:
-            document["topicConfigTable"] = (
-                (topic.name, to_document(topic.config)) for topic in sorted(topics, key=attrgetter("name"))
-            )
+            document["topicConfigTable"] = ((name, to_document(configs[name])) for name in sorted(configs))
             return fastjson.pretty_pieces(document)
 
         return encode
@@ -479,7 +460,7 @@ class Topics:
             self._table[name] = Topic(config)
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version
-        self._weigh_all()
+        self._refill()
         self.follow_auto_create_setting()
 
 
@@ -496,10 +477,6 @@ def is_kept(name: str) -> bool:
     except InvalidMessage:
         return False
     return True
-
-
-def _topic_bytes(config: TopicConfig) -> int:
-    return ENTRY_BYTES + 200 + weigh(config)
 
 
 def copy_config(config: TopicConfig) -> TopicConfig:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedMap, Ledger
 from mqspark.broker.tables.topics import Topics, next_version
 from mqspark.clock import Clock
 from mqspark.names import sound_only
@@ -17,10 +17,6 @@ __all__ = ["TimerMetrics"]
 
 
 MAX_BYTES = 64 << 20
-
-
-def _row_bytes(topic: str) -> int:
-    return 3 * ENTRY_BYTES + 200 + text_bytes(topic)
 
 
 class _Metric(Body):
@@ -42,14 +38,13 @@ class TimerMetrics:
         self.ledger = Ledger(
             "timerMetrics",
             max_bytes,
-            "TimerMetrics._table",
             "TimerMetrics.enqueued",
             "TimerMetrics.dequeued",
             setting="maxStatisticsBytes",
         )
         self._clock = clock
         self._topics = topics
-        self._table: dict[str, tuple[int, int]] = {}
+        self._table: BoundedMap[str, tuple[int, int]] = self.ledger.map(400)
         """topic → messages, ms of the last change."""
         self.enqueued: dict[str, int] = {}
         """topic → messages added since the start."""
@@ -59,12 +54,8 @@ class TimerMetrics:
         self.generation = 0
 
     def add(self, topic: str, count: int, now_ms: int) -> None:
-        found = self._table.get(topic)
-        if found is None:
-            if not self.ledger.has_room(_row_bytes(topic)):
-                return
-            self.ledger.note(_row_bytes(topic))
-        self._table[topic] = (max(0, (found[0] if found is not None else 0) + count), now_ms)
+        if not self._table.offer(topic, (max(0, self.count(topic) + count), now_ms)):
+            return
         totals = self.enqueued if count > 0 else self.dequeued
         totals[topic] = totals.get(topic, 0) + abs(count)
         self.generation += 1
@@ -78,37 +69,30 @@ class TimerMetrics:
 
     def follow(self, data: bytes) -> None:
         """Become a copy of a master's table. Raises ProtocolError."""
-        before = self._table
+        before = self._table.copy()
         self.load(data)
         if self._table != before:
             self.generation += 1
 
     def begin_anew(self) -> None:
         """Count from 0, and replace the file soon."""
-        self._table = {}
-        self._weigh_all()
+        self._table.clear()
         self.generation += 1
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError for a malformed file."""
         found = decode_table(_SavedMetrics, data)
-        self._table = {
-            topic: (metric.count, metric.time_stamp)
-            for topic, metric in sound_only("timer metrics", found.timing_count).items()
-        }
-        self._weigh_all()
+        self._table.refill(
+            {
+                topic: (metric.count, metric.time_stamp)
+                for topic, metric in sound_only("timer metrics", found.timing_count).items()
+            }
+        )
         if found.data_version is not None:
             self.data_version = found.data_version
 
-    def _weigh_all(self) -> None:
-        self.ledger.clear()
-        for topic in self._table:
-            self.ledger.note(_row_bytes(topic))
-
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        self._table = {topic: entry for topic, entry in self._table.items() if topic in self._topics}
-        self._weigh_all()
-        for totals in (self.enqueued, self.dequeued):
+        for totals in (self._table, self.enqueued, self.dequeued):
             for topic in [topic for topic in totals if topic not in self._topics]:
                 del totals[topic]
         self.data_version = next_version(self.data_version, self._clock.now_ms())

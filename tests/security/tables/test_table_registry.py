@@ -89,6 +89,8 @@ SERVERS = BOTH | {
     "ChangedSettings._values": "the settings that may be changed",
     "Saves._tables": "made at the start",
     "Memo": "a memo is bounded by itself",
+    "BoundedMap": "by its ledger",
+    "BoundedSet": "by its ledger",
     # --- emptied with every turn, write or round, or bounded in number with entries of a fixed size
     "MemberNotices._changed": "groups of the table of groups, emptied within the turns that follow",
     "Acks._turns": "one entry a turn, as long as answers of it wait",
