@@ -1,7 +1,12 @@
 """Settings classes and their two spellings: ``flush_disk_type`` here, ``flushDiskType`` in RocketMQ.
 
-A settings class is a plain ``@dataclass`` with defaults. The RocketMQ key of a field is its name in camel
-case, unless ``field(metadata={"key": "brokerIP1"})`` gives another. Values arrive as text (``broker.conf``,
+A settings class is a plain ``@dataclass`` with defaults. Each setting is declared once, at its field:
+
+    slave_timeout: int = setting(3_000, unit="ms", least=1, live=True)
+
+and the text below it says what it is. Checks, what may change at run time, the list of honoured keys, docs/settings.md,
+the files in ``conf/`` and the console's page are derived from that. A field without more to say needs no ``setting``.
+Values arrive as text (``broker.conf``,
 ``--set``, UPDATE_BROKER_CONFIG) or as TOML values and are converted to the field's type.
 
 Must not read files.
@@ -9,29 +14,36 @@ Must not read files.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from mqspark.errors import ConfigError
 
 __all__ = [
     "INT32_MAX",
     "INT64_MAX",
+    "Declared",
     "ForeignKeys",
     "camel_case",
-    "check_numbers",
+    "change_settings",
+    "check_settings",
     "did_you_mean",
     "known_keys",
     "no_foreign_keys",
     "parse_addresses",
+    "is_live",
     "parse_settings",
+    "percentage",
+    "port",
     "rocketmq_key",
     "set_setting",
+    "setting",
     "to_properties",
     "value_of",
 ]
@@ -53,6 +65,53 @@ fixed while it runs; the others are RocketMQ's and have no effect here. Raises C
 and for values that cannot be honoured."""
 
 
+class Declared(TypedDict, total=False):
+    """What a field says of a setting beside its name, type and default."""
+
+    key: str
+    """RocketMQ's name, where it is not the field's name in camel case."""
+    unit: str
+    least: int
+    """The least number. Of a text: 1, when it must not be empty."""
+    most: int
+    """The greatest number when there is a least one; otherwise it is INT32_MAX, since nearly all are 32-bit integers in
+    RocketMQ."""
+    otherwise: str
+    """How the error for a value out of bounds ends."""
+    live: bool
+    """Whether requests may change it while the process runs."""
+    ours: bool
+    """Whether RocketMQ has no such setting."""
+    section: str
+    """The header in the settings file under which this field and the following ones are."""
+    sample: object
+    """What the settings file shows when there is no default, or one that differs from host to host."""
+    of: tuple[str, ...]
+    """The kinds of servers that have it, where not all with its class do."""
+
+
+def setting(default: T, *, secret: bool = False, **declared: Unpack[Declared]) -> T:
+    """A field of a settings class. The value of a secret is never shown."""
+    return dataclasses.field(default=default, repr=not secret, metadata=declared)
+
+
+_PORT: Declared = {"least": 0, "most": 65535, "otherwise": "is not a port (0 to 65535)"}
+_PERCENTAGE: Declared = {
+    "unit": "percent",
+    "least": 1,
+    "most": 100,
+    "otherwise": "is not a percentage of 1 to 100",
+}
+
+
+def port(default: T, **declared: Unpack[Declared]) -> T:
+    return setting(default, **(_PORT | declared))
+
+
+def percentage(default: T, **declared: Unpack[Declared]) -> T:
+    return setting(default, **(_PERCENTAGE | declared))
+
+
 @functools.lru_cache(MAX_NAMES)
 def camel_case(name: str) -> str:
     head, *rest = name.split("_")
@@ -63,6 +122,11 @@ def rocketmq_key(field: dataclasses.Field[Any]) -> str:
     """The key of this field in ``broker.conf`` and in the bodies of codes 25 and 26."""
     key = field.metadata.get("key")
     return key if isinstance(key, str) else camel_case(field.name)
+
+
+def is_live(field: dataclasses.Field[Any]) -> bool:
+    """Whether requests may change the setting while the process runs."""
+    return bool(field.metadata.get("live"))
 
 
 def known_keys(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
@@ -114,22 +178,39 @@ def set_setting(settings: Any, key: str, value: Any) -> None:
     )
 
 
-def check_numbers(settings: Any, *names: str, least: int = 1, most: int = INT32_MAX) -> None:
-    """Raise ConfigError (with ``.key``) for the first of these fields that is out of range; None is skipped.
-    Nearly all of them are 32-bit integers in RocketMQ."""
-    fields = {field.name: field for field in dataclasses.fields(settings)}
-    for name in names:
-        value = getattr(settings, name)
-        if value is None or least <= value <= most:
+def change_settings(changes: Mapping[str, Any], *parts: Any) -> dict[str, bool | int | float | str]:
+    """Assign each key in the first of the settings objects that has it: all of them or none. Returns the values as a
+    settings file has them. Raises ConfigError."""
+    copies = [copy.copy(part) for part in parts]
+    owners = {key: [key in known_keys(type(part)) for part in parts].index(True) for key in changes}
+    for key, value in changes.items():
+        set_setting(copies[owners[key]], key, value)
+    for each in copies:
+        each.__post_init__()
+    for key, value in changes.items():
+        set_setting(parts[owners[key]], key, value)
+    return {key: value_of(parts[owner], key) for key, owner in owners.items()}
+
+
+def check_settings(settings: Any) -> None:
+    """Raise ConfigError (with ``.key``) for the first value out of its bounds; None is skipped."""
+    for field in dataclasses.fields(settings):
+        value, least = getattr(settings, field.name), field.metadata.get("least")
+        if value is None or least is None:
             continue
-        key = rocketmq_key(fields[name])
-        if value > most:
-            wanted = f"must be at most {most}"
-        else:
-            wanted = {0: "must not be negative", 1: "must be positive"}.get(
-                least, f"must be at least {least}"
-            )
-        raise ConfigError(f"setting {key}={value} {wanted}", key=key)
+        key, most = rocketmq_key(field), field.metadata.get("most", INT32_MAX)
+        if isinstance(value, str):
+            if len(value) < least:
+                raise ConfigError(f"setting {key} must not be empty", key=key)
+        elif not least <= value <= most:
+            wanted = field.metadata.get("otherwise") or _wanted(value, least, most)
+            raise ConfigError(f"setting {key}={value} {wanted}", key=key)
+
+
+def _wanted(value: int, least: int, most: int) -> str:
+    if value > most:
+        return f"must be at most {most}"
+    return {0: "must not be negative", 1: "must be positive"}.get(least, f"must be at least {least}")
 
 
 _FEWEST_IN_COMMON = 0.7

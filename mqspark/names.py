@@ -23,7 +23,18 @@ from typing import NamedTuple, TypeVar
 from mqspark.errors import IllegalName
 from mqspark.logs import printable, sparing
 
-__all__ = ["ID", "NAME", "Rule", "are_sound", "check", "is_address", "is_sound", "path_below", "sound_only"]
+__all__ = [
+    "ID",
+    "NAME",
+    "Rule",
+    "are_sound",
+    "bracketed",
+    "check",
+    "is_address",
+    "is_sound",
+    "path_below",
+    "sound_only",
+]
 
 MAX_NAME_LENGTH = 255
 """Length of RocketMQ's longest names, those of retry topics."""
@@ -96,6 +107,11 @@ def is_address(text: str) -> bool:
     """Whether it is ``host:port``. An IPv6 host may be in brackets or bare, as RocketMQ's brokers register."""
     match = _ADDRESS.fullmatch(text)
     return match is not None and 0 < int(match[1]) <= 0xFFFF
+
+
+def bracketed(host: str) -> str:
+    """The host as it stands before the colon of an address: an IPv6 one is in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def sound_only(

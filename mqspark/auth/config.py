@@ -6,11 +6,11 @@ They belong to the process: no request shows or changes them.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mqspark.config import INT64_MAX, check_numbers
+from mqspark.config import INT64_MAX, check_settings, setting
 from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.signature import Signer
@@ -31,18 +31,18 @@ class BindingRule(StrEnum):
 
 @dataclass(slots=True)
 class AuthConfig:
-    authentication_enabled: bool = False
+    authentication_enabled: bool = setting(False, section="users")
     """Whether every request has to be signed by a user."""
     authorization_enabled: bool = False
     """Whether users other than super users need a policy for each request."""
     auth_config_path: str = ""
     """Directory of the users and their key. Default: in the store of a broker or controller; a name server needs it."""
-    authenticate_by_certificate: bool = False
-    """Whether an unsigned request is attributed to the user named in the connection's trusted client certificate
-    (the common name of its subject). Needs tls.server.need.client.auth."""
-    init_authentication_user: str = field(default="", repr=False)
+    authenticate_by_certificate: bool = setting(False, ours=True)
+    """Whether an unsigned request is attributed to the user named in the connection's trusted client certificate (the
+    common name of its subject). Needs tls.server.need.client.auth."""
+    init_authentication_user: str = setting("", secret=True)
     """``{"username":…,"password":…}``: created as super user at the start, unless the user exists."""
-    inner_client_authentication_credentials: str = field(default="", repr=False)
+    inner_client_authentication_credentials: str = setting("", secret=True)
     """``{"accessKey":…,"secretKey":…}``: the credentials with which this server signs requests to other servers of the
     cluster; also created as super user, unless the user exists."""
     authentication_provider: str = ""
@@ -52,36 +52,35 @@ class AuthConfig:
     """``code,code``: requests that need no signature."""
     authorization_whitelist: str = ""
     """``code,code``: requests that need no policy."""
-    signature_binding_required: BindingRule = BindingRule.OWN_CLIENTS
+    signature_binding_required: BindingRule = setting(BindingRule.OWN_CLIENTS, ours=True)
     """Whose requests need a signature that holds for one request to one server: ``ownClients`` (of clients that send
     such signatures, as mqspark's do), ``superUsers`` or ``all``. RocketMQ's clients and mqadmin cannot send them."""
-    signature_binding_exempt: str = ""
+    signature_binding_exempt: str = setting("", ours=True)
     """``user;user``: users of RocketMQ's clients, brokers or mqadmin, whom signatureBindingRequired leaves out."""
-    signature_binding_addresses: str = ""
+    signature_binding_addresses: str = setting("", ours=True)
     """``host:port;host:port``: addresses under which clients reach this server through a proxy or NAT, besides its own.
     ``*``: any."""
-    signature_binding_window_sec: int = 300
+    signature_binding_window_sec: int = setting(300, unit="s", least=1, ours=True)
     """How far the time of a bound signature may be from this server's clock."""
     migrate_auth_from_v1_enabled: bool = False
     """Whether the accounts of ``plainAclPath`` become users at the start, unless the users exist."""
-    plain_acl_path: str = ""
+    plain_acl_path: str = setting("", ours=True)
     """Path of RocketMQ 4's ``plain_acl.yml``."""
-    allow_anonymous: bool = False
+    allow_anonymous: bool = setting(False, ours=True)
     """Consent to serve an address that other hosts can reach, without authentication."""
-    max_auth_table_bytes: int = 16 << 20
+    max_auth_table_bytes: int = setting(16 << 20, unit="bytes", least=1, most=INT64_MAX, ours=True)
     """Limit of users and policies in memory; a full table refuses new ones."""
-    max_connections_per_user: int = 5_000
+    max_connections_per_user: int = setting(5_000, least=0, ours=True)
     """Limit of connections to a broker or name server for each user other than super users. 0: no limit per user."""
-    audit_log_path: str = ""
+    audit_log_path: str = setting("", ours=True)
     """Path of the audit log; by default ``audit.log`` beside the users."""
-    audit_log_max_bytes: int = 16 << 20
-    audit_log_files: int = 8
+    audit_log_max_bytes: int = setting(16 << 20, unit="bytes", least=1, most=INT64_MAX, ours=True)
+    """Bytes of one file."""
+    audit_log_files: int = setting(8, least=1, ours=True)
     """Number of audit log files to keep, including the current one."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "max_auth_table_bytes", "audit_log_max_bytes", most=INT64_MAX)
-        check_numbers(self, "audit_log_files", "signature_binding_window_sec")
-        check_numbers(self, "max_connections_per_user", least=0)
+        check_settings(self)
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(
                 "authorizationEnabled needs authenticationEnabled: an unproved name grants no rights",

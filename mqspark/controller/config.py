@@ -3,38 +3,38 @@ effect."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mqspark.config import check_numbers
+from mqspark.config import check_settings, setting
 from mqspark.errors import ConfigError
 from mqspark.names import ID, is_address, is_sound
 
-__all__ = ["UPDATABLE_KEYS", "ControllerConfig"]
+__all__ = ["ControllerConfig"]
 
 EMBEDDED, ETCD = "embedded", "etcd"
 MAX_ETCD_BYTES = 1 << 20
-MIN_LEASE_S, MAX_LEASE_S = 2, 60
 MAX_PREFIX_LENGTH = 256
 
 
 @dataclass(slots=True)
 class ControllerConfig:
-    controller_store: str = EMBEDDED
+    controller_store: str = setting(EMBEDDED, ours=True, section="controller")
     """Where the state is kept: in a file of the only controller (``embedded``), or in etcd, for several controllers.
     Not in RocketMQ, whose controllers replicate it by Raft."""
     controller_store_path: str = ""
     """Directory of an embedded state; empty: ``mqsparkController`` in the home directory."""
-    etcd_endpoints: str = field(default="", repr=False)
+    etcd_endpoints: str = setting("", ours=True, secret=True)
     """``http://host:2379;http://...``: members of one etcd cluster. A majority has to be reachable."""
-    etcd_prefix: str = "/mqspark/controller"
+    etcd_prefix: str = setting("/mqspark/controller", ours=True)
     """Prefix of all keys. Controllers with the same prefix share one state."""
-    etcd_lease_seconds: int = 4
+    etcd_lease_seconds: int = setting(4, unit="s", least=2, most=60, otherwise="is not 2 to 60", ours=True)
     """A leader that cannot reach etcd for this long stops answering, and another controller takes over. This happens
     while masters still hold their own lease."""
-    etcd_tls_ca_path: str = ""
+    etcd_tls_ca_path: str = setting("", ours=True)
     """For ``https`` endpoints: a PEM file of trusted authorities. Empty: those of the system."""
-    etcd_tls_cert_path: str = ""
-    etcd_tls_key_path: str = ""
+    etcd_tls_cert_path: str = setting("", ours=True)
+    """This controller's certificate for etcd."""
+    etcd_tls_key_path: str = setting("", ours=True)
     controller_d_leger_group: str = "mqspark"
     """Shown to tools."""
     controller_d_leger_self_id: str = "n0"
@@ -42,23 +42,22 @@ class ControllerConfig:
     controller_d_leger_peers: str = ""
     """``id-host:port``: the address given to brokers, and the port to listen on. Empty: listenPort and this host's
     address."""
-    scan_not_active_broker_interval: int = 5_000  # ms
-    scan_inactive_master_interval: int = 5_000  # ms
-    enable_elect_unclean_master: bool = False
+    scan_not_active_broker_interval: int = setting(5_000, unit="ms", least=1, live=True)
+    """ms between two looks for silent brokers."""
+    scan_inactive_master_interval: int = setting(5_000, unit="ms", least=1, live=True)
+    """ms between two looks for brokers without a living master."""
+    enable_elect_unclean_master: bool = setting(False, live=True)
     """Whether a replica outside the SyncStateSet may be elected when no member of the set is alive. Acknowledged
     messages may be lost then."""
-    notify_broker_role_changed: bool = True
-    max_replica_table_bytes: int = 8 << 20
-    """Limit of the table of replicas, some 1,200 bytes each; a full table refuses new ones. Not in RocketMQ."""
+    notify_broker_role_changed: bool = setting(True, live=True)
+    """Whether brokers are told of a new master; otherwise they ask within some seconds."""
+    max_replica_table_bytes: int = setting(8 << 20, unit="bytes", least=1, live=True, ours=True)
+    """Limit of the table of replicas, some 1,200 bytes each; a full table refuses new ones."""
     config_black_list: str = "configBlackList;configStorePath"
+    """Keys that no remote request may change."""
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            "scan_not_active_broker_interval",
-            "scan_inactive_master_interval",
-            "max_replica_table_bytes",
-        )
+        check_settings(self)
         if self.controller_store not in (EMBEDDED, ETCD):
             raise ConfigError(
                 f"setting controllerStore={self.controller_store!r} is not {EMBEDDED} or {ETCD}",
@@ -110,11 +109,6 @@ class ControllerConfig:
                     f"setting etcdEndpoints: {endpoint[:80]!r} is not http://host:port or https://host:port",
                     key="etcdEndpoints",
                 )
-        if not MIN_LEASE_S <= self.etcd_lease_seconds <= MAX_LEASE_S:
-            raise ConfigError(
-                f"setting etcdLeaseSeconds={self.etcd_lease_seconds} is not {MIN_LEASE_S} to {MAX_LEASE_S}",
-                key="etcdLeaseSeconds",
-            )
         if not self.etcd_prefix.startswith("/") or len(self.etcd_prefix) > MAX_PREFIX_LENGTH:
             raise ConfigError(f"setting etcdPrefix={self.etcd_prefix[:80]!r} is not a path", key="etcdPrefix")
         if bool(self.etcd_tls_cert_path) != bool(self.etcd_tls_key_path):
@@ -145,15 +139,3 @@ class ControllerConfig:
                 key=key,
             )
         return own
-
-
-UPDATABLE_KEYS = frozenset(
-    {
-        "scanNotActiveBrokerInterval",
-        "scanInactiveMasterInterval",
-        "enableElectUncleanMaster",
-        "notifyBrokerRoleChanged",
-        "maxReplicaTableBytes",
-    }
-)
-"""Settings that UPDATE_CONTROLLER_CONFIG (1009) may change; others are refused."""

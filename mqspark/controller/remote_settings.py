@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-
-from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties
-from mqspark.controller.config import UPDATABLE_KEYS, ControllerConfig
+from mqspark.config import ForeignKeys, change_settings, known_keys, to_properties
+from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
 from mqspark.logs import shown_setting
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -24,19 +22,13 @@ def settings_handlers(config: ControllerConfig, foreign_keys: ForeignKeys) -> di
         changes = settings_to_change(
             command.body,
             known_keys(ControllerConfig),
-            UPDATABLE_KEYS,
             {*_PROTECTED_KEYS, *config.config_black_list.split(";")},
             foreign_keys,
         )
-        trial = copy.copy(config)
         try:
-            for key, value in changes.items():
-                set_setting(trial, key, value)
-            trial.__post_init__()
+            change_settings(changes, config)
         except ConfigError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        for key, value in changes.items():
-            set_setting(config, key, value)
         return ok(command)
 
     def show(session: Session, command: Command) -> bytes:

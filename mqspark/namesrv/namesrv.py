@@ -7,7 +7,6 @@ key-value table.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,17 +17,16 @@ from mqspark.bounded import Memo, Tables
 from mqspark.clock import Clock
 from mqspark.config import (
     ForeignKeys,
+    change_settings,
     known_keys,
     no_foreign_keys,
-    set_setting,
     to_properties,
-    value_of,
 )
 from mqspark.errors import ConfigError
 from mqspark.logs import printable, shown_setting, sparing
 from mqspark.message import crc32
 from mqspark.names import check
-from mqspark.namesrv.config import UPDATABLE_KEYS, NamesrvConfig
+from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
 from mqspark.namesrv.routes import BrokerIdentity, RouteTable, keep_zone
 from mqspark.namesrv.saves import Saves
@@ -473,21 +471,15 @@ class NameServer:
         changes = settings_to_change(
             command.body,
             known_keys(NamesrvConfig),
-            UPDATABLE_KEYS,
             {*_PROTECTED_KEYS, *self.config.config_black_list.split(";")},
             self._foreign_keys,
         )
-        trial = copy.copy(self.config)
         try:
-            for key, value in changes.items():
-                set_setting(trial, key, value)
-            trial.__post_init__()
+            kept = change_settings(changes, self.config)
         except ConfigError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        for key, value in changes.items():
-            set_setting(self.config, key, value)
         self._cached_generation = -1
-        self._changed_settings.note({key: value_of(self.config, key) for key in changes})
+        self._changed_settings.note(kept)
         return self._saves.answer(session, command, self._saved_settings)
 
     def settings(self, session: Session, command: Command) -> bytes:

@@ -9,11 +9,11 @@ Facts: docs/rocketmq/protocol.md#calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field
 from typing import Any
 
-from mqspark.config import ForeignKeys, rocketmq_key
+from mqspark.config import ForeignKeys, is_live, rocketmq_key
 from mqspark.errors import (
     ConfigError,
     IllegalName,
@@ -229,7 +229,6 @@ def parse_properties(body: bytes | memoryview) -> dict[str, str]:
 def settings_to_change(
     body: bytes | memoryview,
     fields: Mapping[str, Field[Any]],
-    updatable: Set[str],
     black_list: Iterable[str],
     foreign_keys: ForeignKeys,
 ) -> dict[str, str]:
@@ -241,9 +240,10 @@ def settings_to_change(
         raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
     foreign = {key: value for key, value in changes.items() if key not in fields}
     try:
-        fixed = {*foreign_keys(foreign), *changes.keys() - foreign.keys() - updatable}
+        fixed = {*foreign_keys(foreign)}
     except ConfigError as error:
         raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    fixed.update(key for key in changes if key in fields and not is_live(fields[key]))
     if fixed:
         raise Refusal(
             ResponseCode.NO_PERMISSION,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 
 from mqspark.broker.admin.change import KeepSettings
-from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
+from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.state import BrokerState
-from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties, value_of
+from mqspark.config import ForeignKeys, change_settings, known_keys, to_properties
 from mqspark.errors import ConfigError
 from mqspark.logs import shown_setting
 from mqspark.protocol.bodies.body import encode_body
@@ -47,30 +46,19 @@ class SettingsProcessor:
         """Change all of the given keys or none. The changes go into the settings file; without one they last until
         the broker stops. Keys that have no effect in the file have none here."""
         state = self._state
-        broker_keys, store_keys = known_keys(BrokerConfig), known_keys(type(state.store_config))
         black_list = {
             "brokerConfigPath",
             "rocketmqHome",
             "configBlackList",
             *state.config.config_black_list.split(";"),
         }
-        changes = settings_to_change(
-            command.body, store_keys | broker_keys, UPDATABLE_KEYS, black_list, self._foreign_keys
-        )
-        broker_copy, store_copy = copy.copy(state.config), copy.copy(state.store_config)
-        for key, value in changes.items():
-            try:
-                set_setting(broker_copy if key in broker_keys else store_copy, key, value)
-                broker_copy.__post_init__()
-                store_copy.__post_init__()
-            except ConfigError as error:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        fields = known_keys(type(state.store_config)) | known_keys(BrokerConfig)
+        changes = settings_to_change(command.body, fields, black_list, self._foreign_keys)
         permission = state.config.broker_permission
-        kept = {}
-        for key, value in changes.items():
-            owner = state.config if key in broker_keys else state.store_config
-            set_setting(owner, key, value)
-            kept[key] = value_of(owner, key)
+        try:
+            kept = change_settings(changes, state.config, state.store_config)
+        except ConfigError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
         version = self._version
         self._version = DataVersion(
             state_version=version.state_version, timestamp=state.clock.now_ms(), counter=version.counter + 1

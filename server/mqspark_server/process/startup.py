@@ -19,7 +19,7 @@ from mqspark_server.net.lateness import Overload
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.process.phases import Phase, ProcessLifecycle
-from mqspark_server.settings.settings import ServerConfig
+from mqspark_server.settings.serverconfig import ServerConfig
 
 __all__ = ["Ends", "ProcessApp", "remoting_server"]
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from mqspark.config import check_numbers, did_you_mean, known_keys, parse_settings, rocketmq_key
+from mqspark.config import check_settings, did_you_mean, known_keys, parse_settings, rocketmq_key, setting
 from mqspark.errors import ConfigError
 from mqspark_server.scheduler.schedule import check_expression
-from mqspark_server.settings.settings import is_loopback
+from mqspark_server.settings.serverconfig import is_loopback
 
 __all__ = ["JobServerConfig", "JobsFile", "ScheduledJob", "read_jobs_file"]
 
@@ -37,29 +37,21 @@ class JobServerConfig:
     state_directory: str = "~/mqspark-jobs"
     http_enable: bool = True
     http_bind_address: str = "127.0.0.1"
-    http_port: int = 8687
+    http_port: int = setting(8687, least=0, most=65535)
     http_allowed_hosts: str = ""
-    http_max_connections: int = 64
+    http_max_connections: int = setting(64, least=1)
     allow_anonymous: bool = False
-    max_running: int = 1
-    history_max_bytes: int = 4 << 20
-    log_max_bytes: int = 8 << 20
-    stop_timeout_seconds: int = 20
+    max_running: int = setting(1, least=1)
+    history_max_bytes: int = setting(4 << 20, unit="bytes", least=1)
+    log_max_bytes: int = setting(8 << 20, unit="bytes", least=1)
+    stop_timeout_seconds: int = setting(20, unit="s", least=1)
     log_level: str = "INFO"
     log_format: str = "text"
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            "http_max_connections",
-            "max_running",
-            "history_max_bytes",
-            "log_max_bytes",
-            "stop_timeout_seconds",
-        )
+        check_settings(self)
         if self.log_format not in ("text", "json"):
             raise ConfigError(f"setting logFormat={self.log_format!r} is not text or json", key="logFormat")
-        check_numbers(self, "http_port", least=0, most=65535)
         if self.http_enable and not is_loopback(self.http_bind_address) and not self.allow_anonymous:
             raise ConfigError(
                 f"anyone who reaches {self.http_bind_address}:{self.http_port} can read names and results of jobs:"
@@ -82,10 +74,10 @@ class ScheduledJob:
     enabled: bool = True
     catch_up: bool = True
     """Whether scheduled times missed while no server ran are made up for by one run."""
-    retries: int = 3
-    retry_delay_seconds: int = 60
+    retries: int = setting(3, least=0, most=100)
+    retry_delay_seconds: int = setting(60, unit="s", least=1, most=86_400)
     """Pause before the first retry; it doubles with each further retry."""
-    timeout_seconds: int = 6 * 3600
+    timeout_seconds: int = setting(6 * 3600, unit="s", least=1, most=30 * 86_400)
     name: str = field(default="", metadata={"key": "[name]"})
     arguments: tuple[str, ...] = field(default=(), metadata={"key": "[arguments]"})
     """The options as words of a command line."""
@@ -155,9 +147,7 @@ def _check(job: ScheduledJob) -> None:
     for key in ("run", "schedule"):
         if not getattr(job, key):
             raise ConfigError(f"{key} is missing", key=key)
-    check_numbers(job, "retries", least=0, most=100)
-    check_numbers(job, "retry_delay_seconds", most=86_400)
-    check_numbers(job, "timeout_seconds", most=30 * 86_400)
+    check_settings(job)
     try:
         zone = job.zone
     except (ZoneInfoNotFoundError, ValueError, OSError):

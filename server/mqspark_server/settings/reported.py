@@ -11,7 +11,7 @@ import dataclasses
 from pathlib import Path
 
 from mqspark.config import to_properties
-from mqspark_server.settings.settings import ServerConfig
+from mqspark_server.settings.serverconfig import ServerConfig
 
 __all__ = ["more_of_broker", "more_of_namesrv"]
 

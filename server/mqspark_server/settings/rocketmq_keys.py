@@ -12,74 +12,22 @@ path keys (storePathConsumeQueue, storePathIndex, storeCheckpoint, abortFile) th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mqspark.config import rocketmq_key
+from mqspark_server.settings.declarations import CLASSES
+
 __all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "WITHOUT_EFFECT", "Refused"]
 
-_HONOURED = """
-    forwardTimeout
-    enableLmqQuota liteLagCountMetricsEnable liteLagLatencyMetricsEnable
-    liteEventFullDispatchDelayTimeForWildcardGroup liteEventCheckInterval liteEventFullDispatchDelayTime
-    liteSubscriptionCheckInterval
-    liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxClientEventCount maxLiteSubscriptionCount
-    maxLmqConsumeQueueNum minLiteTTl
-    consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly
-    expectConsumerNumUseFilter filterDataCleanTimeSpan maxErrorRateOfBloomFilter
-    authConfigPath authenticationEnabled authenticationProvider authenticationWhitelist authorizationEnabled
-    authorizationWhitelist initAuthenticationUser innerClientAuthenticationCredentials migrateAuthFromV1Enabled
-    tls.client.authServer tls.client.certPath tls.client.keyPassword tls.client.keyPath tls.client.trustCertPath
-    tls.server.certPath tls.server.keyPassword tls.server.keyPath tls.server.mode
-    tls.server.need.client.auth tls.server.trustCertPath useTLS
-    accessMessageInMemoryMaxRatio allAckInSyncStateSet allowRecallWhenBrokerNotWriteable
-    appendTopicForTimerDeleteKey autoCreateSubscriptionGroup autoCreateTopicEnable bindAddress
-    brokerClusterName brokerFastFailureEnable brokerId brokerIP1 brokerIP2 brokerName brokerPermission
-    asyncLearner brokerElectionPriority brokerHeartbeatInterval checkSyncStateSetPeriod controllerAddr
-    controllerHeartBeatTimeoutMills enableControllerMode haMaxTimeSlaveNotCatchup sendHeartbeatTimeoutMillis
-    syncBrokerMetadataPeriod syncControllerMetadataPeriod
-    brokerNotActiveTimeoutMillis enableRemoteEscape enableSlaveActingMaster skipPreOnline
-    syncBrokerMemberGroupPeriod
-    brokerRole brokerTopicEnable channelExpiredTimeout checkCRCOnRecover cleanFileForciblyEnable
-    cleanResourceInterval clusterTopicEnable compactionCqMappedFileSize compactionMappedFileSize
-    compactionScheduleInternal enableCompaction maxOffsetMapSize
-    configBlackList consumerOffsetUpdateVersionStep defaultMessageRequestMode defaultPopShareQueueNum
-    defaultQueryMaxNum defaultTopicQueueNums delayOffsetUpdateVersionStep deleteFileBatchMax
-    deleteTopicWithBrokerRegistration deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
-    diskSpaceWarningLevelRatio enableAllTopicList enableAutoInSyncReplicas enableConsumeQueueExt
-    enabledAppendPropCRC enableLmq enableMultiDispatch enablePropertyFilter enableRetryTopicV2
-    enableSplitRegistration enableTopicList supportActingMaster
-    notifyMinBrokerIdChanged
-    fileReservedTime flushConsumerOffsetInterval flushDiskType
-    flushIntervalCommitLog flushIntervalConsumeQueue forceRegister forceVerifyPropCRC haHousekeepingInterval
-    haListenPort haMasterAddress haMaxGapNotInSync haSendHeartbeatInterval haTransferBatchSize inSyncReplicas
-    kvConfigPath listenPort litePullMessageEnable longPollingEnable mappedFileSizeCommitLog
-    mappedFileSizeConsumeQueue mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
-    mapperFileSizeBatchConsumeQueue maxFilterMessageSize maxHashSlotNum maxIndexNum maxMessageSize
-    maxMsgsNumBatch maxPopPollingSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
-    maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageDelayLevel messageIndexEnable
-    messageStorePlugIn minInSyncReplicas msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave
-    accessMessageInMemoryHotRatio cgColdReadThreshold coldCtrStrategyEnable coldDataFlowControlEnable
-    coldDataScanEnable dataReadAheadEnable globalColdReadThreshold usePIDColdCtrStrategy
-    orderMessageEnable popFromRetryProbability popFromRetryProbabilityForPriority popPollingSize priorityOrderAsc
-    pullThreadPoolQueueCapacity useSeparateRetryQueue
-    readOnlyCommitLogStorePaths recallMessageEnable regionId registerBrokerTimeoutMills
-    registerNameServerPeriod rejectTransactionMessage retrieveMessageFromPopRetryTopicV1
-    returnOrderTopicConfigToBroker reviveQueueNum scanNotActiveBrokerInterval sendThreadPoolQueueCapacity
-    serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable serverSocketBacklog shortPollingTimeMills
-    slaveReadEnable slaveTimeout splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp
-    storePathCommitLog storePathRootDir storeReplyMessageEnable syncFlushTimeout syncFromLastFile
-    timerCongestNumEachSlot timerFlushIntervalMs timerMaxDelaySec timerPrecisionMs timerRollWindowSlot
-    timerWheelEnable traceOn traceTopicEnable transactionCheckInterval transactionCheckMax
-    transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut useServerSideResetOffset
-    waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
-    waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
-    waitTimeMillsInTransactionQueue writeBufferHighWaterMark
-    controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId controllerStorePath
-    enableControllerInNamesrv enableElectUncleanMaster notifyBrokerRoleChanged scanInactiveMasterInterval
-"""
-
-HONOURED = frozenset(_HONOURED.split())
-"""Fields of the settings classes of the broker, its store, the name server, the controller or the server."""
+HONOURED = frozenset(
+    rocketmq_key(field)
+    for cls in CLASSES
+    for field in dataclasses.fields(cls)
+    if not field.metadata.get("ours")
+)
+"""The settings of a process or its core that RocketMQ has, too."""
 
 _WITHOUT_EFFECT = {
     "client certificates are always verified when they are requested": "tls.server.authClient",

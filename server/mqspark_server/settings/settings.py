@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import ipaddress
 import os
 import socket
 import tomllib
@@ -27,26 +26,17 @@ from typing import Any
 
 from mqspark.auth.config import AuthConfig
 from mqspark.broker.config import BrokerConfig, BrokerRole
-from mqspark.config import (
-    INT64_MAX,
-    ForeignKeys,
-    check_numbers,
-    did_you_mean,
-    known_keys,
-    parse_settings,
-    rocketmq_key,
-)
+from mqspark.config import ForeignKeys, did_you_mean, known_keys, parse_settings, rocketmq_key
 from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
-from mqspark_server.net.httpget import WebServer
-from mqspark_server.net.servertls import ClientTls, ServerTls
+from mqspark_server.settings.declarations import spellings_of
 from mqspark_server.settings.properties import parse_properties
 from mqspark_server.settings.rocketmq_keys import REFUSED, ROCKETMQ_KEYS
+from mqspark_server.settings.serverconfig import ServerConfig, is_loopback
 
 __all__ = [
-    "ServerConfig",
     "BrokerSettings",
     "ControllerSettings",
     "NamesrvSettings",
@@ -59,7 +49,6 @@ __all__ = [
     "controller_settings",
     "file_layer",
     "foreign_keys",
-    "is_loopback",
     "local_address",
     "namesrv_production",
     "namesrv_settings",
@@ -68,7 +57,6 @@ __all__ = [
 ]
 
 WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
-HIGH_WATER_BYTES = 4 * 1024 * 1024
 
 
 def production() -> dict[str, Any]:
@@ -109,200 +97,6 @@ DEVELOPMENT: Mapping[str, Any] = {
     "cleanFileForciblyEnable": False,
 }
 """``mqspark dev`` and ``mqspark.testing``: loopback only, topics are created on first use."""
-
-
-@dataclass(slots=True)
-class ServerConfig:
-    """Settings of the shells; names as in NettyServerConfig where it has them."""
-
-    bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default; the dev profile binds loopback
-    listen_port: int = 10911
-    server_channel_max_idle_time_seconds: int = 120
-    server_socket_backlog: int = 1024
-    max_connections: int = 10_000  # or fewer: files come first when the process has few descriptors
-    max_connections_per_address: int = 0  # 0: as many as in all
-    write_buffer_high_water_mark: int = HIGH_WATER_BYTES  # bytes a slow reader may leave unread
-    max_buffered_bytes: int = 256 * 1024 * 1024  # of frames not yet complete, over all connections
-    max_stranger_bytes: int = 20 * 1024 * 1024  # of those, of connections that have not completed one yet
-    max_unsent_bytes: int = 256 * 1024 * 1024  # of answers that peers have not read, over all connections
-    unread_timeout_seconds: int = 60  # for which a peer may leave answers unread
-    partial_frame_timeout_seconds: int = 30  # for which a frame may stay incomplete without much coming
-    fast_port_enable: bool = True
-    http_enable: bool = True
-    http_bind_address: str = "127.0.0.1"
-    http_port: int | None = None  # None: listenPort + 3, or any free port when that is 0
-    http_allowed_hosts: str = ""
-    """``name;name``: host names that requests may use in addition to loopback's names, httpBindAddress, brokerIP1
-    and the address of the connection; ``*``: any, for use behind a proxy that checks the host."""
-    http_max_connections: int = 128
-    http_tls_cert_path: str = ""
-    """With it HTTP accepts only TLS. On an address that other hosts reach, ``tls.server.certPath`` is the default."""
-    http_tls_key_path: str = ""
-    http_tls_key_password: str = field(default="", repr=False)
-    http_allow_plaintext: bool = False
-    """Consent to take secrets and show data without TLS on an address that other hosts reach, as behind a proxy."""
-    http_job_server: str = ""
-    """``http://host:port`` of a job server whose jobs the console shows. Everyone who may see the console's pages about
-    the cluster sees the names, schedules and errors of those jobs."""
-    metrics_max_series: int = 1_000
-    """Per metric; the largest series are shown, and the sum of the others."""
-    extensions: str = ""
-    """``name,name``: entry points of extensions (mqspark.extensions), in the order in which they are called."""
-    log_level: str = "INFO"
-    log_format: str = "text"
-    """``text`` for people, ``json`` for programs: one object a line."""
-    tls_server_mode: str = field(default="", metadata={"key": "tls.server.mode"})
-    """disabled, permissive (TLS and plain) or enforcing; by default permissive when there is a certificate."""
-    tls_server_cert_path: str = field(default="", metadata={"key": "tls.server.certPath"})
-    tls_server_key_path: str = field(default="", metadata={"key": "tls.server.keyPath"})
-    tls_server_key_password: str = field(default="", repr=False, metadata={"key": "tls.server.keyPassword"})
-    tls_server_trust_cert_path: str = field(default="", metadata={"key": "tls.server.trustCertPath"})
-    tls_server_need_client_auth: str = field(default="none", metadata={"key": "tls.server.need.client.auth"})
-    tls_server_crl_path: str = field(default="", metadata={"key": "tls.server.crlPath"})
-    """Lists of revoked client certificates, one for each authority of client certificates. They are read again when the
-    file changes; open connections are kept. A list that has expired refuses all
-    certificates of its authority."""
-    use_tls: bool = field(default=False, metadata={"key": "useTLS"})
-    """For connections to name servers and to the master."""
-    tls_client_cert_path: str = field(default="", metadata={"key": "tls.client.certPath"})
-    tls_client_key_path: str = field(default="", metadata={"key": "tls.client.keyPath"})
-    tls_client_key_password: str = field(default="", repr=False, metadata={"key": "tls.client.keyPassword"})
-    tls_client_trust_cert_path: str = field(default="", metadata={"key": "tls.client.trustCertPath"})
-    tls_client_auth_server: bool = field(default=True, metadata={"key": "tls.client.authServer"})
-    """Whether the server has to show a trusted certificate that names its host (RocketMQ's default is false)."""
-
-    def check(self) -> None:
-        for name, port in (("listenPort", self.listen_port), ("httpPort", self.http_port)):
-            if port is not None and not 0 <= port <= 65535:
-                raise ConfigError(f"setting {name}={port} is not a port (0 to 65535)", key=name)
-        check_numbers(
-            self,
-            "server_channel_max_idle_time_seconds",
-            "server_socket_backlog",
-            "max_connections",
-            "http_max_connections",
-            "metrics_max_series",
-        )
-        check_numbers(self, "max_buffered_bytes", "max_stranger_bytes", "max_unsent_bytes", most=INT64_MAX)
-        check_numbers(self, "unread_timeout_seconds", "partial_frame_timeout_seconds")
-        check_numbers(self, "max_connections_per_address", least=0)
-        self._check_tls()
-        _ = self.job_server
-        if self.write_buffer_high_water_mark == 0:  # in a broker.conf: "the library's default"
-            self.write_buffer_high_water_mark = HIGH_WATER_BYTES
-        check_numbers(self, "write_buffer_high_water_mark", least=0)
-        if self.log_format not in ("text", "json"):
-            raise ConfigError(
-                f"setting logFormat={self.log_format!r} is neither text nor json", key="logFormat"
-            )
-        self.log_level = self.log_level.upper()
-        if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-            raise ConfigError(
-                f"setting logLevel={self.log_level!r} is not one of DEBUG, INFO, WARNING, ERROR",
-                key="logLevel",
-            )
-
-    def _check_tls(self) -> None:
-        for name, value, allowed in (
-            ("tls.server.mode", self.tls_server_mode, ("", "disabled", "permissive", "enforcing")),
-            (
-                "tls.server.need.client.auth",
-                self.tls_server_need_client_auth,
-                ("none", "optional", "require"),
-            ),
-        ):
-            if value not in allowed:
-                choices = ", ".join(each for each in allowed if each)
-                raise ConfigError(f"setting {name}={value!r} is not one of {choices}", key=name)
-        if self.tls_server_mode in ("permissive", "enforcing") and not self.tls_server_cert_path:
-            raise ConfigError(
-                f"tls.server.mode={self.tls_server_mode} needs tls.server.certPath", key="tls.server.mode"
-            )
-        if self.tls_server_need_client_auth != "none" and not self.tls_server_trust_cert_path:
-            raise ConfigError(
-                "tls.server.need.client.auth needs tls.server.trustCertPath: the authorities of the clients",
-                key="tls.server.need.client.auth",
-            )
-        if self.tls_server_crl_path and self.tls_server_need_client_auth == "none":
-            raise ConfigError(
-                "tls.server.crlPath needs tls.server.need.client.auth=optional or require: otherwise clients"
-                " are not asked for a certificate",
-                key="tls.server.crlPath",
-            )
-
-    @property
-    def tls_server_values(self) -> dict[str, str]:
-        """By key: what a name server of the same cluster takes over."""
-        fields = known_keys(ServerConfig).values()
-        return {
-            rocketmq_key(spec): getattr(self, spec.name)
-            for spec in fields
-            if spec.name.startswith("tls_server_")
-        }
-
-    @property
-    def server_tls(self) -> ServerTls | None:
-        """None: remoting speaks no TLS."""
-        if not self.tls_server_cert_path or self.tls_server_mode == "disabled":
-            return None
-        return ServerTls(
-            self.tls_server_cert_path,
-            self.tls_server_key_path,
-            self.tls_server_key_password,
-            self.tls_server_trust_cert_path,
-            self.tls_server_need_client_auth,
-            required=self.tls_server_mode == "enforcing",
-            crl_path=self.tls_server_crl_path,
-        )
-
-    @property
-    def http_tls(self) -> ServerTls | None:
-        """None: HTTP is plain. Browsers are asked for no certificate."""
-        own = self.http_tls_cert_path, self.http_tls_key_path, self.http_tls_key_password
-        if own[0]:
-            return ServerTls(*own, trust_cert_path="", client_auth="none", required=True)
-        shared = self.server_tls
-        if shared is None or is_loopback(self.http_bind_address):
-            return None
-        return dataclasses.replace(shared, trust_cert_path="", client_auth="none", required=True, crl_path="")
-
-    def check_certificates(self, auth: AuthConfig) -> None:
-        """Raises ConfigError when users are to be identified by client certificates that are not requested."""
-        if auth.authenticate_by_certificate and (
-            self.server_tls is None or self.tls_server_need_client_auth == "none"
-        ):
-            raise ConfigError(
-                "authenticateByCertificate needs tls.server.certPath, tls.server.trustCertPath and"
-                " tls.server.need.client.auth=optional or require",
-                key="authenticateByCertificate",
-            )
-
-    @property
-    def job_server(self) -> WebServer | None:
-        return WebServer.parse(self.http_job_server, "httpJobServer") if self.http_job_server else None
-
-    def check_http(self, auth: AuthConfig) -> None:
-        """Raises ConfigError when other hosts would send users' secrets in clear text."""
-        is_open = self.http_enable and not is_loopback(self.http_bind_address) and self.http_tls is None
-        if is_open and auth.authentication_enabled and not self.http_allow_plaintext:
-            raise ConfigError(
-                f"httpBindAddress={self.http_bind_address}: secrets of users would go over HTTP in clear text: set"
-                " httpTlsCertPath or tls.server.certPath, or consent with httpAllowPlaintext=true",
-                key="httpBindAddress",
-            )
-
-    @property
-    def client_tls(self) -> ClientTls | None:
-        """None: connections to other servers are plain."""
-        if not self.use_tls:
-            return None
-        return ClientTls(
-            self.tls_client_cert_path,
-            self.tls_client_key_path,
-            self.tls_client_key_password,
-            self.tls_client_trust_cert_path,
-            verify=self.tls_client_auth_server,
-        )
 
 
 @dataclass(slots=True)
@@ -495,16 +289,6 @@ def consent_to_anonymous(server: ServerConfig, auth: AuthConfig, *layers: Layer)
     return f"NO AUTHENTICATION: {text} (authenticationEnabled=false)"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this host reaches the address or name."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 @cache
 def foreign_keys(*own: type[Any]) -> ForeignKeys:
     """Keys without an effect in a process whose core has the settings of the classes ``own``, as in a file."""
@@ -531,24 +315,7 @@ def _unknown(key: str, names: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown setting {key!r}{hint}", key=key)
 
 
-_OF_BROKER_SHELLS = ("fast_port_enable", "use_tls")
-_OF_HTTP = ("http_port", "http_bind_address", "http_max_connections", "http_allowed_hosts")
-"""Settings of HTTP that a name server has, too."""
-
-
-def _of_brokers_only() -> set[str]:
-    """Both spellings of the keys that a name server does not have."""
-    of_shells = {
-        key
-        for key, spec in known_keys(ServerConfig).items()
-        if spec.name not in _OF_HTTP
-        and (spec.name.startswith(("http_", "metrics_", "tls_client_")) or spec.name in _OF_BROKER_SHELLS)
-    }
-    of_brokers = known_keys(BrokerConfig).keys() | known_keys(StoreConfig).keys()
-    return of_shells | (of_brokers - known_keys(ServerConfig).keys() - known_keys(NamesrvConfig).keys())
-
-
-_OF_BROKERS_ONLY = frozenset(_of_brokers_only())
+_OF_BROKERS_ONLY = spellings_of("broker") - spellings_of("namesrv")
 
 
 def _check_name_server_has(key: str) -> None:

@@ -24,6 +24,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mqspark.errors import ProtocolError
+from mqspark.names import bracketed
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
 __all__ = ["Guarded", "bounded_protocol", "host_of"]
@@ -73,7 +74,7 @@ class Guarded:
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app
-        named = {host for name in hosts if name.strip() and (host := host_of(_bracketed(name.strip())))}
+        named = {host for name in hosts if name.strip() and (host := host_of(bracketed(name.strip())))}
         self._hosts = _LOOPBACK | named
         self._any_host = "*" in named
 
@@ -116,12 +117,8 @@ class Guarded:
         return (
             self._any_host
             or host in self._hosts
-            or (server is not None and host == host_of(_bracketed(server[0])))
+            or (server is not None and host == host_of(bracketed(server[0])))
         )
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def bounded_protocol(max_connections: int, tls: Certificates | None = None) -> type[H11Protocol]:

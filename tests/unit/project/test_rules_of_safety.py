@@ -140,9 +140,8 @@ def shown_secrets(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 each.id for each in ast.walk(node.annotation) if isinstance(each, ast.Name)
             }
             hidden = isinstance(node.value, ast.Call) and any(
-                keyword.arg == "repr"
-                and isinstance(keyword.value, ast.Constant)
-                and keyword.value.value is False
+                isinstance(keyword.value, ast.Constant)
+                and (keyword.arg, keyword.value.value) in (("repr", False), ("secret", True))
                 for keyword in node.value.keywords
             )
             if SECRET.search(node.target.id) and is_text and not hidden:

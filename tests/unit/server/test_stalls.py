@@ -14,7 +14,7 @@ import pytest
 from mqspark.errors import ConfigError
 from mqspark.logs import JsonLines, forget
 from mqspark_server.process.stalls import StallWatch
-from mqspark_server.settings.settings import ServerConfig
+from mqspark_server.settings.serverconfig import ServerConfig
 
 STALL_S = 0.05
 

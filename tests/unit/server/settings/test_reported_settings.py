@@ -12,7 +12,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.store.config import StoreConfig
 from mqspark_server.settings.reported import more_of_broker, more_of_namesrv
 from mqspark_server.settings.rocketmq_keys import REFUSED, WITHOUT_EFFECT
-from mqspark_server.settings.settings import ServerConfig
+from mqspark_server.settings.serverconfig import ServerConfig
 from tests.unit.broker_kit import Bench, namesrv_peer
 
 KEYS: dict[str, list[str]] = json.loads(Path("tests/golden/vectors/config_keys.json").read_text())

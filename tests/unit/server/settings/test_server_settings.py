@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqspark.auth.config import AuthConfig
 from mqspark.broker.config import BrokerConfig
-from mqspark.config import known_keys, rocketmq_key
-from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import FlushDiskType, StoreConfig
+from mqspark_server.settings.declarations import SERVERS
 from mqspark_server.settings.properties import parse_properties
+from mqspark_server.settings.serverconfig import ServerConfig
 from mqspark_server.settings.settings import (
     DEVELOPMENT,
     Layer,
-    ServerConfig,
     broker_settings,
     consent_to_anonymous,
     controller_settings,
@@ -292,65 +291,24 @@ def test_the_shipped_broker_conf_is_accepted() -> None:
     assert settings.store.flush_disk_type is FlushDiskType.ASYNC_FLUSH
 
 
-@pytest.mark.parametrize(
-    ("name", "classes"),
-    [
-        ("broker.toml", (ServerConfig, BrokerConfig, StoreConfig, AuthConfig)),
-        ("namesrv.toml", (ServerConfig, NamesrvConfig, AuthConfig)),
-        ("controller.toml", (ServerConfig, ControllerConfig, AuthConfig)),
-    ],
-)
-def test_the_shipped_toml_documents_every_key_and_nothing_else(name: str, classes: tuple[type, ...]) -> None:
-    documented = set()
-    for section in re.split(r"^\[", (CONF / name).read_text(), flags=re.MULTILINE):
-        header = section.partition("]")[0]
-        prefix = f"{header}." if header.startswith("tls.") else ""
-        documented |= {prefix + key for key in re.findall(r"^(?:# )?([\w.]+) = ", section, re.MULTILINE)}
-    known = {rocketmq_key(spec) for cls in classes for spec in known_keys(cls).values()}
-    if name != "broker.toml":
-        known -= {"httpEnable", "fastPortEnable", "metricsMaxSeries", "httpAllowPlaintext", "httpJobServer"}
-        known -= {key for key in known if key.startswith("httpTls")}
-    if name == "controller.toml":
-        known -= {"httpBindAddress", "httpPort", "httpAllowedHosts", "httpMaxConnections", "extensions"}
-    if name == "namesrv.toml":
-        known -= {"useTLS"}
-        known -= {key for key in known if key.startswith("tls.client.")}
-    assert documented == known
-
-
 _RESOLVERS: dict[str, Any] = {
-    "broker.toml": broker_settings,
-    "namesrv.toml": namesrv_settings,
-    "controller.toml": controller_settings,
+    "broker": broker_settings,
+    "namesrv": namesrv_settings,
+    "controller": controller_settings,
 }
 
 
-@pytest.mark.parametrize("name", _RESOLVERS)
-def test_what_the_shipped_toml_comments_out_is_the_default(name: str, tmp_path: Path) -> None:
-    text = (CONF / name).read_text()
-    (tmp_path / name).write_text(re.sub(r"^# ([\w.]+ = )", r"\1", text, flags=re.MULTILINE))
-    shown = file_layer(tmp_path / name)
-    resolve = _RESOLVERS[name]
-    profile = production() if name == "broker.toml" else {}
-    told = resolve(profile, shown)
-    defaults = resolve(profile)
-    local = {
-        "brokerName",
-        "brokerIP1",
-        "namesrvAddr",
-        "storePathRootDir",
-        "storePathCommitLog",
-        "kvConfigPath",
-        "controllerStorePath",
-        "controllerDLegerPeers",
-    }
-    local |= {"httpPort", "haListenPort"}  # derived from listenPort when absent
-    for attribute in ("server", "broker", "store", "namesrv", "controller"):
-        if getattr(told, attribute, None) is None:
-            continue
-        for spec in known_keys(type(getattr(told, attribute))).values():
-            if rocketmq_key(spec) not in local:
-                said, real = (getattr(getattr(s, attribute), spec.name) for s in (told, defaults))
+@pytest.mark.parametrize("server", SERVERS)
+def test_what_the_shipped_toml_comments_out_is_the_default(server: str, tmp_path: Path) -> None:
+    text = (CONF / f"{server}.toml").read_text()
+    (tmp_path / "all.toml").write_text(re.sub(r"^# ([\w.]+ = )", r"\1", text, flags=re.MULTILINE))
+    shown = file_layer(tmp_path / "all.toml")
+    profile = production() if server == "broker" else {}
+    told, defaults = _RESOLVERS[server](profile, shown), _RESOLVERS[server](profile)
+    for part in ("server", "broker", "store", "namesrv", "controller", "auth"):
+        for spec in dataclasses.fields(getattr(told, part, None) or ServerConfig):
+            if "sample" not in spec.metadata and getattr(told, part, None) is not None:
+                said, real = (getattr(getattr(each, part), spec.name) for each in (told, defaults))
                 assert said == real, spec.name
 
 
