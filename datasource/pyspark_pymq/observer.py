@@ -19,7 +19,7 @@ from mqspark import AdminClient, Message, Producer
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.tls import Tls
 from mqspark.errors import MQError, NoRoute
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.message import check_topic
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ log = escaping("pyspark_pymq.observer")
 class ProgressPublisher:
     """The queue and the thread behind it. ``send`` stores one message; ``prepare`` is called once before the first.
 
-    Errors of both are logged, at most one line a minute.
+    What keeps events from being published costs a line when it begins and one when it is over.
     """
 
     def __init__(self, send: Callable[[Message], object], prepare: Callable[[], None], topic: str) -> None:
@@ -58,7 +58,7 @@ class ProgressPublisher:
         self._prepare = prepare
         self._topic = topic
         self._waiting: queue.Queue[tuple[str, bytes] | None] = queue.Queue(MAX_WAITING)
-        self._logged_s = float("-inf")
+        self._outages = Outages(log)
         self._lock = threading.Lock()
         self.published = 0
         """Events that were stored."""
@@ -93,14 +93,15 @@ class ProgressPublisher:
                 self._drop(str(error))
             else:
                 self.published += 1
+                with self._lock:
+                    self._outages.over(
+                        "", "progress is published again; %d events are lost in all", self.dropped
+                    )
 
     def _drop(self, reason: str) -> None:
         with self._lock:
             self.dropped += 1
-            if time.monotonic() - self._logged_s < 60:
-                return
-            self._logged_s = time.monotonic()
-        log.warning("progress is not published: %s (%d events so far)", reason, self.dropped)
+            self._outages.failed("", None, "progress is not published: %s", reason)
 
 
 def _encoded(document: Mapping[str, Any]) -> bytes:

@@ -9,7 +9,6 @@ process.
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.message import DEFAULT_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE, MessageQueue, QueueOffset
 from mqspark.names import is_address
 from mqspark.protocol.bodies.admin_bodies import (
@@ -91,10 +90,8 @@ _NAMES_LIFE_S = 5.0
 _ROUTES_AT_ONCE = 500
 """Requests in one write to a name server."""
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
-_FIRST_REPORT_S = 3.0
-"""The time after which retries are logged."""
-_REPORT_S = 10.0
-"""The time between two log lines about one request."""
+_REPORT_S = 3.0
+"""The time after which a line tells of retries; another one tells when they are over."""
 _MOST_NAMES = 4_096
 """Broker addresses whose names a client keeps."""
 T = TypeVar("T")
@@ -103,15 +100,16 @@ BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 
 
 class _Retries:
-    """The pauses between the attempts at one request."""
+    """The pauses between the attempts at ``what``, one request."""
 
-    def __init__(self, retry_ms: int, sleep: Callable[[float], None]) -> None:
+    def __init__(self, what: str, retry_ms: int, sleep: Callable[[float], None], outages: Outages) -> None:
+        self._what = what
         self._retry_s = retry_ms / 1000
         self._since = time.monotonic()
         self._until = self._since + self._retry_s
         self._sleep = sleep
         self._backoff_s = _FIRST_BACKOFF_S
-        self._reported_at = -math.inf
+        self._outages = outages
 
     def pause(self, failure: ClientError) -> None:
         """Raises ``failure`` when the time is over."""
@@ -120,11 +118,15 @@ class _Retries:
             if self._retry_s:
                 failure.add_note(f"Tried for {self._retry_s:.0f} s.")
             raise failure
-        if now - self._since >= _FIRST_REPORT_S and now - self._reported_at >= _REPORT_S:
-            self._reported_at = now
-            log.warning("%s; trying again, for %.0f s more", failure, self._until - now)
+        if now - self._since >= _REPORT_S:
+            text = "%s; trying again, for %.0f s more"
+            self._outages.failed(self._what, None, text, failure, self._until - now)
         self._sleep(self._backoff_s)
         self._backoff_s = min(2 * self._backoff_s, _LAST_BACKOFF_S)
+
+    def over(self, text: str) -> None:
+        """There is an answer."""
+        self._outages.over(self._what, text, self._what)
 
 
 class BlockingClient:
@@ -154,6 +156,7 @@ class BlockingClient:
         self._first_contact_ms = first_contact_ms
         """None once a name server has answered."""
         self._sleep = sleep
+        self._outages = Outages(log)
         self._connections: dict[str, BlockingConnection] = {}
         self._one_by_one: set[str] = set()
         """Brokers that answer for one queue per request only."""
@@ -247,10 +250,12 @@ class BlockingClient:
 
     def _retrying(self, address: str, once: Callable[[str], T]) -> T:
         """The outcome of ``once`` at this address, or at the one of the broker's new master."""
-        retries = _Retries(self._retry_ms, self._sleep)
+        retries = _Retries(address, self._retry_ms, self._sleep, self._outages)
         while True:
             try:
-                return once(address)
+                answer = once(address)
+                retries.over("%s answers again")
+                return answer
             except (ConnectionLost, RequestTimeout) as error:
                 self.forget(address)
                 retries.pause(error)
@@ -283,10 +288,12 @@ class BlockingClient:
     def bridged(self, look_up: Callable[[], T]) -> T:
         """The outcome of ``look_up`` for a topic that is known to exist: name servers forget its route while all
         its brokers are away, so NoRoute is retried, too."""
-        retries = _Retries(self._retry_ms, self._sleep)
+        retries = _Retries("what had no route", self._retry_ms, self._sleep, self._outages)
         while True:
             try:
-                return look_up()
+                found = look_up()
+                retries.over("%s has one again")
+                return found
             except NoRoute as error:
                 retries.pause(error)
 

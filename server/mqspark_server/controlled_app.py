@@ -31,7 +31,7 @@ from mqspark.broker.replication.term import Term
 from mqspark.clock import Clock
 from mqspark.config import parse_addresses
 from mqspark.errors import MQError, NotNow, StoreError
-from mqspark.logs import sparing
+from mqspark.logs import Outages, sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatResponseHeader
@@ -98,6 +98,7 @@ class ControlledApp(BrokerApp):
         self._manager = ReplicasManager(self.config, self.clock, identity, incarnation)
         self.more_handlers = self._manager.handlers
         self._connections: dict[str, Outbound] = {}
+        self._outages = Outages(_troubles)
         self._leader = ""
         self._rivals = Rivals(self.clock, config.controller_heart_beat_timeout_mills)
         self._is_registered = False
@@ -148,13 +149,15 @@ class ControlledApp(BrokerApp):
         code = f"{self.settings.broker.address};{self.clock.now_ms()}"
         while True:
             try:
-                return await self._ask_leader(self._manager.take_id(code))
+                broker_id = await self._ask_leader(self._manager.take_id(code))
+                self._outages.over("id", "this broker has its id")
+                return broker_id
             except NotNow as error:
-                _troubles.warning("no broker id yet: %s", error)
+                self._outages.failed("id", None, "no broker id yet: %s", error)
             except StoreError:
                 raise  # the error is about local files: waiting does not help
             except _FAILURES as error:
-                _troubles.warning("no broker id yet: %s", error)
+                self._outages.failed("id", None, "no broker id yet: %s", error)
             await asyncio.sleep(RETRY_S)
 
     async def _start_parts(self) -> None:
@@ -210,9 +213,16 @@ class ControlledApp(BrokerApp):
             self.lifecycle = ProcessLifecycle(self.clock)
             try:
                 await self._start_parts()
+                self._outages.over("role", "this broker has taken its role")
                 return
             except (OSError, MQError) as error:
-                log.error("this broker cannot take its role: %s; trying again", error)
+                self._outages.failed(
+                    "role",
+                    error,
+                    "this broker cannot take its role: %s; trying again",
+                    error,
+                    level=logging.ERROR,
+                )
                 with contextlib.suppress(MQError):
                     await self._ends.stop()
             await asyncio.sleep(RETRY_S)
@@ -352,6 +362,7 @@ class ControlledApp(BrokerApp):
         try:
             request = self._manager.heartbeat(self.address, self._log(), self.term, self._links())
             answer = await self._ask(address, request, timeout_s)
+            self._outages.over(address, "controller %s answers heartbeats again", address)
             self._note_rival(address, answer)
             if address == self._leader:
                 if answer.code == ResponseCode.CONTROLLER_NOT_LEADER or self._rivals.conflict:
@@ -363,7 +374,7 @@ class ControlledApp(BrokerApp):
         except _FAILURES as error:
             if address == self._leader:
                 self._leader = ""
-            _troubles.warning("the heartbeat to controller %s failed: %s", address, error)
+            self._outages.failed(address, None, "the heartbeat to controller %s failed: %s", address, error)
 
     def _links(self) -> LinkState:
         parts, term = self.parts, self.term
@@ -400,8 +411,10 @@ class ControlledApp(BrokerApp):
                 connection.close()
         except _FAILURES as error:
             self._reached.discard(broker_id)
-            _troubles.warning("replica %d at %s cannot be reached: %s", broker_id, address, error)
+            what = "replica %d at %s cannot be reached: %s"
+            self._outages.failed(broker_id, None, what, broker_id, address, error)
             return
+        self._outages.over(broker_id, "replica %d at %s is reached again", broker_id, address)
         self._reached.add(broker_id)
 
     def _note_rival(self, address: str, answer: Command) -> None:
@@ -459,6 +472,7 @@ class ControlledApp(BrokerApp):
                     self._manager.is_told = False
                     if not await self._ask_leader(self._manager.poll(self.term)) and not config.async_learner:
                         await self._ask_leader(self._manager.elect())
+                    self._outages.over("part", "controllers answer again")
                 await self._follow_decision()
                 if now_s - checked_s >= config.check_sync_state_set_period / 1000 or self._set_is_wrong():
                     checked_s = now_s
@@ -466,10 +480,10 @@ class ControlledApp(BrokerApp):
             except NotNow as error:
                 if "know this broker" in str(error):
                     self._is_registered = False
-                _troubles.warning("%s; trying again", error)
+                self._outages.failed("part", str(error), "%s; trying again", error)
                 await asyncio.sleep(RETRY_S)
             except _FAILURES as error:
-                _troubles.warning("controllers: %s; trying again", error)
+                self._outages.failed("part", error, "controllers: %s; trying again", error)
                 await asyncio.sleep(RETRY_S)
             await asyncio.sleep(STEP_S)
 

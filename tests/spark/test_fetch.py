@@ -138,11 +138,15 @@ def test_only_the_brokers_own_directory_is_trusted(store: DevCluster, no_maps: N
         assert table(task(store, places={"dev": changed})).num_rows == 3000
 
 
-def test_pulls_go_on_at_the_new_master(store: DevCluster) -> None:
+def test_pulls_go_on_at_the_new_master(store: DevCluster, caplog: pytest.LogCaptureFixture) -> None:
     """The task was planned before the master changed: nobody listens at its address any more."""
     gone = BrokerPlace(f"127.0.0.1:{free_port()}")
     work = task(store, places={"dev": gone}, nameserver=store.nameserver)
     assert table(work).num_rows == 3000
+    assert table(work).num_rows == 3000
+    away, back = (record.getMessage() for record in caplog.records[:2])
+    assert "pulling again" in away
+    assert back == "broker dev is pulled from again"
     with pytest.raises(ConnectionLost):
         table(replace(work, nameserver="", retry_timeout_ms=300))
 

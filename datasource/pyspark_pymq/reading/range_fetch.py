@@ -37,7 +37,7 @@ from mqspark.errors import (
     RequestTimeout,
     StoreError,
 )
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.message import LMQ_PREFIX, MessageQueue, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -85,8 +85,8 @@ _BULK_BYTES = 128 << 10
 """An answer of this size was limited by bytes, not by messages."""
 _PULL_TIMEOUT_MS = 10_000
 _PAUSE_S = 0.5
-_REPORT_S = 10.0
-"""The time between two log lines about a broker that is away."""
+_outages = Outages(log)
+"""Of brokers, for all tasks of this process."""
 _EMPTY_RETRIES = 50
 _MAX_STORES = 16
 _MAX_CONNECTIONS = 64
@@ -466,11 +466,13 @@ def _pull_answers(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[
     puller = _Puller(task, address, wanted)
     retry_s = task.retry_timeout_ms / 1000
     failing_since: float | None = None
-    reported_at = -_REPORT_S
+    broker = task.nameserver, wanted.queue.broker_name
     while puller.position < wanted.end:
         before = puller.position
         try:
-            yield from puller.answers()
+            for answer in puller.answers():
+                _outages.over(broker, "broker %s is pulled from again", wanted.queue.broker_name)
+                yield answer
         except (ConnectionLost, RequestTimeout, BrokerError) as error:
             if isinstance(error, BrokerError) and error.code not in BUSY:
                 raise
@@ -481,9 +483,8 @@ def _pull_answers(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[
             if left_s <= 0:
                 error.add_note(f"Nothing could be pulled for retryTimeout ({retry_s:.0f} s).")
                 raise
-            if now - reported_at >= _REPORT_S:
-                reported_at = now
-                log.warning("%s; pulling again, for %.0f s more (retryTimeout)", error, left_s)
+            what = "%s; pulling again, for %.0f s more (retryTimeout)"
+            _outages.failed(broker, None, what, error, left_s)
             puller.reset(_master_of(task, wanted.queue.broker_name))
             time.sleep(min(_PAUSE_S, left_s))
 

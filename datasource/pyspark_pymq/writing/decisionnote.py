@@ -18,7 +18,7 @@ import msgspec
 
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ClientError
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.message import SINK_DECISIONS_TOPIC
 
 __all__ = ["NAMESPACE", "LogNote"]
@@ -35,6 +35,8 @@ _RENEW_S = 60.0
 _renewed: dict[str, float] = {}
 """The store of a decision log → when this process last renewed its note."""
 _MOST_RENEWED = 256
+_outages = Outages(log)
+"""By what is wrong with notes: batches come again and again."""
 
 
 class _Noted(msgspec.Struct):
@@ -56,10 +58,14 @@ class LogNote:
             return None
         present = self._stores()
         found = [each for each in noted if each.stores & present or not present]
-        if not found:
-            log.warning(
+        cluster = min(present, default="")
+        if found:
+            _outages.over(cluster, "the note at the name servers is about this cluster's decision log")
+        else:
+            what = (
                 "a note at the name servers is about another cluster's decision log: it does not count here"
             )
+            _outages.failed(cluster, None, what)
         return min((each.broker for each in found), default=None)
 
     def keep(self, broker: str, address: str) -> None:
@@ -80,18 +86,24 @@ class LogNote:
             except ClientError as error:
                 if not is_noted:
                     raise
-                log.warning("the note of the decision log is not renewed: %s", error)
+                what = "the note of the decision log is not renewed: %s"
+                _outages.failed(("renewal", own), None, what, error)
+            else:
+                _outages.over(("renewal", own), "the note of the decision log is renewed again")
         while len(_renewed) >= _MOST_RENEWED:
             del _renewed[next(iter(_renewed))]
         _renewed[own] = now
 
     def _noted(self) -> list[_Noted]:
         found = []
-        for text in sorted(self._client.notes(NAMESPACE, _KEY)):
+        texts = self._client.notes(NAMESPACE, _KEY)
+        for text in sorted(texts):
             try:
                 found.append(msgspec.json.decode(text, type=_Noted))
             except (msgspec.DecodeError, RecursionError):
-                log.warning("a note of a decision log names no stores: it does not count")
+                _outages.failed("text", None, "a note of a decision log names no stores: it does not count")
+        if len(found) == len(texts):
+            _outages.over("text", "the notes of decision logs name stores")
         return found
 
     def _stores(self) -> set[str]:

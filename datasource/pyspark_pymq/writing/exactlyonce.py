@@ -55,7 +55,7 @@ from mqspark.errors import (
     MQError,
     NoRoute,
 )
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.message import (
     DEFAULT_TOPIC,
     KEYS,
@@ -111,6 +111,8 @@ _READ_MESSAGES = 1024
 _COMMITTED_AT_ONCE_BYTES = 16 << 20
 """Approximate bytes of commits that a broker has to store before it gets more."""
 _WAIT_S = 30.0
+_outages = Outages(log)
+"""Of this driver: each batch looks again."""
 
 
 class _HalfMessages:
@@ -228,8 +230,9 @@ def check(options: WriteOptions) -> None:
     with closing(_client(options)) as client, client.without_retries():
         try:
             DecisionLog(client, "", options.topic or "").check()
+            _outages.over(options.nameserver, "the decision log can be looked for again")
         except ClientError as error:
-            log.warning("%s; the tasks try again", error)
+            _outages.failed(options.nameserver, None, "%s; the tasks try again", error)
 
 
 def abort(options: WriteOptions, messages: Sequence[Sent]) -> None:
@@ -488,17 +491,19 @@ class DecisionLog:
     def _away(self) -> bool:
         """Whether the log was made but its broker is away, which is logged."""
         try:
-            self._place()
+            place = self._place()
         except NoRoute:
             noted = self._note.find()
             if noted is not None:
-                log.warning(
+                what = (
                     "waiting for broker %s (retryTimeout): it has the decision log %s, and no name server knows where"
-                    " it is. Without that log it is unknown whether a batch is decided",
-                    noted,
-                    DECISIONS,
+                    " it is. Without that log it is unknown whether a batch is decided"
                 )
+                _outages.failed(("log", noted), None, what, noted, DECISIONS)
             return noted is not None
+        if place is not None:
+            name = place[0].broker_name
+            _outages.over(("log", name), "broker %s with the decision log is back", name)
         return False
 
     def _queue(self) -> tuple[MessageQueue, str]:

@@ -20,7 +20,7 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.blockingconnection import SILENT_S, BlockingConnection
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -43,8 +43,6 @@ log = escaping("pyspark_pymq")
 _UNSTORED_BYTES = 8 << 20
 """The rows that are sent or wait before the task reads more of them from Spark; also the limit in flight."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
-_REPORT_S = 10.0
-"""The time between two log lines about one broker."""
 _SYSTEM_ERRORS = 5
 """Repetitions after SYSTEM_ERROR, which is transient (a file cannot be made) or permanent (an illegal queue id)."""
 _RETRIED = frozenset(
@@ -188,8 +186,7 @@ class Pipeline:
         self._in_flight_bytes = 0
         self._unstored = self._unstored_bytes = 0
         """The sends that wait or are in flight."""
-        self._reported: dict[str, float] = {}
-        """Address to the time of the last log line about it."""
+        self._outages = Outages(log)
 
     def add(self, send: Send) -> None:
         lane = self._lanes.setdefault(send.queue, _Lane())
@@ -315,6 +312,7 @@ class Pipeline:
             self._unstored_bytes -= len(send.body)
             self.messages += send.count
             lane.failing_since, lane.pause_s, lane.system_errors = None, 0.0, 0
+            self._outages.over(address, "%s stores messages again", address)
             return
         lane.waiting.appendleft(send)
         error = BrokerError(answer.code, answer.remark, address=address)
@@ -381,9 +379,8 @@ class Pipeline:
             if left_s <= 0:
                 error.add_note(f"Nothing was stored for retryTimeout ({self._retry_s:.0f} s).")
                 raise error
-            if now - self._reported.get(address, -_REPORT_S) >= _REPORT_S:
-                self._reported[address] = now
-                log.warning("%s; sending again, for %.0f s more (retryTimeout)", error, left_s)
+            text = "%s; sending again, for %.0f s more (retryTimeout)"
+            self._outages.failed(address, None, text, error, left_s)
             if lane.paused_until <= now:
                 lane.pause_s = min(2 * lane.pause_s or _FIRST_PAUSE_S, _LAST_PAUSE_S)
                 lane.paused_until = now + min(lane.pause_s, left_s)

@@ -26,7 +26,7 @@ from mqspark.client.hooks.hooks import (
     SendContext,
 )
 from mqspark.errors import MQError
-from mqspark.logs import escaping
+from mqspark.logs import Outages, escaping
 from mqspark.message import (
     DELAY,
     MSG_REGION,
@@ -233,6 +233,7 @@ class Tracer(Interceptor):
     def __init__(self, sender: TraceSender, topic: str | None = None) -> None:
         self.topic = topic or TRACE_TOPIC
         self.dropped = 0
+        self._outages = Outages(log)
         self._sender = sender
         self._records: deque[Record] = deque()
         self._wake = asyncio.Event()
@@ -309,9 +310,10 @@ class Tracer(Interceptor):
             text, keys, count = self._next_batch()
             try:
                 await self._sender.send(Message.of(self.topic, text, keys=list(dict.fromkeys(keys))))
+                self._outages.over("", "trace records are sent again; %d are lost in all", self.dropped)
             except MQError as error:
                 self.dropped += count
-                log.warning("%d trace records are lost: %s", count, error)
+                self._outages.failed("", error, "%d trace records are lost: %s", count, error)
 
     def _next_batch(self) -> tuple[str, list[str], int]:
         """At least one record; as many as one message takes."""

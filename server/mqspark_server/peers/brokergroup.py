@@ -125,6 +125,7 @@ class BrokerGroup:
         while True:
             try:
                 await self._copy_progress_of_slaves(pre_online)
+                self._outages.over("online", "this master has the progress of its slaves, and goes online")
                 return
             except _FAILURES as error:
                 problem = str(error) or type(error).__name__
@@ -134,7 +135,7 @@ class BrokerGroup:
                     problem,
                 )
                 return
-            log.warning("this master is not online yet: %s; trying again", problem)
+            self._outages.failed("online", None, "this master is not online yet: %s; trying again", problem)
             await asyncio.sleep(RETRY_S)
 
     async def _copy_progress_of_slaves(self, pre_online: PreOnline) -> None:

@@ -46,6 +46,10 @@ METADATA_S = 3.0
 NOTICE_S = 0.1
 """The pause between a notice that a table has changed and the round that copies it."""
 
+_MASTER = "master"
+"""What is out when the master is away."""
+_AWAY = (ConnectionError, TimeoutError)
+
 FINISH_S = 2.0
 """The longest time that a clean stop waits for the master's progress."""
 CONTROLLED_FINISH_S = 0.3
@@ -160,7 +164,7 @@ class Following:
                 self.problems.pop(what, None)
                 self._outages.over(what, "the master's %s is copied again", what)
             except (OSError, ValueError, MQError) as error:
-                self._failed(what, str(error) or type(error).__name__)
+                self._failed(what, str(error) or type(error).__name__, is_away=isinstance(error, _AWAY))
             except Exception as error:  # a bug: without retries the slave would silently fall behind
                 log.exception("following the master failed unexpectedly")
                 self._failed(what, repr(error))
@@ -168,10 +172,11 @@ class Following:
                 async with asyncio.timeout(pause_s()):
                     await wanted.wait()
 
-    def _failed(self, what: str, problem: str) -> None:
-        self._outages.failed(
-            what, problem, "the master's %s is not being copied: %s; it is tried again", what, problem
-        )
+    def _failed(self, what: str, problem: str, *, is_away: bool = False) -> None:
+        """A master that is away costs one line, whatever is asked of it."""
+        outage, reason = (_MASTER, None) if is_away else (what, problem)
+        text = "the master's %s is not being copied: %s; it is tried again"
+        self._outages.failed(outage, reason, text, what, problem)
         self.problems[what] = problem
         if what == "log" and self._term is None:
             self._registrar.seek_master()
@@ -266,7 +271,7 @@ class Following:
             master = await self._controlled_master(master.address)
         address = self.follower.ha_master_address or master.ha_address
         if not address:
-            raise ProtocolError(
+            raise ConnectionError(
                 "the name servers know no master of this broker"
                 if self._term is None
                 else "there is no master now, as far as the controller has said"
@@ -308,7 +313,12 @@ class Following:
             self._connection = None
             connection.abort()
             self.follower.disconnected()
-        raise ConnectionError(f"{address}: {connection.reason}")
+        raise (ConnectionError if connection.is_away else ProtocolError)(f"{address}: {connection.reason}")
+
+    def followed(self) -> None:
+        """The master has sent something that could be taken."""
+        self._outages.over(_MASTER, "the master is there again")
+        self._outages.over("log", "the master's log is copied again")
 
     async def _watch(self, connection: _MasterConnection, master: Master) -> None:
         told_s = asyncio.get_running_loop().time()
@@ -319,7 +329,7 @@ class Following:
             follower, now_s = self.follower, asyncio.get_running_loop().time()
             follower.measure()
             if follower.is_silent:
-                connection.end("it is silent")
+                connection.end("it is silent", is_away=True)
             connection.retry()
             connection.turned()
             if self._term is not None and self._term.master_address != master.address:
@@ -392,6 +402,8 @@ class _MasterConnection(asyncio.Protocol):
         self._waits = False
         self.ended = asyncio.Event()
         self.reason = "the master closed the connection"
+        self.is_away = proof is None
+        """Whether this is the reason, and no refusal of either side."""
         if proof is not None:
             self.reason += " before it proved who it is (haUnprovenPeers lists masters of RocketMQ)"
 
@@ -424,7 +436,7 @@ class _MasterConnection(asyncio.Protocol):
             transport.write(reply + self._first_report)
         if proof.is_complete:
             self._proof = None
-            self.reason = "the master closed the connection"
+            self.reason, self.is_away = "the master closed the connection", True
         return rest
 
     def _take(self, work: Callable[[], None]) -> None:
@@ -440,6 +452,7 @@ class _MasterConnection(asyncio.Protocol):
                 self._owner.doubts()
             self.end(str(error))
             return
+        self._owner.followed()
         self._owner.appended()
         self._pause_or_resume()
 
@@ -474,9 +487,9 @@ class _MasterConnection(asyncio.Protocol):
             self.reason = str(error)
         self.ended.set()
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, *, is_away: bool = False) -> None:
         if not self.ended.is_set():
-            self.reason = reason
+            self.reason, self.is_away = reason, is_away
             self.ended.set()
             self.abort()
 

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 
 from mqspark.errors import ClientError
-from mqspark.logs import sparing
+from mqspark.logs import Outages, sparing
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
@@ -32,6 +32,7 @@ class Notifier:
         self._tls = tls
         self._signer = signer
         self._sending: dict[str, asyncio.Task[None]] = {}
+        self._outages = Outages(log)
 
     def send(self, address: str, header: Header, body: bytes = b"") -> None:
         """A newer notice for the same address replaces an older one."""
@@ -56,11 +57,13 @@ class Notifier:
             connection = await Outbound.connect(address, lambda: None, tls=self._tls, signer=self._signer)
             try:
                 connection.tell(self._code, header, body)
+                self._outages.over(address, "notices reach the broker at %s again", address)
                 await asyncio.sleep(LINGER_S)
             finally:
                 connection.close()
         except (OSError, ValueError, ClientError) as error:
-            log.warning("the notice %s could not be sent to the broker at %s: %s", header, address, error)
+            what = "the notice %s could not be sent to the broker at %s: %s"
+            self._outages.failed(address, None, what, header, address, error)
 
     async def stop(self) -> None:
         tasks = list(self._sending.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import signal
 import time
@@ -111,6 +112,34 @@ def test_a_slave_says_why_it_does_not_follow(tmp_path: Path) -> None:
         assert not following.problems
         cluster.shut_down(MASTER)
         eventually(lambda: "log" in following.problems, "the slave to notice")
+
+
+def test_a_master_that_is_away_costs_its_slave_two_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The slave asks for its log, its tables and about damage."""
+
+    def lines(level: int = logging.WARNING) -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+    with (
+        caplog.at_level(logging.DEBUG, "mqspark.replication"),
+        Cluster(slaves=1, store=tmp_path) as cluster,
+        Producer(cluster.namesrv, group="P") as producer,
+    ):
+        send(producer, 8)
+        until_copied(cluster)
+        caplog.clear()
+        cluster.kill(MASTER)
+        for what in ("log", "metadata"):
+            asked = f"the master's {what} is not being copied"
+            eventually(lambda asked=asked: sum(asked in line for line in lines(logging.DEBUG)) >= 2)  # type: ignore[misc]
+        assert [line.partition(":")[0] for line in lines()] == ["the master's log is not being copied"]
+        cluster.restart(MASTER)
+        eventually(lambda: len(lines()) > 1)
+        send(producer, 8)
+        until_copied(cluster)
+        assert lines()[1:] == ["the master is there again"]
 
 
 @pytest.mark.parametrize("stops", ["shut_down", "kill"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -20,6 +21,7 @@ from mqspark.client.hooks.hooks import (
     saw_consumed,
 )
 from mqspark.client.hooks.trace import (
+    BATCH_RECORDS,
     BUFFERED_RECORDS,
     Tracer,
     end_transaction_record,
@@ -148,6 +150,23 @@ async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     await tracer.stop()
     assert tracer.dropped == 8
     assert {message.topic for message in sender.messages} == {"Mine"}
+
+
+@pytest.mark.anyio
+async def test_an_outage_costs_two_lines(caplog: pytest.LogCaptureFixture) -> None:
+    sender = Sent()
+    tracer = Tracer(sender)
+    await tracer.start()
+    for sender.failing in (True, False):
+        before = tracer.dropped // BATCH_RECORDS + len(sender.messages)
+        for _ in range(BATCH_RECORDS * 5):
+            tracer.after_send(sent(Message.of("T", b"x")))
+        while tracer.dropped // BATCH_RECORDS + len(sender.messages) < before + 5:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await tracer.stop()
+    lost, over = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+    assert lost.startswith(f"{BATCH_RECORDS} trace records are lost: ")
+    assert over == f"trace records are sent again; {5 * BATCH_RECORDS} are lost in all"
 
 
 class Notes(Interceptor):

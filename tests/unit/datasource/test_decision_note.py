@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mqspark.errors import ConnectionLost
+from mqspark.errors import BrokerError, ConnectionLost
 from mqspark.message import SINK_DECISIONS_TOPIC
 from pyspark_pymq.writing.decisionnote import NAMESPACE, LogNote
 
@@ -24,6 +24,7 @@ class Cluster:
         self.ids = {name: f"{name}-{next(_numbers)}" for name in names}
         self.away: set[str] = set()
         self.puts = 0
+        self.is_full = False
 
     def masters(self) -> dict[str, str]:
         return {name: name for name in self.ids if name not in self.away}
@@ -43,6 +44,8 @@ class Cluster:
 
     def note(self, namespace: str, key: str, value: str) -> None:
         assert (namespace, key) == (NAMESPACE, SINK_DECISIONS_TOPIC)
+        if self.is_full:
+            raise BrokerError(1, "the table is full")
         self.puts += 1
         self.table = {value}
 
@@ -88,6 +91,39 @@ def test_a_store_that_is_made_anew_has_no_log(caplog: pytest.LogCaptureFixture) 
     cluster.own.keep("a", "a")
     cluster.ids["a"] = "another"
     assert cluster.own.find() is None
+
+
+def test_what_is_wrong_with_a_note_costs_a_line_and_one_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each batch looks again."""
+    now = 0.0
+    monkeypatch.setattr("pyspark_pymq.writing.decisionnote.time.monotonic", lambda: now)
+    other, cluster = Cluster("a"), Cluster("a")
+    other.own.keep("a", "a")
+    cluster.table = other.table | {"no note"}
+    for _ in range(5):
+        assert cluster.own.find() is None
+    cluster.own.keep("a", "a")
+    for _ in range(5):
+        assert cluster.own.find() == "a"
+    cluster.is_full = True
+    for name in "bcdef":
+        now += 61.0
+        cluster.ids[name] = f"{name} is new"
+        cluster.own.keep("a", "a")
+    cluster.is_full = False
+    for _ in range(5):
+        now += 61.0
+        cluster.own.keep("a", "a")
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "a note of a decision log names no stores",
+        "a note at the name servers is about another cluster's decision log",
+        "the notes of decision logs name stores",
+        "the note at the name servers is about this cluster's decision log",
+        "the note of the decision log is not renewed",
+        "the note of the decision log is renewed again",
+    ]
 
 
 def test_the_note_is_renewed_when_brokers_change(monkeypatch: pytest.MonkeyPatch) -> None:

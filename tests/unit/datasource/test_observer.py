@@ -80,7 +80,9 @@ def test_a_message_an_event_in_order() -> None:
     assert (publisher.published, publisher.dropped, sink.prepared) == (3, 0, 1)
 
 
-def test_nothing_waits_for_a_slow_or_a_lost_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_waits_for_a_slow_or_a_lost_cluster(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(observer, "MAX_WAITING", 4)
     sink = Sink()
     sink.may_go.clear()
@@ -90,11 +92,17 @@ def test_nothing_waits_for_a_slow_or_a_lost_cluster(monkeypatch: pytest.MonkeyPa
     assert publisher.dropped >= 15
     sink.may_go.set()
     eventually(lambda: publisher.published + publisher.dropped == 20)
-    sink.failing = True
-    before = publisher.dropped
-    publisher.publish("i", {})
-    eventually(lambda: publisher.dropped == before + 1)
+    for sink.failing in (True, False):
+        before = publisher.published + publisher.dropped
+        for wanted in range(before + 1, before + 4):
+            publisher.publish("i", {})
+            eventually(lambda wanted=wanted: publisher.published + publisher.dropped == wanted)  # type: ignore[misc]
     publisher.stop()
+    full, over, away, over_again = (record.getMessage() for record in caplog.records)
+    assert "4 events wait already" in full
+    assert "away" in away
+    assert over.startswith("progress is published again; ")
+    assert over_again == f"progress is published again; {publisher.dropped} events are lost in all"
 
 
 @pytest.mark.parametrize(
