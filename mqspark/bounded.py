@@ -267,10 +267,18 @@ class BoundedMap(dict[K, V]):
             ledger.admit(more_bytes)
         return owner
 
+    def has_room_for(self, key: K, value: V, owner: str) -> bool:
+        """Whether a new entry has room that no request makes, but that counts for ``owner``. False counts as a
+        refusal."""
+        size_bytes, ledger = self.size_of(key, value), self._ledger
+        return ledger.shares.has_room_for(owner, size_bytes + self.share_bytes) and ledger.has_room(
+            size_bytes
+        )
+
     def put(self, key: K, value: V, session: object = None) -> None:
         """``session``: to whose user the entry belongs from now on; without, it stays whose it is, and a new one is
         nobody's. Raises TableFull."""
-        self._store(key, value, self.admit(key, value, session))
+        self.keep(key, value, self.admit(key, value, session))
 
     __setitem__ = put
 
@@ -285,19 +293,10 @@ class BoundedMap(dict[K, V]):
             return False
         return True
 
-    def keep(self, key: K, value: V, session: object = None) -> None:
-        """Put what must not be refused: from a file, of the broker itself, or what ``admit`` has allowed."""
-        owner = self.owner_of(key) if session is None else self._ledger.shares.user_of(session)
-        self._store(key, value, owner)
-
-    def refill(self, entries: Mapping[K, V]) -> None:
-        """Have these entries, which must not be refused, and no others."""
-        self.clear()
-        for key, value in entries.items():
-            self.keep(key, value)
-
-    def _store(self, key: K, value: V, owner: str) -> None:
+    def keep(self, key: K, value: V, owner: str = NOBODY) -> None:
+        """Put what must not be refused: from a file, of the broker itself, or what ``admit`` has allowed ``owner``."""
         if key in self:
+            owner = owner or self.owner_of(key)
             self._free(key, self[key])
         size_bytes = self.size_of(key, value)
         self._ledger.note(size_bytes)
@@ -307,6 +306,12 @@ class BoundedMap(dict[K, V]):
             self._owners[key] = owner
             self._ledger.shares.hold(owner, size_bytes + self.share_bytes)
         super().__setitem__(key, value)
+
+    def refill(self, entries: Mapping[K, V]) -> None:
+        """Have these entries, which must not be refused, and no others."""
+        self.clear()
+        for key, value in entries.items():
+            self.keep(key, value)
 
     def _free(self, key: K, value: V) -> None:
         size_bytes = self.size_of(key, value)

@@ -309,27 +309,14 @@ class BrokerCore:
             )
         for shares in (state.delayed, state.check_points, state.acknowledgements, state.calls.shares):
             shares.holders = holders
+        parts = (
+            state.clients, state.filters, state.topics, state.mappings, state.peers, state.subscriptions,
+            state.offsets, state.locks, state.stats, state.slow_readers, state.cold_reads, self.pulls.held, modes,
+            self.pulls.parked, self.waiting_reads, self.routes, self._changes, self.transactions, state.halves,
+            self.timers.metrics,
+        )  # fmt: skip
         return Tables(
-            state.clients.ledger,
-            state.filters.ledger,
-            state.topics.ledger,
-            state.mappings.ledger,
-            state.peers.ledger,
-            state.subscriptions.ledger,
-            state.offsets.ledger,
-            state.locks.ledger,
-            state.stats.ledger,
-            state.slow_readers.ledger,
-            state.cold_reads.ledger,
-            self.pulls.held.ledger,
-            modes.ledger,
-            self.pulls.parked.ledger,
-            self.waiting_reads.ledger,
-            self.routes.ledger,
-            self._changes.ledger,
-            self.transactions.ledger,
-            state.halves.ledger,
-            self.timers.metrics.ledger,
+            *(part.ledger for part in parts),
             *self.pop.ledgers,
             *self.lite.ledgers,
             *store.ledgers,
@@ -489,7 +476,7 @@ class BrokerCore:
         """Check the invariants of clients, locks, parked requests, POP and timers. For tests: it visits everything."""
         state = self.state
         pulls = self.pulls
-        for part in (state.clients, state.filters, state.locks, state.cold_reads, pulls.parked, pulls.held):
+        for part in (state.clients, state.filters, state.locks, pulls.parked, pulls.held):
             part.validate()
         self.pop.validate()
         self.lite.validate()

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedMap, Ledger
 from mqspark.broker.pop.ack import AckProcessor
 from mqspark.broker.pop.acting_revival import ActingAcks, ActingRevival
 from mqspark.broker.pop.handout import PopProcessor
@@ -57,6 +57,10 @@ class RecordBridge(Protocol):
         """The position of the record. ``place``: only there. Raises NotNow."""
 
 
+_PLACE_BYTES = 600
+"""Of a check point, in all tables."""
+
+
 class _EscapingLog(ReviveLog):
     """A revive log at other brokers; its positions are the bridge's."""
 
@@ -67,18 +71,17 @@ class _EscapingLog(ReviveLog):
         self.revival: ActingRevival | None = None
         self._under_way: dict[int, CheckKey] = {}
         """Position → check point whose place is not known yet."""
-        self._places: dict[CheckKey, RevivePlace | None] = {}
-        """Check points that were put from here, to their places; None: under way."""
         self._ends: list[tuple[int, CheckKey]] = []
         """A heap of (when it may be forgotten, wall ms; check point)."""
         self.ledger = Ledger(
             "escapedCheckPoints",
             lambda: state.config.max_pop_table_bytes,
-            "_EscapingLog._places",
             "_EscapingLog._ends",
             "_EscapingLog._under_way",
             setting="maxPopTableBytes",
         )
+        self._places: BoundedMap[CheckKey, RevivePlace | None] = self.ledger.map(_PLACE_BYTES)
+        """Check points that were put from here, to their places; None: under way."""
 
     def admit_ack(
         self, session: Session, revive_queue: int, key: CheckKey, invisible_time_ms: int, entries: int = 1
@@ -118,44 +121,33 @@ class _EscapingLog(ReviveLog):
             if place is None:
                 raise NotNow("its check point is not stored yet")
             return self._bridge.send(draft, place)
-        size_bytes = _key_bytes(key)
-        if not self.ledger.has_room(size_bytes):
+        if not self.ledger.has_room(self._places.size_of(key, None)):
             raise NotNow("too many popped messages are not acknowledged")
         position = self._bridge.send(draft, None)
         if key not in self._places:
-            self.ledger.note(size_bytes)
             due_ms = parse_number(draft.properties[TIMER_DELIVER_MS]) or 0
             heapq.heappush(self._ends, (due_ms + FORGET_MS, key))
-        self._places[key] = None
+        self._places.keep(key, None)
         self._under_way[position] = key
         return position
 
     def _was_placed(self, position: int, place: RevivePlace) -> None:
         key = self._under_way.pop(position, None)
         if key is not None and key in self._places:
-            self._places[key] = place
+            self._places.replace(key, place)
 
     def _forget(self) -> None:
         now_ms = self._state.clock.now_ms()
         while self._ends and self._ends[0][0] < now_ms:
-            self._remove(heapq.heappop(self._ends)[1])
-
-    def _remove(self, key: CheckKey) -> None:
-        del self._places[key]
-        self.ledger.free(_key_bytes(key))
+            del self._places[heapq.heappop(self._ends)[1]]
 
     def clear(self) -> None:
-        for _, key in self._ends:
-            self._remove(key)
+        self._places.clear()
         self._ends.clear()
         self._under_way.clear()
 
     def validate(self) -> None:
-        self.ledger.validate(_key_bytes(key) for key in self._places)
-
-
-def _key_bytes(key: CheckKey) -> int:
-    return 4 * ENTRY_BYTES + 300 + text_bytes(key.topic, key.group)
+        self.ledger.validate()
 
 
 class ActingPops:

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from mqspark.bounded import Ledger
-from mqspark.broker.pop.revive import MAX_EARLY_ACKS, READ_MESSAGES, PopRevival, ReviveQueue, early_bytes
+from mqspark.bounded import BoundedMap, Ledger
+from mqspark.broker.pop.revive import EARLY_BYTES, MAX_EARLY_ACKS, READ_MESSAGES, PopRevival, ReviveQueue
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, ReviveLog
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
@@ -55,8 +55,6 @@ class _KeptAck(NamedTuple):
     until_ms: int
     """The wall time from which it may be forgotten."""
     offsets: set[int]
-    holder: str
-    """For whom it is counted."""
 
 
 class ActingAcks:
@@ -64,15 +62,11 @@ class ActingAcks:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._kept: dict[CheckKey, _KeptAck] = {}
         self._forget_ms = 0
         self.ledger = Ledger(
-            "actingAcknowledgements",
-            lambda: state.config.max_pop_table_bytes,
-            "ActingAcks._kept",
-            setting="maxPopTableBytes",
+            "actingAcknowledgements", lambda: state.config.max_pop_table_bytes, setting="maxPopTableBytes"
         )
-        self.ledger.shares.limit_entries(lambda: MAX_EARLY_ACKS)
+        self._kept: BoundedMap[CheckKey, _KeptAck] = self.ledger.map(EARLY_BYTES, most=lambda: MAX_EARLY_ACKS)
 
     def admit(self, session: Session, key: CheckKey, revive_ms: int) -> None:
         """Make a place for the acknowledgements of a check point that is due at ``revive_ms``, wall time. Raises
@@ -87,13 +81,7 @@ class ActingAcks:
                 field="it",
             )
         self._forget(now_ms)
-        size_bytes, shares = early_bytes(key), self.ledger.shares
-        holder = shares.admit(session, size_bytes)
-        if len(self._kept) >= MAX_EARLY_ACKS:
-            raise self.ledger.refuse(len(self._kept), MAX_EARLY_ACKS, "")
-        self.ledger.charge(size_bytes)
-        shares.hold(holder, size_bytes)
-        self._kept[key] = _KeptAck(revive_ms + FORGOTTEN_MS, set(), holder)
+        self._kept.put(key, _KeptAck(revive_ms + FORGOTTEN_MS, set()), session)
 
     def add(self, key: CheckKey, offsets: Sequence[int]) -> None:
         """Of an admitted check point. One that has been revived meanwhile is none any longer."""
@@ -103,27 +91,20 @@ class ActingAcks:
 
     def take(self, key: CheckKey) -> set[int]:
         """The check point has come."""
-        return self._remove(key).offsets if key in self._kept else set()
+        return self._kept.pop(key).offsets if key in self._kept else set()
 
     def _forget(self, now_ms: int) -> None:
         """What no check point came for in time, about once a second."""
         if now_ms >= self._forget_ms:
             self._forget_ms = now_ms + FORGET_INTERVAL_MS
             for key in [key for key, kept in self._kept.items() if kept.until_ms <= now_ms]:
-                self._remove(key)
-
-    def _remove(self, key: CheckKey) -> _KeptAck:
-        kept = self._kept.pop(key)
-        self.ledger.free(early_bytes(key))
-        self.ledger.shares.release(kept.holder, early_bytes(key))
-        return kept
+                del self._kept[key]
 
     def clear(self) -> None:
-        for key in list(self._kept):
-            self._remove(key)
+        self._kept.clear()
 
     def validate(self) -> None:
-        self.ledger.validate(early_bytes(key) for key in self._kept)
+        self.ledger.validate()
 
 
 class ActingRevival(PopRevival):

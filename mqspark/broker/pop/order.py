@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import field
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes
+from mqspark.bounded import BoundedMap, Ledger, require, weigh
 from mqspark.broker.state.state import BrokerState
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
@@ -36,10 +36,11 @@ FORGET_MS = 24 * 3600 * 1000
 _Key = tuple[str, str, int]
 """topic, group, queue id"""
 
-_QUEUE_BYTES = 4 * ENTRY_BYTES + 2 * CONTAINER_BYTES + 400
-_MESSAGE_BYTES = 2 * ENTRY_BYTES + 100
-_MAX_MESSAGES = 32
-"""The most that one pop hands out."""
+_QUEUE_BYTES = 1_200
+_MESSAGE_BYTES = 310
+_MOST_STEPS = list(range(32))
+"""As many as one pop hands out."""
+_NO_QUEUE = -1
 _SPARE_TIMES = 1_000
 
 
@@ -87,31 +88,26 @@ class PopOrder:
         self.ledger = Ledger(
             name,
             lambda: state.config.max_pop_table_bytes,
-            "PopOrder._infos",
             "PopOrder._free",
             "PopOrder._free_at",
-            "PopOrder._owners",
             "_Info.steps",
             "_Info.counts",
             "_Info.next_visible_ms",
             setting="maxPopTableBytes",
         )
-        self._infos: dict[_Key, _Info] = {}
+        self._infos: BoundedMap[_Key, _Info] = self.ledger.map(_QUEUE_BYTES, _info_bytes)
         self._free: list[tuple[int, _Key]] = []
         """A heap of times at which a queue may be free again. Each entry is verified when its time comes."""
         self._free_at: dict[_Key, int] = {}
         """The latest such time of each queue, so that an acknowledgement need not add an entry."""
-        self._owners: dict[_Key, str] = {}
-        """The user who was the first to pop the queue for the group."""
         self.generation = 0
 
     # --- events ---
 
     def admit(self, session: Session, group: str, topic: str, attempt_id: str | None) -> None:
         """Check that a peer may make an entry for a pop of the queue. Raises TableFull."""
-        size_bytes = _QUEUE_BYTES + _MAX_MESSAGES * _MESSAGE_BYTES + text_bytes(topic, group, attempt_id)
-        self.ledger.admit(size_bytes)
-        self.ledger.shares.admit(session, size_bytes)
+        largest = _Info(attempt_id=attempt_id, steps=_MOST_STEPS)
+        self._infos.admit((topic, group, _NO_QUEUE), largest, session)
 
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt_id: str | None = None) -> bool:
         info = self._infos.get((topic, group, queue_id))
@@ -145,11 +141,7 @@ class PopOrder:
                 again = set(old.offsets).intersection(offsets)
                 counts = {offset: before.get(offset, 0) + 1 for offset in offsets if offset in again}
         first = offsets[0]
-        if old is not None:
-            self._forget(key, old)
-        elif owner := self.ledger.shares.user_of(session):
-            self._owners[key] = owner
-        info = self._infos[key] = _Info(
+        info = _Info(
             attempt_id=attempt_id,
             invisible_time_ms=invisible_time_ms,
             last_ms=self._state.clock.now_ms(),
@@ -157,8 +149,7 @@ class PopOrder:
             counts=counts,
             pop_time=pop_time_ms,
         )
-        self.ledger.note(_info_bytes(key, info))
-        self.ledger.shares.hold(self._owners.get(key, NOBODY), _info_bytes(key, info))
+        self._infos.keep(key, info, NOBODY if old is not None else self.ledger.shares.user_of(session))
         self._changed(key, info)
         entries = [f"{NORMAL} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
         least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
@@ -221,19 +212,8 @@ class PopOrder:
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
         """The group's offset was set from elsewhere."""
-        if self._remove((topic, group, queue_id)):
+        if self._infos.pop((topic, group, queue_id), None) is not None:
             self.generation += 1
-
-    def _remove(self, key: _Key) -> bool:
-        info = self._infos.pop(key, None)
-        if info is not None:
-            self._forget(key, info)
-            self._owners.pop(key, None)
-        return info is not None
-
-    def _forget(self, key: _Key, info: _Info) -> None:
-        self.ledger.free(_info_bytes(key, info))
-        self.ledger.shares.release(self._owners.get(key, NOBODY), _info_bytes(key, info))
 
     def freed(self) -> list[_Key]:
         """Queues that became unblocked by time since the last call."""
@@ -257,7 +237,7 @@ class PopOrder:
             visible_ms = info.visible_ms()
             if visible_ms is not None and visible_ms > now_ms:
                 require(key in self._free_at, f"{key} is blocked forever")
-        self.ledger.validate(_info_bytes(key, info) for key, info in self._infos.items())
+        self.ledger.validate()
 
     def _changed(self, key: _Key, info: _Info) -> None:
         self.generation += 1
@@ -294,7 +274,7 @@ class PopOrder:
                 or key[2] >= topic.read_queue_nums
                 or state.subscriptions.configured(key[1]) is None
             ):
-                self._remove(key)
+                del self._infos[key]
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError."""
@@ -304,11 +284,9 @@ class PopOrder:
             for queue_id, info in queues.items():
                 if at:
                     key = topic, group, queue_id
-                    self._remove(key)
-                    self._infos[key] = info
-                    self.ledger.note(_info_bytes(key, info))
+                    self._infos.keep(key, info)
                     self._note(key, info)
 
 
-def _info_bytes(key: _Key, info: _Info) -> int:
-    return _QUEUE_BYTES + text_bytes(key[0], key[1], info.attempt_id) + _MESSAGE_BYTES * len(info.steps or ())
+def _info_bytes(info: _Info) -> int:
+    return weigh(info.attempt_id) + _MESSAGE_BYTES * len(info.steps or ())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mqspark.batchitems import item_bytes
-from mqspark.bounded import ENTRY_BYTES, Ledger, require, text_bytes
+from mqspark.bounded import BoundedMap, Ledger, require
 from mqspark.broker.pop.foreignchecks import found_record, is_at, pull_question
 from mqspark.broker.pop.revivelog import (
     ACK_INTERVAL_MS,
@@ -63,7 +63,7 @@ from mqspark.record import (
 from mqspark.shares import NOBODY
 from mqspark.store.store import GetStatus
 
-__all__ = ["MAX_EARLY_ACKS", "READ_MESSAGES", "PopRevival", "ReviveQueue", "early_bytes"]
+__all__ = ["EARLY_BYTES", "MAX_EARLY_ACKS", "READ_MESSAGES", "PopRevival", "ReviveQueue"]
 
 _log = sparing(__name__)
 
@@ -91,6 +91,9 @@ MAX_EARLY_ACKS = 10_000
 """Of one queue. One user has no more than a share of them in all queues."""
 MAX_EARLY_OFFSETS = 64
 """Offsets of one check point, which has no more messages."""
+EARLY_BYTES = 300 + 100 * MAX_EARLY_OFFSETS
+_OPEN_BYTES = 600
+"""Of a check point with its heap entry."""
 
 _RE_PUT_DELAYS_MS = tuple(
     1000 * seconds
@@ -102,8 +105,6 @@ class EarlyAck(NamedTuple):
     until_ms: int
     """The wall time from which it may be dropped."""
     offsets: set[int]
-    holder: str
-    """The user for whom it is counted."""
 
 
 class ReviveQueue:
@@ -121,16 +122,16 @@ class ReviveQueue:
         "queue_id",
     )
 
-    def __init__(self, queue_id: int, next_offset: int, now_ms: int) -> None:
+    def __init__(self, queue_id: int, next_offset: int, now_ms: int, ledger: Ledger) -> None:
         self.queue_id = queue_id
         self.next_offset = next_offset
         """Offset of the next record to read."""
-        self.open: dict[CheckKey, CheckPoint] = {}
+        self.open: BoundedMap[CheckKey, CheckPoint] = ledger.map(_OPEN_BYTES, _diff_bytes)
         """Unprocessed check points in the order of the queue."""
         self.by_time: list[tuple[int, int, CheckKey]] = []
         """A heap of (revive time, revive offset, key). An entry is stale if its offset differs from the open
         check point's."""
-        self.early_acks: dict[CheckKey, EarlyAck] = {}
+        self.early_acks: BoundedMap[CheckKey, EarlyAck] = ledger.map(EARLY_BYTES)
         """Acknowledgements that arrived before their check points."""
         self.horizon_ms = 0
         """Wall time up to which all due records have been read."""
@@ -177,9 +178,7 @@ class PopRevival:
         self.ledger = Ledger(
             "revivals",
             lambda: state.config.max_pop_table_bytes,
-            "ReviveQueue.open",
             "ReviveQueue.by_time",
-            "ReviveQueue.early_acks",
             "CheckPoint.diffs",
             setting="maxPopTableBytes",
         )
@@ -199,7 +198,7 @@ class PopRevival:
             done = state.offsets.query(REVIVE_GROUP, topic, queue_id)
             # A crash may have cut the log before this offset; everything past the log's end is then new.
             next_offset = min(done + 1, max(0, state.store.offsets.max_offset(topic, queue_id)))
-            self._queues.append(ReviveQueue(queue_id, next_offset, now_ms))
+            self._queues.append(ReviveQueue(queue_id, next_offset, now_ms, self.ledger))
 
     def tick(self) -> int:
         """Returns the ms until the next call. Each call begins with another queue, so that one with much to do leaves
@@ -230,20 +229,17 @@ class PopRevival:
 
     def validate(self) -> None:
         """Check that every open check point comes up in time, that none is read twice, and that the ledger agrees."""
-        sizes = []
         for queue in self._queues:
             due = {(offset, key) for _, offset, key in queue.by_time}
             for key, check_point in queue.open.items():
                 is_away = (queue.queue_id, check_point.revive_offset) in self._away
                 require(is_away or (check_point.revive_offset, key) in due, f"{key} never comes up")
                 require(check_point.revive_offset < queue.next_offset, f"{key} has not been read yet")
-                sizes.append(_open_bytes(check_point))
             require(
                 not queue.early_acks.keys() & queue.open.keys(),
                 "an acknowledgement waits for an open check point",
             )
-            sizes += [early_bytes(key) for key in queue.early_acks]
-        self.ledger.validate(sizes)
+        self.ledger.validate()
 
     # --- reading ---
 
@@ -312,8 +308,7 @@ class PopRevival:
                 self._check_time(check_point, record)
                 self._count(queue, check_point.key, CK_TAG)
                 self._close(queue, check_point.key)
-                self.ledger.note(_open_bytes(check_point))
-                queue.open[check_point.key] = check_point
+                queue.open.keep(check_point.key, check_point)
                 place = check_point.revive_time_ms, check_point.revive_offset, check_point.key
                 heapq.heappush(queue.by_time, place)
                 for offset in self._pop_early(queue, check_point.key):
@@ -367,16 +362,10 @@ class PopRevival:
             if not self._is_wanted(key):
                 return
             self._forget_early(queue)
-            holder, shares, size_bytes = self._holder(key), self.ledger.shares, early_bytes(key)
-            if (
-                len(early) >= MAX_EARLY_ACKS
-                or not shares.has_room_for(holder, size_bytes)
-                or not self.ledger.has_room(size_bytes)
-            ):
+            holder, ack = self._holder(key), EarlyAck(queue.horizon_ms + GRACE_MS, set())
+            if len(early) >= MAX_EARLY_ACKS or not early.has_room_for(key, ack, holder):
                 return
-            self.ledger.note(size_bytes)
-            shares.hold(holder, size_bytes)
-            early[key] = EarlyAck(queue.horizon_ms + GRACE_MS, set(), holder)
+            early.keep(key, ack, holder)
         known = early[key].offsets
         if len(known) < MAX_EARLY_OFFSETS:
             known.update(offsets)
@@ -393,10 +382,7 @@ class PopRevival:
     def _pop_early(self, queue: ReviveQueue, key: CheckKey) -> Iterable[int]:
         if key not in queue.early_acks:
             return ()
-        ack = queue.early_acks.pop(key)
-        self.ledger.free(early_bytes(key))
-        self.ledger.shares.release(ack.holder, early_bytes(key))
-        return ack.offsets
+        return queue.early_acks.pop(key).offsets
 
     def _holder(self, key: CheckKey) -> str:
         """The user for whom an early acknowledgement is counted. Records name no user, but a group, which has one or is
@@ -406,9 +392,7 @@ class PopRevival:
         return self._state.subscriptions.owner_of(key.group) or f"Group:{key.group}"
 
     def _close(self, queue: ReviveQueue, key: CheckKey) -> None:
-        old = queue.open.pop(key, None)
-        if old is not None:
-            self.ledger.free(_open_bytes(old))
+        queue.open.pop(key, None)
 
     # --- processing ---
 
@@ -647,11 +631,5 @@ class PopRevival:
         self._last_end = max(self._last_end, self._log.put_check_point(queue.queue_id, again))
 
 
-def _open_bytes(check_point: CheckPoint) -> int:
-    """Bytes of the check point with its heap entry."""
-    key = check_point.key
-    return 2 * ENTRY_BYTES + 500 + text_bytes(key.topic, key.group) + 40 * len(check_point.diffs)
-
-
-def early_bytes(key: CheckKey) -> int:
-    return ENTRY_BYTES + 300 + 100 * MAX_EARLY_OFFSETS + text_bytes(key.topic, key.group)
+def _diff_bytes(check_point: CheckPoint) -> int:
+    return 40 * len(check_point.diffs)

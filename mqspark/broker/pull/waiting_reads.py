@@ -7,16 +7,16 @@ the messages are there. A request that has waited for too long is refused; the m
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from mqspark.bounded import Ledger
+from mqspark.bounded import BoundedSet, Ledger
 from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
-from mqspark.shares import NOBODY
 from mqspark.store.older import NotAtHand
 
 if TYPE_CHECKING:  # imported where users have to log in
@@ -34,22 +34,21 @@ WAITING_CODES = frozenset(
     }
 )
 """Reads that can be repeated from their beginning. Others are refused with the advice to try again."""
-_ENTRY_BYTES = 1_000
+_READ_BYTES = 1_000
 SERVED_AT_ONCE = 4
 MAX_SHARED = 1_024
 """Requests of which one user has a share. Few fetches are under way at a time, and other users need some."""
 
 
 class _WaitingRead:
-    __slots__ = ("command", "deadline_ms", "grant", "handler", "owner", "session", "size_bytes")
+    __slots__ = ("command", "deadline_ms", "grant", "handler", "session", "size_bytes")
 
     def __init__(self, handler: Handler, session: Session, command: Command, deadline_ms: int) -> None:
         self.handler = handler
         self.session = session
         self.command = command
         self.deadline_ms = deadline_ms
-        self.size_bytes = _ENTRY_BYTES + 2 * len(bytes(command.raw_ext)) + len(command.body)
-        self.owner = NOBODY
+        self.size_bytes = _READ_BYTES + 2 * len(bytes(command.raw_ext)) + len(command.body)
         self.grant: Grant | None = None
 
 
@@ -65,6 +64,7 @@ class WaitingReads:
         self._grant = grant
         self.ledger = Ledger("waitingReads", max_bytes, "WaitingReads._waiting", setting="maxParkedBytes")
         self.ledger.shares.limit_entries(lambda: MAX_SHARED)
+        self._all: BoundedSet[_WaitingRead] = self.ledger.set(0, attrgetter("size_bytes"))
         self._clock = clock
         self._long_work = long_work
         self._timeout_ms = timeout_ms
@@ -92,10 +92,8 @@ class WaitingReads:
         if command.flag & 2:
             return
         waiting = _WaitingRead(handler, session, command, self._clock.monotonic_ms() + self._timeout_ms())
-        waiting.owner = self.ledger.shares.admit(session, waiting.size_bytes)
         waiting.grant = self._grant(session, command.code)
-        self.ledger.charge(waiting.size_bytes)
-        self.ledger.shares.hold(waiting.owner, waiting.size_bytes)
+        self._all.add(waiting, session)
         self._waiting.setdefault(key, []).append(waiting)
 
     def fetched(self, key: Hashable) -> None:
@@ -103,13 +101,12 @@ class WaitingReads:
         reason."""
         waiting = self._waiting.pop(key, None)
         if waiting:
-            self._free(waiting)
+            self._left(waiting)
             self._long_work.begin(None, self._handle(waiting))
 
-    def _free(self, waiting: list[_WaitingRead]) -> None:
+    def _left(self, waiting: list[_WaitingRead]) -> None:
         for each in waiting:
-            self.ledger.free(each.size_bytes)
-            self.ledger.shares.release(each.owner, each.size_bytes)
+            del self._all[each]
 
     def _handle(self, waiting: list[_WaitingRead]) -> Work[None]:
         for number, each in enumerate(waiting):
@@ -134,7 +131,7 @@ class WaitingReads:
             if len(kept) == len(waiting):
                 continue
             over = [each for each in waiting if each.deadline_ms <= now_ms or not each.session.open]
-            self._free(over)
+            self._left(over)
             if kept:
                 self._waiting[key] = kept
             else:

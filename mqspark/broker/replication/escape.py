@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedMap, Ledger
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.state.state import Random
@@ -59,6 +59,8 @@ from mqspark.record import Parts
 __all__ = ["EscapeBridge", "Escapee", "OtherMaster", "is_stored", "targets"]
 
 MAX_MESSAGES = 512
+_MESSAGE_BYTES = 160
+"""Of a message without its texts and body."""
 MAX_BYTES = 32 << 20
 """Messages that are not stored elsewhere yet; the last one may exceed it."""
 
@@ -159,8 +161,8 @@ class EscapeBridge:
         """``name``: of its ledger."""
         self._precision_ms = precision_ms
         self._producer_group = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
-        self.ledger = Ledger(name, lambda: MAX_BYTES, "EscapeBridge._open", "EscapeBridge._new")
-        self._open: dict[int, int] = {}
+        self.ledger = Ledger(name, lambda: MAX_BYTES, "EscapeBridge._new")
+        self._open: BoundedMap[int, int] = self.ledger.map(0, lambda size_bytes: size_bytes)
         """End position → bytes, of what is not stored yet, in order."""
         self._new: list[Escapee] = []
         self.end = 0
@@ -197,7 +199,7 @@ class EscapeBridge:
             topic = self._wait_elsewhere(found)
         like = normal_topic(topic, found.get(ORIGIN_GROUP, "")) if topic.startswith(RETRY_PREFIX) else topic
         text = encode_stored_properties(found)
-        position = self.hold(len(text) + len(record.body) + text_bytes(topic))
+        position = self.hold(len(text) + len(record.body) + len(topic))
         self._new.append(
             Escapee(
                 position,
@@ -217,7 +219,7 @@ class EscapeBridge:
     def send(self, draft: Draft, place: RevivePlace | None) -> int:
         """Queue a record as it is; its position. Raises NotNow."""
         text, body = encode_stored_properties(draft.properties), bytes(draft.body)
-        position = self.hold(len(text) + len(body) + text_bytes(draft.topic))
+        position = self.hold(len(text) + len(body) + len(draft.topic))
         self._new.append(
             Escapee(
                 position,
@@ -248,17 +250,14 @@ class EscapeBridge:
         """The position of something that is not stored until ``stored`` says so. Raises NotNow."""
         if len(self._open) >= MAX_MESSAGES or self.ledger.bytes >= MAX_BYTES:
             raise NotNow("other brokers have not taken the earlier messages yet")
-        size_bytes += 2 * ENTRY_BYTES
+        size_bytes += _MESSAGE_BYTES
         self.end += size_bytes
-        self._open[self.end] = size_bytes
-        self.ledger.note(size_bytes)
+        self._open.keep(self.end, size_bytes)
         return self.end
 
     def clear(self) -> None:
         """Forget everything; what is on its way may still arrive."""
         self._new.clear()
-        for size_bytes in self._open.values():
-            self.ledger.free(size_bytes)
         self._open.clear()
 
     # --- for the shell ---
@@ -279,13 +278,11 @@ class EscapeBridge:
 
     def settle(self, position: int) -> None:
         """Nothing is left to do for what was put, or kept, at this position."""
-        size_bytes = self._open.pop(position, None)
-        if size_bytes is not None:
-            self.ledger.free(size_bytes)
+        self._open.pop(position, None)
 
     def is_waiting(self, position: int) -> bool:
         """Whether the message still has to be stored."""
         return position in self._open
 
     def validate(self) -> None:
-        self.ledger.validate(self._open.values())
+        self.ledger.validate()

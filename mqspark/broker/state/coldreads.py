@@ -11,7 +11,7 @@ Facts: docs/rocketmq/broker.md#cold-reads.
 
 from __future__ import annotations
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedMap, Ledger
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.message import is_system_group
@@ -34,7 +34,7 @@ _TARGET = 0.8
 """Share of the global threshold that the PID strategy aims at."""
 _HISTORY = 10
 _PROPORTIONAL, _INTEGRAL, _DERIVATIVE = 0.5, 0.3, 0.2
-_ROW_BYTES = ENTRY_BYTES + 200
+_ROW_BYTES = 200
 
 _UNLIMITED = frozenset({"DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"})
 """Groups of tools that no broker has from its start (MixAll.isSysConsumerGroupPullMessage)."""
@@ -53,21 +53,14 @@ class _ColdReader:
 
 class ColdReads:
     def __init__(self, config: BrokerConfig, store_config: StoreConfig, clock: Clock) -> None:
-        self.ledger = Ledger(
-            "cold reads",
-            lambda: config.max_statistics_bytes,
-            "ColdReads._readers",
-            "ColdReads._thresholds",
-            "ColdReads._moved",
-            setting="maxStatisticsBytes",
-        )
+        self.ledger = Ledger("cold reads", lambda: config.max_statistics_bytes, setting="maxStatisticsBytes")
         self._config = config
         self._store_config = store_config
         self._clock = clock
-        self._readers: dict[str, _ColdReader] = {}
-        self._thresholds: dict[str, int] = {}
+        self._readers: BoundedMap[str, _ColdReader] = self.ledger.map(_ROW_BYTES)
+        self._thresholds: BoundedMap[str, int] = self.ledger.map(_ROW_BYTES)
         """Set by operators; until the end of the process, as in RocketMQ."""
-        self._moved: dict[str, int] = {}
+        self._moved: BoundedMap[str, int] = self.ledger.map(_ROW_BYTES)
         """Of groups without a threshold of their own, as the strategy has moved it."""
         self._all_bytes = 0
         self._errors: list[float] = []
@@ -84,10 +77,9 @@ class ColdReads:
         self._all_bytes += cold_bytes
         reader = self._readers.get(group)
         if reader is None:
-            if not self.ledger.has_room(_row_bytes(group)):
+            reader = _ColdReader(now_ms)
+            if not self._readers.offer(group, reader):
                 return
-            self.ledger.note(_row_bytes(group))
-            reader = self._readers[group] = _ColdReader(now_ms)
         reader.bytes += cold_bytes
         reader.last_ms = now_ms
 
@@ -136,7 +128,6 @@ class ColdReads:
 
     def _forget(self, group: str) -> None:
         del self._readers[group]
-        self.ledger.free(_row_bytes(group))
         self._move(group, None)
 
     @property
@@ -167,25 +158,18 @@ class ColdReads:
 
     def _move(self, group: str, threshold: int | None) -> None:
         if threshold is None:
-            if self._moved.pop(group, None) is not None:
-                self.ledger.free(_row_bytes(group))
-        elif group in self._moved:
-            self._moved[group] = threshold
-        elif self.ledger.has_room(_row_bytes(group)):
-            self.ledger.note(_row_bytes(group))
-            self._moved[group] = threshold
+            self._moved.pop(group, None)
+        else:
+            self._moved.offer(group, threshold)
 
     # --- operators ---
 
     def set_threshold(self, group: str, bytes_: int) -> None:
         """Raises TableFull."""
-        if group not in self._thresholds:
-            self.ledger.charge(_row_bytes(group))
         self._thresholds[group] = bytes_
 
     def remove_threshold(self, group: str) -> None:
-        if self._thresholds.pop(group, None) is not None:
-            self.ledger.free(_row_bytes(group))
+        self._thresholds.pop(group, None)
 
     def info(self) -> ColdDataFlowInfo:
         config = self._config
@@ -207,16 +191,6 @@ class ColdReads:
             global_acc=self._all_bytes,
         )
 
-    def validate(self) -> None:
-        """Check that the ledger agrees with the table."""
-        self.ledger.validate(
-            [_row_bytes(group) for table in (self._readers, self._thresholds, self._moved) for group in table]
-        )
-
 
 def is_unlimited(group: str) -> bool:
     return group in _UNLIMITED or is_system_group(group)
-
-
-def _row_bytes(group: str) -> int:
-    return _ROW_BYTES + text_bytes(group)

@@ -7,10 +7,12 @@ at a start belong to no user: they end after transactionCheckMax checks, as all 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, require, text_bytes
+from mqspark.bounded import BoundedMap, Ledger, require
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
+from mqspark.shares import NOBODY
 
 __all__ = ["HeldHalves"]
 
@@ -20,45 +22,38 @@ Key = tuple[str, int, bytes]
 SLACK_MS = 3_600_000
 
 
-class _OpenHalf:
-    __slots__ = ("began_ms", "count", "user")
+_HALF_BYTES = 520
 
-    def __init__(self, user: str, began_ms: int) -> None:
-        self.user = user
-        self.began_ms = began_ms
-        self.count = 0
-        """Half messages of this identity: a producer may use one twice."""
+
+class _OpenHalf(NamedTuple):
+    began_ms: int
+    times: int = 1
+    """Half messages of this identity: a producer may use one twice."""
 
 
 class HeldHalves:
     def __init__(self, clock: Clock, max_bytes: Callable[[], int], longest_ms: Callable[[], int]) -> None:
         """``longest_ms``: after this time every transaction is given up."""
-        self.ledger = Ledger("halfMessages", max_bytes, "HeldHalves._open", setting="maxHalfTableBytes")
+        self.ledger = Ledger("halfMessages", max_bytes, setting="maxHalfTableBytes")
         self._clock = clock
         self._longest_ms = longest_ms
-        self._open: dict[Key, _OpenHalf] = {}
+        self._open: BoundedMap[Key, _OpenHalf] = self.ledger.map(0, lambda half: _HALF_BYTES * half.times)
         """Oldest first."""
 
     def admit(self, session: Session, unique_id: str) -> str:
         """The user to whom one more half message belongs. Raises TableFull."""
-        size_bytes = _size_bytes(unique_id)
-        user = self.ledger.shares.admit(session, size_bytes)
-        if user:
-            self._forget_lost()
-            self.ledger.admit(size_bytes)
-        return user
+        if not self.ledger.shares.user_of(session):
+            return NOBODY
+        self._forget_lost()
+        return self._open.admit((unique_id, 0, b""), _OpenHalf(0), session)
 
     def began(self, user: str, key: Key) -> None:
         """A half message is stored."""
-        if not user:
-            return
         found = self._open.get(key)
-        if found is None:
-            found = self._open[key] = _OpenHalf(user, self._clock.monotonic_ms())
-        found.count += 1
-        size_bytes = _size_bytes(key[0])
-        self.ledger.note(size_bytes)
-        self.ledger.shares.hold(found.user, size_bytes)
+        if found is not None:
+            self._open.keep(key, found._replace(times=found.times + 1))
+        elif user:
+            self._open.keep(key, _OpenHalf(self._clock.monotonic_ms()), user)
 
     def ended(self, key: Key) -> None:
         """A half message is decided, or given up."""
@@ -67,12 +62,10 @@ class HeldHalves:
             self._end(key, found)
 
     def _end(self, key: Key, found: _OpenHalf) -> None:
-        found.count -= 1
-        if not found.count:
+        if found.times > 1:
+            self._open.keep(key, found._replace(times=found.times - 1))
+        else:
             del self._open[key]
-        size_bytes = _size_bytes(key[0])
-        self.ledger.free(size_bytes)
-        self.ledger.shares.release(found.user, size_bytes)
 
     def _forget_lost(self) -> None:
         """Half messages that retention or damage took are never decided."""
@@ -85,11 +78,5 @@ class HeldHalves:
 
     def validate(self) -> None:
         """Check that each is counted, and that the ledger agrees."""
-        require(all(found.count > 0 for found in self._open.values()), "a half message is open no times")
-        self.ledger.validate(
-            _size_bytes(key[0]) for key, found in self._open.items() for _ in range(found.count)
-        )
-
-
-def _size_bytes(unique_id: str) -> int:
-    return ENTRY_BYTES + 350 + text_bytes(unique_id)
+        require(all(found.times > 0 for found in self._open.values()), "a half message is open no times")
+        self.ledger.validate()

@@ -12,7 +12,7 @@ from struct import Struct
 
 import msgspec
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedMap, Ledger
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
 from mqspark.clock import Clock
@@ -26,7 +26,7 @@ CHECK_INTERVAL_MS = 180_000
 _log = logging.getLogger("mqspark.broker")
 _POSITION = Struct(">28xq")
 """The physical offset in a record."""
-_ROW_BYTES = ENTRY_BYTES + 200
+_ROW_BYTES = 200
 
 
 class SlowReaders:
@@ -34,16 +34,13 @@ class SlowReaders:
         self, config: BrokerConfig, clock: Clock, store: MessageStore, groups: SubscriptionGroups
     ) -> None:
         self.ledger = Ledger(
-            "slow readers",
-            lambda: config.max_statistics_bytes,
-            "SlowReaders._behind",
-            setting="maxStatisticsBytes",
+            "slow readers", lambda: config.max_statistics_bytes, setting="maxStatisticsBytes"
         )
         self._config = config
         self._clock = clock
         self._store = store
         self._groups = groups
-        self._behind: dict[tuple[str, str, int], int] = {}
+        self._behind: BoundedMap[tuple[str, str, int], int] = self.ledger.map(_ROW_BYTES)
         """(group, topic, queue id) → bytes behind, of those beyond the threshold."""
         self._next_ms = clock.monotonic_ms() + CHECK_INTERVAL_MS
 
@@ -56,13 +53,9 @@ class SlowReaders:
         last = buffers[-1]
         behind = self._store.log.position - _POSITION.unpack_from(last)[0] - len(last)
         if behind <= config.consumer_fallbehind_threshold:
-            if self._behind.pop(key, None) is not None:
-                self.ledger.free(_row_bytes(key))
-        elif key in self._behind:
-            self._behind[key] = behind
-        elif self.ledger.has_room(_row_bytes(key)):
-            self.ledger.note(_row_bytes(key))
-            self._behind[key] = behind
+            self._behind.pop(key, None)
+        else:
+            self._behind.offer(key, behind)
 
     def tick(self) -> None:
         """For masters: a slave's groups are its master's."""
@@ -70,8 +63,8 @@ class SlowReaders:
         if now_ms < self._next_ms:
             return
         self._next_ms = now_ms + CHECK_INTERVAL_MS
-        behind, self._behind = self._behind, {}
-        self.ledger.clear()
+        behind = self._behind.copy()
+        self._behind.clear()
         if self._config.disable_consume_if_consumer_read_slowly:
             for (group, topic, queue_id), behind_bytes in behind.items():
                 self._disable(group, f"{behind_bytes} bytes behind in queue {queue_id} of {topic}")
@@ -87,7 +80,3 @@ class SlowReaders:
             _log.warning("group %s reads too slowly and could not be disabled: %s", group, error)
         else:
             _log.warning("group %s may not consume any longer: it is %s", group, reason)
-
-
-def _row_bytes(key: tuple[str, str, int]) -> int:
-    return _ROW_BYTES + text_bytes(*key[:2])

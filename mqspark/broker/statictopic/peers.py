@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
-from mqspark.bounded import Ledger, weigh
+from mqspark.bounded import BoundedSet, Ledger, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.errors import MQError, TableFull
@@ -23,7 +24,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal, failure
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 
 __all__ = ["MAX_TALKS", "Peers", "Question", "Talk"]
 
@@ -51,7 +51,7 @@ Talk = Generator[Question, Command, bytes | None]
 class _OpenTalk:
     """A talk that waits for an answer."""
 
-    __slots__ = ("asked", "command", "deadline_ms", "owner", "session", "size_bytes", "talk")
+    __slots__ = ("asked", "command", "deadline_ms", "session", "size_bytes", "talk")
 
     def __init__(self, session: Session | None, command: Command | None, talk: Talk, size_bytes: int) -> None:
         self.session = session
@@ -60,7 +60,6 @@ class _OpenTalk:
         self.size_bytes = size_bytes
         self.deadline_ms = 0
         self.asked = 0
-        self.owner = NOBODY
 
 
 class Peers:
@@ -75,7 +74,9 @@ class Peers:
             setting="maxWaitingBytes",
         )
         self.ledger.shares.limit_entries(lambda: MAX_TALKS)
+        self._talks: BoundedSet[_OpenTalk] = self.ledger.set(0, attrgetter("size_bytes"))
         self._open: dict[int, _OpenTalk] = {}
+        """By the number of the question."""
         self._due: deque[tuple[int, Question]] = deque()
         self._last = 0
 
@@ -106,14 +107,11 @@ class Peers:
                 f"[OVERLOAD] {len(self._open)} requests wait for other brokers; retry later",
             )
         waiting = _OpenTalk(session, command, talk, size_bytes)
-        if session is not None:
-            try:
-                waiting.owner = self.ledger.shares.admit(session, size_bytes)
-            except TableFull:
-                talk.close()
-                raise
-        self.ledger.note(size_bytes)
-        self.ledger.shares.hold(waiting.owner, size_bytes)
+        try:
+            self._talks.add(waiting, session)
+        except TableFull:
+            talk.close()
+            raise
         self._ask(waiting, question)
         return None
 
@@ -173,7 +171,6 @@ class Peers:
                 frame = None
             else:
                 frame = failure(session, command, error)
-        self.ledger.free(waiting.size_bytes)
-        self.ledger.shares.release(waiting.owner, waiting.size_bytes)
+        del self._talks[waiting]
         if frame is not None and session is not None and command is not None and not command.is_oneway:
             session.send(frame)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes, weigh
+from mqspark.bounded import CONTAINER_BYTES, BoundedMap, Ledger, require, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.errors import InvalidFilter
@@ -29,8 +29,7 @@ DEAD_AT_LOAD_MS = 30_000
 
 CLEANED_AT_ONCE = 2_048
 
-_FILTER_BYTES = ENTRY_BYTES + 400
-_TOPIC_BYTES = ENTRY_BYTES + CONTAINER_BYTES
+_FILTER_BYTES = 400
 
 
 class BloomFilterData(Body):
@@ -65,7 +64,6 @@ class ConsumerFilters:
         self.ledger = Ledger(
             "consumer filters",
             lambda: config.max_group_table_bytes,
-            "ConsumerFilters._table",
             setting="maxGroupTableBytes",
         )
         self._config = config
@@ -73,12 +71,13 @@ class ConsumerFilters:
         self._bloom = BloomFilter(
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
         )
-        self._table: dict[str, dict[str, ConsumerFilterData]] = {}
+        self._table: BoundedMap[str, BoundedMap[str, ConsumerFilterData]] = self.ledger.map(CONTAINER_BYTES)
         """Topic → group → filter. Filters are replaced, never modified."""
         self.generation = 0
 
     def find(self, topic: str, group: str) -> ConsumerFilterData | None:
-        return self._table.get(topic, {}).get(group)
+        filters = self._table.get(topic)
+        return None if filters is None else filters.get(group)
 
     def subscribed(self, group: str, data: SubscriptionData) -> None:
         """A member has subscribed with a filter. Ignored when the table is full or has a later version: pulls do not
@@ -102,8 +101,11 @@ class ConsumerFilters:
         )
         if old is not None and (old.expression, old.expression_type) == (expression, new.expression_type):
             new.born_time = old.born_time
-        if self.ledger.has_room(_bytes(new) + _TOPIC_BYTES + text_bytes(topic)):
-            self._replace(new)
+        filters = self._of(topic)
+        if filters.offer(group, new):
+            self.generation += 1
+        elif not filters:
+            del self._table[topic]
 
     def unsubscribed(self, group: str, topic: str) -> None:
         """Nobody of the group filters the topic any more. The filter stays for filterDataCleanTimeSpan."""
@@ -125,34 +127,29 @@ class ConsumerFilters:
                     yield
 
     def validate(self) -> None:
-        sizes = []
-        for topic, filters in self._table.items():
-            require(bool(filters), f"topic {topic} has no filters")
-            sizes += [_TOPIC_BYTES + text_bytes(topic), *map(_bytes, filters.values())]
-        self.ledger.validate(sizes)
+        require(all(self._table.values()), "a topic has no filters")
+        self.ledger.validate()
 
     def _positions(self, topic: str, group: str) -> BloomFilterData:
         found = self._bloom.positions(f"{group}#{topic}".encode(errors="replace"))
         return BloomFilterData(bit_num=self._bloom.bits, bit_pos=found)
 
-    def _replace(self, data: ConsumerFilterData) -> None:
-        filters = self._table.get(data.topic)
+    def _of(self, topic: str) -> BoundedMap[str, ConsumerFilterData]:
+        filters = self._table.get(topic)
         if filters is None:
-            filters = self._table[data.topic] = {}
-            self.ledger.note(_TOPIC_BYTES + text_bytes(data.topic))
-        old = filters.get(data.consumer_group)
-        if old is not None:
-            self.ledger.free(_bytes(old))
-        filters[data.consumer_group] = data
-        self.ledger.note(_bytes(data))
+            filters = BoundedMap(self.ledger, _FILTER_BYTES, weigh)
+            self._table.keep(topic, filters)
+        return filters
+
+    def _replace(self, data: ConsumerFilterData) -> None:
+        self._of(data.topic).keep(data.consumer_group, data)
         self.generation += 1
 
     def _remove(self, data: ConsumerFilterData) -> None:
         filters = self._table[data.topic]
-        self.ledger.free(_bytes(filters.pop(data.consumer_group)))
+        del filters[data.consumer_group]
         if not filters:
             del self._table[data.topic]
-            self.ledger.free(_TOPIC_BYTES + text_bytes(data.topic))
         self.generation += 1
 
     # --- file ---
@@ -204,7 +201,3 @@ def _compiles(data: ConsumerFilterData) -> bool:
     except InvalidFilter:
         return False
     return True
-
-
-def _bytes(data: ConsumerFilterData) -> int:
-    return _FILTER_BYTES + weigh(data)

@@ -89,6 +89,7 @@ SERVERS = BOTH | {
     "ChangedSettings._values": "the settings that may be changed",
     "Saves._tables": "made at the start",
     "Memo": "a memo is bounded by itself",
+    "Ledger._maps": "made at the start",
     "BoundedMap": "by its ledger",
     "BoundedSet": "by its ledger",
     # --- emptied with every turn, write or round, or bounded in number with entries of a fixed size
