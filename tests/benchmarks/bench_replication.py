@@ -1,10 +1,11 @@
 """Replication: what a second copy costs, how fast a new slave catches up, how long sends stand still without a master.
 
-    python -m tests.benchmarks replication [--parts rate,catchup,failover] [--rounds R] [--count N] [--rocketmq]
+    python -m tests.benchmarks replication [--parts rate,catchup,heal,failover] [--rounds R] [--count N] [--rocketmq]
 
 rate        1 KB sends (raw_load.py): a single broker with SYNC_FLUSH, and a SYNC_MASTER with ASYNC_FLUSH and one slave,
             in turn; with --rocketmq also RocketMQ's SYNC_MASTER and its slave
 catchup     a slave without a log copies one of N messages of 1 KB
+heal        the middle half of a slave's copy of that log is zeros when it starts: until it has those messages again
 failover    three replicas and a controller (mqspark dev), minInSyncReplicas=2: from SIGKILL, or SIGSTOP, of the master
             to the first SEND_OK of a producer that sends one message after the other; all that was acknowledged is read
             at the end; the median, the range and p99. With --rocketmq also three of RocketMQ's brokers under its
@@ -29,6 +30,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import httpx
+
 from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.errors import MQError
 from mqspark.protocol.codes import RequestCode
@@ -40,7 +43,7 @@ from tests.interop.jars import Jars
 from tests.support.maven import ToolMissing
 from tests.support.remoting import ask
 
-PARTS = ("rate", "catchup", "failover")
+PARTS = ("rate", "catchup", "heal", "failover")
 WAIT_S = 120.0
 TOPIC = "Failover"
 ROCKETMQ = "RocketMQ 5.5.0"
@@ -65,13 +68,13 @@ def log_end(address: str) -> int:
 
 
 @contextlib.contextmanager
-def slave(parent: Path, master: DevProcess) -> Iterator[str]:
-    """A slave of this broker; its address."""
-    store = Path(tempfile.mkdtemp(dir=parent, prefix="bench-slave-"))
+def slave(parent: Path, master: DevProcess, store: Path | None = None) -> Iterator[dict[str, str]]:
+    """A slave of this broker, in ``store`` if it is to be kept; what its line says: its addresses."""
+    root = store or Path(tempfile.mkdtemp(dir=parent, prefix="bench-slave-"))
     settings = {
         "brokerName": "dev", "brokerId": 1, "brokerRole": "SLAVE", "namesrvAddr": master.ready["namesrv"],
         "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "listenPort": 0, "haListenPort": 0, "httpPort": 0,
-        "flushDiskType": "ASYNC_FLUSH", "storePathRootDir": store, "logLevel": "WARNING",
+        "flushDiskType": "ASYNC_FLUSH", "storePathRootDir": root, "logLevel": "WARNING",
     }  # fmt: skip
     command = [sys.executable, "-m", "mqspark_server.cli", "broker", "run"]
     for key, value in settings.items():
@@ -80,12 +83,13 @@ def slave(parent: Path, master: DevProcess) -> Iterator[str]:
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
-        yield dict(part.split("=", 1) for part in line.split()[1:])["broker"]
+        yield dict(part.split("=", 1) for part in line.split()[1:])
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         process.stdout.close()
-        shutil.rmtree(store)
+        if store is None:
+            shutil.rmtree(root)
 
 
 def rate(count: int, rounds: int, parent: Path, jars: Jars | None) -> None:
@@ -97,7 +101,9 @@ def rate(count: int, rounds: int, parent: Path, jars: Jars | None) -> None:
         with broker(parent, *settings) as master, slave(parent, master) as copy:
             _await_slave(master)
             result = load("send", master, count=count)
-            until(lambda: log_end(copy) == log_end(master.ready["broker"]), "the slave has everything")
+            until(
+                lambda: log_end(copy["broker"]) == log_end(master.ready["broker"]), "the slave has everything"
+            )
             pair.append(result["per_second"])
         if jars is not None:
             with rocketmq_pair(jars, parent) as (their_master, their_slave):
@@ -139,11 +145,47 @@ def catchup(count: int, rounds: int, parent: Path) -> None:
         for _ in range(rounds):
             with slave(parent, master) as copy:
                 began = time.perf_counter()
-                until(lambda: log_end(copy) == end, "the slave has everything")
+                until(lambda: log_end(copy["broker"]) == end, "the slave has everything")
                 seconds.append(time.perf_counter() - began)
                 rates.append(end / seconds[-1] / 1e6)
     made = figure("catch-up of a new slave", "MB/s", rates, round_s=min(seconds))
     print(f"{made.name:44} {spelled(made)}")
+
+
+def heal(count: int, rounds: int, parent: Path) -> None:
+    rates, seconds = [], []
+    with broker(parent, "flushDiskType=ASYNC_FLUSH", "brokerRole=ASYNC_MASTER") as master:
+        load("send", master, count=count)
+        end = log_end(master.ready["broker"])
+        store = Path(tempfile.mkdtemp(dir=parent, prefix="bench-slave-"))
+        try:
+            with slave(parent, master, store) as copy:
+                until(lambda: log_end(copy["broker"]) == end, "the slave has everything")
+            (segment,) = (store / "commitlog").glob("0*")
+            sound = segment.read_bytes()[:end]
+            for _ in range(rounds):
+                with segment.open("r+b") as file:
+                    file.seek(end // 4)
+                    file.write(bytes(end // 2))
+                began = time.perf_counter()
+                with slave(parent, master, store) as copy:
+                    until(lambda: _is_whole(copy["http"]), "the slave is healed")
+                    seconds.append(time.perf_counter() - began)
+                rates.append(end / 2 / seconds[-1] / 1e6)
+                if segment.read_bytes()[:end] != sound:
+                    raise RuntimeError("the healed log is not the master's")
+        finally:
+            shutil.rmtree(store)
+    healed = figure("healing of a slave, with its start", "MB/s", rates, round_s=min(seconds))
+    print(f"{healed.name:44} {spelled(healed)}")
+
+
+def _is_whole(http: str) -> bool:
+    answer = httpx.get(f"{http}/health/ready", timeout=10, trust_env=False)
+    if answer.status_code != httpx.codes.OK:
+        return False
+    found = answer.json()["following"]["damage"]
+    return bool(found["isWhole"]) and found["healedBytes"] > 0
 
 
 class ReplicatedDev:
@@ -413,6 +455,8 @@ def main(arguments: list[str]) -> None:
         rate(asked.count, asked.rounds, asked.store, jars)
     if "catchup" in parts:
         catchup(asked.count, asked.rounds, asked.store)
+    if "heal" in parts:
+        heal(asked.count, asked.rounds, asked.store)
     if "failover" in parts:
         failover(asked.rounds, asked.store, jars)
 
