@@ -102,6 +102,7 @@ class LogMender:
         "_damage",
         "_deleted",
         "_healed",
+        "_healed_to",
         "_indexer",
         "_levels",
         "_log",
@@ -143,6 +144,8 @@ class LogMender:
         self._verify_property_crc = verify_property_crc
         self._multi_dispatch = multi_dispatch
         self.healed_bytes = 0
+        self._healed_to = -1
+        """The end of the last piece."""
         self.cuts = 0
         """How often the end of the log was taken back: places behind the cut may be inside of records then."""
 
@@ -275,8 +278,10 @@ class LogMender:
         if self._indexer is not None:
             self._indexer.healed(low, high)
         self._healed(low, high)
-        text = f"{len(view)} bytes of the log were healed from another replica"
-        self._note(Damage("log.damaged", Outcome.HEALED, text, low, len(view)))
+        if low != self._healed_to:  # a large part comes in many pieces
+            text = f"the log was healed from another replica, from {low} on"
+            self._note(Damage("log.damaged", Outcome.HEALED, text, low))
+        self._healed_to = high
 
     def _reader(self) -> _Entries:
         private = QueueTable(
