@@ -220,7 +220,6 @@ class BrokerCore:
             None if follower is None else lambda: follower.address is not None,
             role.why_unsure,
             role.is_acting,
-            role.why_unhealed,
         )
         changes = ChangeAnswers(state, self._changes, self._saved, self.acks, self.pulls.remapped)
         self._sends = SendProcessor(

@@ -47,6 +47,7 @@ class Reads:
         "fetcher",
         "older",
         "problem",
+        "why_unhealed",
     )
 
     def __init__(
@@ -68,6 +69,8 @@ class Reads:
         self._pipeline = pipeline
         self.older: OlderMessages | None = None
         """What an archive has, if there is one."""
+        self.why_unhealed: Callable[[], str] = str
+        """Asked when a read has missed a damaged record: why it is not to lead its reader past it yet, or ''."""
         self._failed: Callable[[], object] | None = None
         self.problem: str | None = None
         """Why the last failed read failed, or None when it works again."""
@@ -88,14 +91,19 @@ class Reads:
         bulk: bool = False,
     ) -> GetResult:
         """Visible messages from ``offset`` on (``Fetcher.get``). For a compacted queue, what compaction has
-        kept. Before the first message of the log, what an archive has. Raises StoreUnreadable, NotAtHand."""
+        kept. Before the first message of the log, what an archive has. Raises StoreUnreadable, also for a damaged
+        record that may still be healed, and NotAtHand."""
         try:
             kept = self._compacted.get(
                 topic, queue_id, offset, max_messages, max_bytes, tag_codes, self._log_bounds
             )
             if kept is not None:
                 return kept
-            found = self.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
+            fetcher = self.fetcher
+            missed = fetcher.damaged_reads
+            found = fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
+            if fetcher.damaged_reads > missed and (reason := self.why_unhealed()):
+                raise StoreUnreadable(reason, BlockingIOError())
             older = self.older
             if older is None or not found.min_offset:
                 return found

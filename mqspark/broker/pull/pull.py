@@ -107,19 +107,16 @@ class PullProcessor:
         has_master: Callable[[], bool] | None = None,
         why_unsure: Callable[[], str] = str,
         is_acting: Callable[[], bool] = bool,
-        why_unhealed: Callable[[], str] = str,
     ) -> None:
         """``memory_bytes`` of this machine. ``has_master``: set on a slave, whether its master is there.
         ``why_unsure``: why parked pulls are not answered now, or ''. ``is_acting``: whether a slave is the master of
-        consumers. ``why_unhealed``: called for a read that has missed a damaged record: why it is not to lead its
-        reader past it yet, or ''."""
+        consumers."""
         self._state = state
         self._memory_bytes = memory_bytes
         self._elsewhere = ReadsElsewhere(state)
         self._has_master = has_master
         self._why_unsure = why_unsure
         self._is_acting = is_acting
-        self._why_unhealed = why_unhealed
         self._get = state.store.reads.get
         self._at_once = state.stats.rpc.row(Rpc(_PULL, int(ResponseCode.SUCCESS), waited=False))
         self.parked = ParkedPulls(
@@ -450,7 +447,6 @@ class PullProcessor:
         max_messages = min(pull.max_messages, limits.max_transfer_count_on_message_in_memory)
         max_bytes = limits.max_transfer_bytes_on_message_in_memory
         max_examined = max(max_messages, limits.max_filter_message_size // ENTRY_BYTES)
-        missed = state.store.status.damaged_reads
         bulk = pull.bulk and self._given.get(pull.session.id, 0) < BULK_BYTES_PER_TURN
         if bulk:
             max_messages = max(max_messages, min(pull.max_messages, limits.max_transfer_count_on_bulk_read))
@@ -470,8 +466,6 @@ class PullProcessor:
             result = self._get(
                 pull.topic, pull.queue_id, pull.offset, max_messages, max_bytes, wanted, bulk=bulk
             )
-        if state.store.status.damaged_reads > missed and (reason := self._why_unhealed()):
-            raise NotNow(reason)
         status = result.status.name
         session = pull.session
         if result.cold_bytes:

@@ -45,13 +45,9 @@ from mqspark.protocol.slices import Slices
 from mqspark.store.log.epochs import Epoch, EpochFile, check_order, last_common
 from mqspark.store.store import MessageStore
 
-__all__ = ["ControlledReplicas", "EpochFollower", "HaViews", "UNHEALED", "UNSURE", "reads_once_sure"]
+__all__ = ["ControlledReplicas", "EpochFollower", "HaViews", "UNSURE", "reads_once_sure"]
 
 UNSURE = "this replica does not know yet which of its messages are confirmed"
-UNHEALED = "a message here is damaged, and is being healed from another replica"
-HEAL_MS, QUIET_MS = 10_000, 5_000
-"""For so long reads wait until what they miss is healed; and how long after a read that missed something the next one
-is another case."""
 
 BEATS = 10
 """Signs of life within controllerHeartBeatTimeoutMills."""
@@ -357,8 +353,6 @@ class ControlledReplicas(Replicas):
         """When slaves whose connection ended were last heard; at most as many as ``_left``."""
         self._left: set[int] = set()
         """Slaves whose connection ended."""
-        self._missed_ms = self._missing_since_ms = -QUIET_MS
-        """When a read has last missed a damaged record (monotonic), and since when reads do."""
         self._sure = False
         """Of a master: all that its start has shown is confirmed."""
 
@@ -464,15 +458,6 @@ class ControlledReplicas(Replicas):
             return False
         self._sure = self._epoch_follower is None
         return True
-
-    def waits_for_healing(self) -> bool:
-        """A read has missed a damaged record, which other replicas have: it is not to lead its reader past it, unless
-        nobody heals it."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._missed_ms >= QUIET_MS:
-            self._missing_since_ms = now_ms
-        self._missed_ms = now_ms
-        return now_ms - self._missing_since_ms < HEAL_MS
 
     @property
     def shortage(self) -> TooFewReplicas | None:

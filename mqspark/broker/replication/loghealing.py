@@ -39,7 +39,7 @@ from mqspark.record import MIN_RECORD_BYTES
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.store import MessageStore
 
-__all__ = ["Healing"]
+__all__ = ["UNHEALED", "Healing"]
 
 log = sparing("mqspark.replication.healing", lines=20)
 
@@ -52,6 +52,10 @@ FIRST_BYTES = 1 << 30
 that is known to be damaged."""
 GIVEN_BYTES = 64 << 20
 """The most that is given to a master in one round."""
+UNHEALED = "a message here is damaged, and is being healed from another replica"
+HEAL_MS, QUIET_MS = 10_000, 5_000
+"""For so long reads wait until what they miss is healed; and how long after a read that missed something the next one
+is another case."""
 PAUSE_MS = 10_000
 """Between two comparisons of the whole log."""
 GIVE_UP_MS = 10_000
@@ -97,6 +101,8 @@ class Healing:
         self._at = self._until = 0
         self._next_ms = 0
         self._asked_ms = -ASK_MS
+        self._missed_ms = self._missing_since_ms = -QUIET_MS
+        """When a read has last missed a damaged record (monotonic), and since when reads do."""
         self._cuts = 0
         self._doubt: int | None = None
         self._places: list[int] = []
@@ -219,6 +225,17 @@ class Healing:
         """Whether there is something to ask although the master's log is not being copied."""
         is_open = bool(self._places) or bool(self._refused) or len(self._store.log_damage) > 0
         return is_open or self._doubt is not None
+
+    def may_come(self) -> bool:
+        """A read has missed a damaged record: whether another replica may still give it. One that nobody heals stops no
+        reader for ever."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._missed_ms >= QUIET_MS:
+            self._missing_since_ms = now_ms
+        self._missed_ms = now_ms
+        missed = self._store.reads.fetcher.damaged
+        is_lost = self._unable or (bool(missed) and all(self._is_lost(each, each + 1) for each in missed))
+        return not is_lost and now_ms - self._missing_since_ms < HEAL_MS
 
     def as_dict(self) -> dict[str, object]:
         """The state for the health report."""

@@ -26,7 +26,6 @@ from mqspark.broker.config import BrokerRole
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.replication.acting import ActingMaster, others_answers
 from mqspark.broker.replication.epochlink import (
-    UNHEALED,
     UNSURE,
     ControlledReplicas,
     EpochFollower,
@@ -34,7 +33,7 @@ from mqspark.broker.replication.epochlink import (
     reads_once_sure,
 )
 from mqspark.broker.replication.follower import Follower
-from mqspark.broker.replication.loghealing import Healing
+from mqspark.broker.replication.loghealing import UNHEALED, Healing
 from mqspark.broker.replication.metadata import Metadata, adopt_queues
 from mqspark.broker.replication.preonline import PreOnline, comes_back
 from mqspark.broker.replication.replicas import Replicas
@@ -110,6 +109,7 @@ class Role:
             if self.metadata is not None:
                 self.metadata.may_copy_progress = lambda: acting.may_copy_progress
         healing = self.healing = Healing(config, store, clock)
+        store.reads.why_unhealed = self.why_unhealed
         if authority is not None:
             healing.may_ask = lambda access_key: authority.super_signer(access_key) is not None
         if term is not None:
@@ -151,8 +151,10 @@ class Role:
         """Why a read that has missed a damaged record may not lead its reader past it, or ''. One that nobody heals
         does not stop readers for ever."""
         replicas = self.replicas
-        waits = isinstance(replicas, ControlledReplicas) and replicas.waits_for_healing()
-        return UNHEALED if waits else ""
+        has_others = (
+            isinstance(replicas, ControlledReplicas) or self.follower is not None or len(replicas) > 0
+        )
+        return UNHEALED if has_others and self.healing.may_come() else ""
 
     def govern(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
         """The handlers of a broker in this role: with its own, and where it must not answer, refusals."""

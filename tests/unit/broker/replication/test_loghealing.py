@@ -12,6 +12,8 @@ import pytest
 from mqspark.broker.replication.follower import Diverged
 from mqspark.broker.replication.loghealing import DECIDE_MS, GIVE_UP_MS, PAUSE_MS, Healing
 from mqspark.errors import InvalidMessage, ProtocolError
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.store.recovery.trustedlog import judge_member
 from tests.unit.broker.replication.test_follower import (
@@ -23,7 +25,8 @@ from tests.unit.broker.replication.test_follower import (
     make_slave,
     pieces,
 )
-from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.pop_kit import POP, pop_ext
 
 COUNT = 150
 
@@ -400,3 +403,56 @@ def test_a_replica_gets_lost_first_segments_from_its_master(pair: tuple[Bench, B
     slave.close()
     slave.open()
     assert not slave.store.damages.counts
+
+
+def pulled(bench: Bench, number: int) -> int:
+    return bench.peer().ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0, number)).code
+
+
+def popped(bench: Bench, number: int) -> int:
+    peer = bench.peer()
+    peer.give(POP, pop_ext(bench, initMode="0"))
+    bench.broker.turn()
+    (answer,) = peer.heard()
+    return answer.code
+
+
+@pytest.mark.parametrize("read", [pulled, popped])
+def test_a_reader_waits_for_a_record_that_a_slave_has(
+    pair: tuple[Bench, Bench], read: Callable[[Bench, int], int]
+) -> None:
+    """Without controllers, too; a broker that nobody can heal leads its readers past it."""
+    master, slave = pair
+    number = 1 if read is popped else 60
+    DAMAGE["a size"](master, number)
+    with followed(master, slave):
+        assert read(master, number) == ResponseCode.SYSTEM_BUSY
+        healing_of(slave).begin()
+        heal(slave, master, PAUSE_MS // 1000 + 5)
+        assert read(master, number) == ResponseCode.SUCCESS
+    assert numbers(master) == list(range(COUNT))
+
+
+def test_a_reader_of_a_slave_waits_until_it_is_healed(tmp_path: Path) -> None:
+    master = make_master(tmp_path / "m")
+    slave = make_slave(tmp_path / "s", slave_read_enable=True)
+    fill_queue(master, 10)
+    slave.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
+    with followed(master, slave):
+        DAMAGE["a size"](slave, 6)
+        assert pulled(slave, 6) == ResponseCode.SYSTEM_BUSY
+        healing_of(slave).begin()
+        heal(slave, master, 3)
+        assert pulled(slave, 6) == ResponseCode.SUCCESS
+    master.close()
+    slave.close()
+
+
+@pytest.mark.parametrize("read", [pulled, popped])
+def test_a_broker_alone_leads_its_readers_past_what_is_lost(
+    pair: tuple[Bench, Bench], read: Callable[[Bench, int], int]
+) -> None:
+    master, _ = pair
+    number = 1 if read is popped else 60
+    DAMAGE["a size"](master, number)
+    assert read(master, number) == ResponseCode.SUCCESS

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker.replication.epochlink import HEAL_MS, UNHEALED
 from mqspark.broker.replication.follower import CutRefused
+from mqspark.broker.replication.loghealing import HEAL_MS, UNHEALED
 from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import ResponseCode
 from mqspark.store.disk.damage import Damage, Outcome
