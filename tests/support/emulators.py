@@ -85,7 +85,9 @@ def google_store(folder: Path) -> Iterator[EmulatedStore]:
     with process(command, log) as child, _environment({"STORAGE_EMULATOR_HOST": endpoint}):
         wait_for_start(lambda: listens(f"{HOST}:{port}"), "fake-gcs-server listens", child, log)
         bucket = {"name": CONTAINER}
-        httpx.post(f"{endpoint}/storage/v1/b?project=p", json=bucket, trust_env=False).raise_for_status()
+        httpx.post(
+            f"{endpoint}/storage/v1/b?project=p", json=bucket, trust_env=False, timeout=60
+        ).raise_for_status()
         yield EmulatedStore(f"gs://{CONTAINER}", {"STORAGE_EMULATOR_HOST": endpoint})
 
 

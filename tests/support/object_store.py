@@ -35,7 +35,7 @@ class ObjectStore:
 
     def put(self, key: str, data: bytes) -> None:
         httpx.put(
-            f"{self.endpoint}/{BUCKET}/{key}", content=data, headers=SIGNED, trust_env=False
+            f"{self.endpoint}/{BUCKET}/{key}", content=data, headers=SIGNED, trust_env=False, timeout=60
         ).raise_for_status()
 
 
@@ -51,7 +51,9 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     with process(command, log) as child:
         wait_for_start(lambda: listens(f"{HOST}:{port}"), "the object store listens", child, log)
         store = ObjectStore(f"http://{HOST}:{port}", child.pid)
-        httpx.put(f"{store.endpoint}/{BUCKET}", headers=SIGNED, trust_env=False).raise_for_status()
+        httpx.put(
+            f"{store.endpoint}/{BUCKET}", headers=SIGNED, trust_env=False, timeout=60
+        ).raise_for_status()
         kept = dict(os.environ)
         os.environ.update(store.environment)
         try:

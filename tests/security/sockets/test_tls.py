@@ -351,6 +351,7 @@ async def test_many_handshakes_leave_others_their_turns(tmp_path: Path) -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(servertls.TlsStream, "shake_hands", counted)
+            patch.setattr("mqspark_server.net.handshakes.HANDSHAKE_S", 60.0)
             others = [asyncio.ensure_future(secured.connect(secured.trust())) for _ in range(at_once)]
             while not all(each.done() for each in others):
                 writer.write(encode_request(1, 1))

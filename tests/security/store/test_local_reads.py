@@ -137,7 +137,7 @@ def test_the_secret_is_told_to_nobody(broker: Broker) -> None:
     longer = client.runtime_info(broker.address, challenge="x" * (MAX_CHALLENGE + 1))
     assert "mqsparkStoreProof" not in longer
     client.close()
-    with httpx.Client(base_url=broker.http_url or "") as http:
+    with httpx.Client(base_url=broker.http_url or "", timeout=60) as http:
         pages = [
             http.get(page).text for page in ("/health/ready", "/metrics", "/api/v1/cluster", "/api/v1/topics")
         ]

@@ -176,7 +176,7 @@ def test_a_broker_on_a_disk_that_turned_read_only_says_so_and_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Broker(store=tmp_path, http=True).start()
-    with Clients(broker.namesrv) as clients, httpx.Client(base_url=broker.http_url or "") as http:
+    with Clients(broker.namesrv) as clients, httpx.Client(base_url=broker.http_url or "", timeout=60) as http:
         producer = clients.producer()
         for number in range(20):
             producer.send(Message("T", b"%d" % number))
@@ -232,7 +232,7 @@ def test_a_disk_that_does_not_read_is_in_the_health_until_it_reads(
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
             return whole(self, path)
 
-        with httpx.Client(base_url=broker.http_url or "") as http:
+        with httpx.Client(base_url=broker.http_url or "", timeout=60) as http:
             assert http.get("/health/ready").json()["store"]["readProblem"] is None
             broker.call(lambda: _unmap_all(store))
             monkeypatch.setattr(OsFiles, "open_read", failing)
@@ -391,7 +391,7 @@ _LIMITED = """
 
     used = lambda: int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     broker = Broker(store=sys.argv[1], http=True).start()
-    with Clients(broker.namesrv) as clients, httpx.Client(base_url=broker.http_url) as http:
+    with Clients(broker.namesrv) as clients, httpx.Client(base_url=broker.http_url, timeout=60) as http:
         producer = clients.producer()
         producer.send(Message("T", b"first"))
         store = broker.apps[0].store

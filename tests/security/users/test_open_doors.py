@@ -76,7 +76,7 @@ def test_a_source_that_is_claimed_gives_no_right(guarded: Broker) -> None:
     assert "from 127.0.0.1" in reply.remark
     names = ["X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-Connecting-IP", "True-Client-IP"]
     headers = dict.fromkeys(names, ELSEWHERE) | {"Forwarded": f"for={ELSEWHERE}"}
-    answer = httpx.get(f"{guarded.http_url}/api/v1/cluster", headers=headers, auth=ALICE)
+    answer = httpx.get(f"{guarded.http_url}/api/v1/cluster", headers=headers, auth=ALICE, timeout=60)
     assert answer.status_code == 403, answer.text
 
 
