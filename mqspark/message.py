@@ -26,6 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NewType, overload
 from mqspark.bounded import Memo
 from mqspark.crc import crc32 as full_crc32
 from mqspark.errors import InvalidMessage
+from mqspark.propertystring import TAGS as TAGS
+from mqspark.propertystring import UNIQ_KEY as UNIQ_KEY
+from mqspark.propertystring import decode_properties as decode_properties
+from mqspark.propertystring import encode_properties as encode_properties
+from mqspark.propertystring import encode_stored_properties as encode_stored_properties
+from mqspark.propertystring import text_of
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 """A byte position in the CommitLog, counted from the creation of the store."""
@@ -110,7 +116,6 @@ class Queues(Sequence[MessageQueue]):
 # --- properties (MessageConst) ------------------------------------------------------------------------------
 
 KEYS = "KEYS"
-TAGS = "TAGS"
 WAIT = "WAIT"
 DELAY = "DELAY"
 RETRY_TOPIC = "RETRY_TOPIC"
@@ -132,7 +137,6 @@ RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 MSG_REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
-UNIQ_KEY = "UNIQ_KEY"
 INSTANCE_ID = "INSTANCE_ID"
 CLUSTER = "CLUSTER"
 INNER_NUM = "INNER_NUM"
@@ -165,64 +169,6 @@ TTL = "TTL"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 ARRIVE_TIME = "ARRIVE_TIME"
 CRC32 = "__CRC32#"
-
-
-def _joined(properties: Mapping[str, str]) -> str:
-    """Raises InvalidMessage for a name or a value that is no text: its ``str`` would be stored as if it were one."""
-    parts: list[str] = []
-    for name, value in properties.items():
-        parts += (name, "\x01", value, "\x02")
-    try:
-        return "".join(parts)
-    except TypeError:
-        for name, value in properties.items():
-            check_text("property name", name)
-            if not isinstance(value, str):
-                raise InvalidMessage(
-                    f"the property {name} is text, not {type(value).__name__}", field=name
-                ) from None
-        raise
-
-
-def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """``name 0x01 value 0x02`` repeated, in UTF-8. Raises InvalidMessage for a separator or an unpaired
-    surrogate in a name or value, and for one that is no text."""
-    text = _joined(properties)
-    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
-        raise InvalidMessage("a property name or value holds the separator 0x01 or 0x02", field="properties")
-    return _encoded(text)
-
-
-def encode_stored_properties(properties: Mapping[str, str]) -> bytes:
-    """``encode_properties`` for properties that other clients have chosen: a value may hold 0x01, which RocketMQ's
-    clients send and every reader takes for a part of the value."""
-    text = _joined(properties)
-    if text.count("\x02") != len(properties) or (
-        text.count("\x01") != len(properties) and any("\x01" in name for name in properties)
-    ):
-        raise InvalidMessage("a property name holds 0x01, or a name or value 0x02", field="properties")
-    return _encoded(text)
-
-
-def _encoded(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidMessage(
-            f"a property name or value is not valid text: {error.reason}", field="properties"
-        ) from None
-
-
-def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
-    """As tolerant as MessageDecoder: items without separator, name or value are dropped."""
-    if not isinstance(text, str):
-        text = str(text, "utf-8", "replace")
-    properties: dict[str, str] = {}
-    for item in text.split("\x02"):
-        name, _, value = item.partition("\x01")
-        if name and value:
-            properties[name] = value
-    return properties
 
 
 def has_key(properties: Mapping[str, str], key: str) -> bool:
@@ -728,7 +674,7 @@ class Message(_Late):
             if not message.properties[KEYS]:
                 del message.properties[KEYS]
         if properties:
-            _joined(message.properties)
+            text_of(message.properties)
         for what, number in (
             ("delay_level", delay_level),
             ("delay_ms", delay_ms),

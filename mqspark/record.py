@@ -43,6 +43,7 @@ from mqspark.message import (
     MAX_TOPIC_LENGTH,
     NEED_UNWRAP,
     STORE_HOST_V6,
+    TAGS,
     UNIQ_KEY,
     MessageExt,
     QueueOffset,
@@ -52,6 +53,7 @@ from mqspark.message import (
     format_host,
     java_hash,
 )
+from mqspark.propertystring import NAME_END, find_marked, find_property, item, joined, mark
 
 __all__ = [
     "MAGIC_V1",
@@ -62,6 +64,7 @@ __all__ = [
     "HEADS",
     "CRC_PROPERTY_BYTES",
     "MAX_RECONSUME_TIMES",
+    "TAGS_START",
     "Buffer",
     "Verdict",
     "CheckedRecord",
@@ -77,7 +80,6 @@ __all__ = [
     "Parts",
     "check_members",
     "find_member",
-    "find_property",
     "is_inner_batch",
     "parts_at",
     "peek_properties",
@@ -120,30 +122,18 @@ _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 _pack_i16 = _I16.pack
 
-CRC_PROPERTY_BYTES = len(CRC32) + 12
-"""Size of ``__CRC32#`` 0x01, ten digits, 0x02."""
-_CRC_PREFIX = CRC32.encode() + b"\x01"
+CRC_PROPERTY_BYTES = len(item(CRC32, "0123456789"))
+_CRC_PREFIX = f"{CRC32}{NAME_END}".encode()
 _UNIQ_KEY = UNIQ_KEY.encode()
+_TAGS = mark(TAGS).encode()
+TAGS_START = _TAGS[1:]
+"""Before the tags in a property string: ``TAGS`` 0x01. A text without it has no tags."""
 
 MAX_RECONSUME_TIMES = (1 << 31) - 1
 """Limit of reconsume times. A producer may send this value; a retried copy is not counted beyond it."""
 
 
-# --- properties without a dict ------------------------------------------------------------------------------
-
-
-def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """The value of one property in an encoded property string, or None. The last one wins."""
-    marker = b"\x02" + name + b"\x01"
-    start = properties.rfind(marker)
-    if start >= 0:
-        start += len(marker)
-    elif properties.startswith(marker[1:]):
-        start = len(marker) - 1
-    else:
-        return None
-    end = properties.find(b"\x02", start)
-    return (properties[start:] if end < 0 else properties[start:end]) or None
+# --- what is read without decoding --------------------------------------------------------------------------
 
 
 _PEEK = struct.Struct(">ii28xi44xi")
@@ -200,8 +190,7 @@ def readdressed(buffer: Buffer, position: int, topic: str, more_properties: byte
     head = HEADS[(fields[7] >> 4) & 3]
     (body_length,) = _I32.unpack_from(buffer, position + head.size - 4)
     body_end = position + head.size + body_length
-    if properties and not properties.endswith(b"\x02"):
-        properties += b"\x02"
+    properties = joined(properties, b"")
     if len(properties) + len(more_properties) <= MAX_PROPERTIES_BYTES:
         properties += more_properties
     magic, field = topic_field(topic)
@@ -219,15 +208,8 @@ _tag_hashes = Memo("record.tags", _hash_tags)
 
 def tags_code(properties: bytes) -> int:
     """The tags code of a ConsumeQueue entry: Java's hash of TAGS, 0 without tags."""
-    start = properties.rfind(b"\x02TAGS\x01")
-    if start >= 0:
-        start += 6
-    elif properties.startswith(b"TAGS\x01"):
-        start = 5
-    else:
-        return 0
-    end = properties.find(b"\x02", start)
-    return _tag_hashes[properties[start:] if end < 0 else properties[start:end]]
+    tags = find_marked(properties, _TAGS)
+    return _tag_hashes[tags] if tags else 0
 
 
 # --- encode -------------------------------------------------------------------------------------------------
@@ -359,8 +341,7 @@ def room_for_crc(properties: bytes) -> bytes:
     existing CRC property, of another record, is removed."""
     if properties[-CRC_PROPERTY_BYTES:-11] == _CRC_PREFIX:
         properties = properties[:-CRC_PROPERTY_BYTES]
-    joint = b"" if not properties or properties[-1] == 2 else b"\x02"
-    return properties + joint + bytes(CRC_PROPERTY_BYTES)
+    return joined(properties, bytes(CRC_PROPERTY_BYTES))
 
 
 def sealed(record: bytes) -> bytes:
@@ -368,7 +349,7 @@ def sealed(record: bytes) -> bytes:
     covered = record[:-CRC_PROPERTY_BYTES]
     # Least significant digit first: RocketMQ fills the ten places while dividing by ten.
     digits = f"{crc32(covered):010d}"[::-1]
-    return covered + _CRC_PREFIX + digits.encode() + b"\x02"
+    return covered + item(CRC32, digits).encode()
 
 
 def is_seal_broken(record: bytes | memoryview) -> bool:

@@ -38,6 +38,7 @@ from mqspark.message import (
     is_broker_topic,
     is_system_topic,
 )
+from mqspark.propertystring import ITEM_END, NAME_END
 from mqspark.protocol.bodies.admin_bodies import QueuesOfTopics
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import (
@@ -64,8 +65,8 @@ __all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessa
 
 MAX_BODY_OBJECTS = 16_385
 """Limit of groups, subscriptions or queues in one body. A body with more is refused before it is decoded."""
-_ORIGIN = re.compile(rf"(?:{RETRY_TOPIC}|{DLQ_ORIGIN_TOPIC})\x01([^\x02\x00]*)".encode())
-_MULTI_DISPATCH = re.compile(MULTI_DISPATCH.encode() + rb"\x01([^\x02\x00]*)")
+_ORIGIN = re.compile(f"(?:{RETRY_TOPIC}|{DLQ_ORIGIN_TOPIC}){NAME_END}([^{ITEM_END}\0]*)".encode())
+_MULTI_DISPATCH = re.compile(f"{MULTI_DISPATCH}{NAME_END}([^{ITEM_END}\0]*)".encode())
 
 _OF_LETTERS = "for a retry Pub or Sub on its origin, too; for a dead letter Update on the cluster instead"
 _STORED_TOPICS = "the topic of the stored message, and the one it waits for"

@@ -32,7 +32,7 @@ from mqspark.filter.values import (
     parse_integer,
 )
 from mqspark.message import decode_properties
-from mqspark.record import find_property
+from mqspark.propertystring import find_property
 
 __all__ = ["MAX_COST", "MAX_DEPTH", "MAX_LENGTH", "SQL92", "SqlFilter", "compile_sql"]
 

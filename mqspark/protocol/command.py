@@ -39,6 +39,7 @@ __all__ = [
     "RESPONSE_FLAG",
     "ONEWAY_FLAG",
     "Command",
+    "SentFrames",
     "UnreadRequest",
     "decode_header",
     "encode_command",
@@ -449,6 +450,28 @@ def send_response_frame(
         text = with_transaction % (msg_id.encode(), queue_id, queue_offset, quoted, opaque)
     length = len(text)
     return _PREFIX.pack(length + 4, length) + text
+
+
+class SentFrames:
+    """``send_response_frame`` for the single messages of one store, by their positions."""
+
+    def __init__(self, region: str, id_prefix: str) -> None:
+        """``id_prefix``: what the store's message ids begin with; the physical offset follows."""
+        template, _ = _send_templates(region)
+        self._template = template.replace(b'"msgId":"%b"', b'"msgId":"%b%%016X"' % id_prefix.encode(), 1)
+
+    def frame(
+        self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int, transaction_id: str
+    ) -> bytes:
+        text = self._template % (
+            physical_offset,
+            queue_id,
+            queue_offset,
+            _encode_json(transaction_id),
+            opaque,
+        )
+        length = len(text)
+        return _PREFIX.pack(length + 4, length) + text
 
 
 @functools.cache

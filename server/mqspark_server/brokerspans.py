@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mqspark.errors import ConfigError
 from mqspark.message import decode_properties
+from mqspark.propertystring import NAME_END
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler
@@ -92,7 +93,7 @@ class BrokerSpans:
     def _begin(self, command: Command) -> Span | None:
         topic_field, properties_field = _FIELDS[command.code]
         text = command.ext.get(properties_field, "")
-        if "traceparent\x01" not in text:
+        if f"traceparent{NAME_END}" not in text:
             return None
         topic = command.ext.get(topic_field, "")[:255]
         return self._tracer.start_span(

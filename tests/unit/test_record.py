@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mqspark.batchitems import encode_batch, split_batch
 from mqspark.errors import InvalidMessage
 from mqspark.message import Message, crc32, decode_properties, encode_host, encode_offset_id, java_hash
+from mqspark.propertystring import find_property
 from mqspark.record import (
     BLANK_MAGIC,
     MAGIC_V1,
@@ -26,7 +27,6 @@ from mqspark.record import (
     decode_record,
     decode_records,
     encode_record,
-    find_property,
     peek_properties,
     tags_code,
 )

@@ -37,6 +37,7 @@ from mqspark.message import (
     MessageQueue,
     is_dispatched,
 )
+from mqspark.propertystring import ITEM_END, NAME_END
 from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, decode_record
 from pyspark_pymq.records.records import BODY, BODY_LENGTH, BORN_HOST_END, V6_EXTRA_BYTES, Ints, Records
 from pyspark_pymq.schema import arrow_schema, arrow_type
@@ -380,7 +381,7 @@ class _Properties:
             # Clients other than Java's may store anything; Arrow strings must be UTF-8.
             repaired = [text.decode("utf-8", "replace").encode() for text in texts.to_pylist()]
             texts = pa.array(repaired, pa.binary())
-        lists = pc.split_pattern(texts, pattern=b"\x02")
+        lists = pc.split_pattern(texts, pattern=ITEM_END)
         self._items = lists.flatten()
         self._row_starts = np.frombuffer(lists.buffers()[1], np.int32)[: len(lists) + 1].astype(np.int64)
         count = len(self._items)
@@ -404,7 +405,7 @@ class _Properties:
         """The value of property ``name`` in each row, null where it is missing or empty; the last duplicate wins."""
         if not len(self._items):
             return pa.nulls(len(self._row_starts) - 1, pa.string())
-        prefix = name.encode() + b"\x01"
+        prefix = f"{name}{NAME_END}".encode()
         named = pc.starts_with(self._items, prefix).to_numpy(zero_copy_only=False)
         items = np.flatnonzero(named)
         value_starts = self._offsets[items] + len(prefix)
@@ -428,7 +429,7 @@ class _Properties:
     def as_map(self) -> pa.Array:
         count = len(self._row_starts) - 1
         separators = (
-            pc.find_substring(self._items, pattern=b"\x01").to_numpy(zero_copy_only=False).astype(np.int64)
+            pc.find_substring(self._items, pattern=NAME_END).to_numpy(zero_copy_only=False).astype(np.int64)
         )
         lengths = np.diff(self._offsets)
         valid = np.flatnonzero((separators > 0) & (separators + 1 < lengths))

@@ -31,12 +31,14 @@ from mqspark.message import (
     TIMER_DELIVER_MS,
     java_hash,
 )
+from mqspark.propertystring import ITEM_END, NAME_END, item
 
 __all__ = ["EncodedBatch", "Compression", "Rows", "Waits", "key_hashes"]
 
 Ints = npt.NDArray[np.int64]
 
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("length", ">i4")])
+_NAME_END, _ITEM_END = pa.scalar(NAME_END.encode(), pa.binary()), pa.scalar(ITEM_END.encode(), pa.binary())
 _MAX_BATCH_MESSAGES = 16_384
 """The answer lists each message's id, in a header of less than a megabyte."""
 _RUN_ROWS = 64
@@ -271,8 +273,8 @@ class Waits:
                 field="deliverAt",
             )
         if level > 0:
-            return f"{DELAY}\x01{level}\x02"
-        return f"{TIMER_DELIVER_MS}\x01{time_ms}\x02" if time_ms > 0 else ""
+            return item(DELAY, str(level))
+        return item(TIMER_DELIVER_MS, str(time_ms)) if time_ms > 0 else ""
 
 
 def key_hashes(keys: Sequence[bytes | None] | pa.Array) -> Ints:
@@ -306,8 +308,8 @@ def _property(name: str, what: str, column: pa.Array) -> pa.Array:
     """``name 0x01 value 0x02`` for each row of the column ``what``; nothing for a null or empty value, as in a
     producer."""
     _check_separators(what, column, None)
-    head = pa.scalar(name.encode() + b"\x01", pa.binary())
-    joined = pc.binary_join_element_wise(head, column, pa.scalar(b"\x02", pa.binary()), b"")
+    head = pa.scalar(f"{name}{NAME_END}".encode(), pa.binary())
+    joined = pc.binary_join_element_wise(head, column, _ITEM_END, b"")
     present = pc.greater(pc.binary_length(column), 0)
     return pc.if_else(pc.fill_null(present, False), pc.fill_null(joined, b""), pa.scalar(b"", pa.binary()))
 
@@ -381,20 +383,18 @@ def _properties(
                 "the entry out, or make its value null",
                 field=what,
             )
-    entries = pc.binary_join_element_wise(
-        names, pa.scalar(b"\x01", pa.binary()), values, pa.scalar(b"\x02", pa.binary()), b""
-    )
+    entries = pc.binary_join_element_wise(names, _NAME_END, values, _ITEM_END, b"")
     texts = pc.binary_join(pa.ListArray.from_arrays(column.offsets, pc.fill_null(entries, b"")), b"")
     return pc.if_else(column.is_valid(), texts, pa.scalar(b"", pa.binary())) if column.null_count else texts
 
 
 def _check_separators(what: str, column: pa.Array, offsets: pa.Array | None) -> None:
     """``offsets``: where the entries of each row begin, if ``column`` has several for a row."""
-    for separator in (b"\x01", b"\x02"):
+    for separator in (NAME_END, ITEM_END):
         entry = _first(pc.match_substring(column, separator))
         if entry is not None:
             raise InvalidMessage(
-                f"{what}: row {_row(entry, offsets)} of the batch holds the separator 0x0{separator[0]}",
+                f"{what}: row {_row(entry, offsets)} of the batch holds the separator 0x0{ord(separator)}",
                 field=what,
             )
 

@@ -33,6 +33,7 @@ from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly, TableFull
 from mqspark.logs import sparing
 from mqspark.message import POP_CK
+from mqspark.propertystring import find_property, item
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
@@ -48,7 +49,7 @@ from mqspark.protocol.receipts import (
 )
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
-from mqspark.record import find_property, peek_properties, queue_offsets, readdressed
+from mqspark.record import peek_properties, queue_offsets, readdressed
 from mqspark.store.older import NotAtHand
 from mqspark.store.store import GetResult, GetStatus
 
@@ -626,8 +627,6 @@ def _as_of_topic(
             size = int.from_bytes(buffer[position : position + 4])
             offset = next(remaining)
             given = find_property(peek_properties(buffer, position)[1], POP_CK.encode())
-            property_ = (
-                b"" if given else f"{POP_CK}\x01{receipt._replace(offset=offset).encode()}\x02".encode()
-            )
+            property_ = b"" if given else item(POP_CK, receipt._replace(offset=offset).encode()).encode()
             yield readdressed(buffer, position, topic, property_)
             position += size

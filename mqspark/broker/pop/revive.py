@@ -47,6 +47,7 @@ from mqspark.message import (
     encode_stored_properties,
     parse_number,
 )
+from mqspark.propertystring import find_property
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.receipts import normal_topic, retry_topic_v1, retry_topic_v2
 from mqspark.record import (
@@ -55,7 +56,6 @@ from mqspark.record import (
     Verdict,
     check_members,
     check_record,
-    find_property,
     is_inner_batch,
     take_apart,
     take_members,

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mqspark.batchitems import split_batch
@@ -56,7 +57,6 @@ from mqspark.message import (
     RETRY_PREFIX,
     SHARDING_KEY,
     STORE_HOST_V6,
-    TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -69,6 +69,7 @@ from mqspark.message import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     UNIQ_KEY,
+    WAIT,
     check_topic,
     decode_properties,
     encode_recall_handle,
@@ -78,8 +79,9 @@ from mqspark.message import (
     parse_number,
     parse_priority,
 )
+from mqspark.propertystring import Properties, mark
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_response, send_response_frame
+from mqspark.protocol.command import Command, SentFrames, encode_response, send_response_frame
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
@@ -100,13 +102,28 @@ _OTHER_TYPES = _TIMED | {DELAY, SHARDING_KEY}
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
 _MARKS_OF_MEMBERS = (b"TRAN_MSG", MULTI_QUEUE_OFFSET.encode())
 """Texts in properties of a batch's members, which then are looked at one by one."""
-_UNIQ_KEY_MARK, _TAGS_MARK = f"\x02{UNIQ_KEY}\x01", f"\x02{TAGS}\x01"
-_EMPTY = frozenset({_UNIQ_KEY_MARK[1:], _TAGS_MARK[1:]})
-SHARDING_MARK = f"\x02{SHARDING_KEY}\x01"
+_KEYS, _WAIT, _SHARDING_KEY = mark(KEYS), mark(WAIT), mark(SHARDING_KEY)
+_WAIT_TRUE = f"{_WAIT}true"
 _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
 
 
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
+
+
+class Destination(Struct, frozen=True, gc=False):
+    """Where a message is stored, and with which system flag."""
+
+    topic: Topic
+    queue_id: int
+    sys_flag: int
+    logic: LogicQueue | None
+    """The logic queue of a static topic that its sender named."""
+
+    def told(self, queue_offset: int) -> tuple[int, int]:
+        """The queue id and offset that its sender is told."""
+        if self.logic is None:
+            return self.queue_id, queue_offset
+        return self.logic.number, sent_offset(self.logic.leader, queue_offset)
 
 
 class ForeignRecords(Protocol):
@@ -116,24 +133,6 @@ class ForeignRecords(Protocol):
     def topic(self) -> str: ...
 
     def store(self, session: Session, queue_id: int, properties: str, body: bytes | memoryview) -> int: ...
-
-
-def _value(text: str, mark: str) -> str | None:
-    """The last value of a property in ``0x02 name 0x01 value 0x02 …`` that is not empty; ``mark`` is ``0x02 name
-    0x01``."""
-    start = text.rfind(mark)
-    while start >= 0:
-        low = start + len(mark)
-        high = text.index("\x02", low)
-        if high > low:
-            return text[low:high]
-        start = text.rfind(mark, 0, start)
-    return None
-
-
-def _without_empty(text: str) -> str:
-    """The properties without empty unique ids and tags, which count for no reader."""
-    return "\x02".join(item for item in text.split("\x02") if item not in _EMPTY)
 
 
 def _may_name_ours(text: str) -> bool:
@@ -147,19 +146,6 @@ def _may_name_ours(text: str) -> bool:
         or "TRAN_MSG" in text
         or "POP_CK" in text
     )
-
-
-def _by_priority(text: str, topic: Topic, queue_id: int) -> tuple[str, int]:
-    """The properties and the queue of a message with a priority: the queue of that number, or the last one. A
-    message of another type (TopicMessageType.parseFromMessageProperty) loses its priority."""
-    properties = decode_properties(text)
-    priority = parse_priority(properties.get(PRIORITY))
-    if priority is None:
-        return text, queue_id
-    if properties.get(TRANSACTION_PREPARED) == "true" or not _OTHER_TYPES.isdisjoint(properties):
-        kept = (item for item in text.split("\x02") if not item.startswith(f"{PRIORITY}\x01"))
-        return "\x02".join(kept), queue_id
-    return text, min(priority, max(1, topic.write_queue_nums) - 1)
 
 
 def _is_prepared(text: str) -> bool:
@@ -210,6 +196,9 @@ class SendProcessor:
         self._suffix = encode_stored_properties(self._marks).decode()
         self._plain_answer = config.trace_on
         self._region = config.region_id
+        self._sent: Callable[[int, int, int, int, str], bytes] = (
+            SentFrames(config.region_id, self._id_prefix).frame if config.trace_on else self._untraced_frame
+        )
         self._multi_dispatch = self._state.store_config.multi_dispatch
 
     @property
@@ -246,8 +235,25 @@ class SendProcessor:
                 self._store_foreign(self.foreign, session, command, header)
                 return
             topic = self._admit(session, header, topic)
-        queue_id = header.queue_id
-        logic = None
+        to = self._destination(session, header, topic)
+        if header.batch:
+            self._send_batch(session, command, header, to)
+            return
+        properties = Properties.of(header.properties)
+        if properties.may_be_special and to.logic is None and properties.has(PRIORITY):
+            properties, to = self._by_priority(properties, to)  # a logic queue is its sender's choice
+        if (
+            topic.retry_of is not None
+            or to.sys_flag & TRANSACTION_MASK
+            or (properties.may_be_special and self._is_special(properties.text))
+        ):
+            self._send_draft(session, command, header, to, properties)
+        else:
+            self._send_plain(session, command, header, to, properties)
+
+    def _destination(self, session: Session, header: SendHeader, topic: Topic) -> Destination:
+        """Raises Refusal."""
+        queue_id, logic = header.queue_id, None
         if self._static_topics and (static := self._mapping(header.topic, header.lo)) is not None:
             logic = self._logic_queue(static, queue_id)
             queue_id = logic.leader.queue_id
@@ -266,66 +272,57 @@ class SendProcessor:
             sys_flag &= ~_BROKER_FLAGS
         if topic.multi_tag:
             sys_flag |= MULTI_TAGS
-        if header.batch:
-            self._send_batch(session, command, header, topic, queue_id, sys_flag, logic)
-            return
+        return Destination(topic, queue_id, sys_flag, logic)
 
-        text = header.properties or ""
-        if text and text[-1] != "\x02":
-            text += "\x02"
-        text = f"\x02{text}"
-        if PRIORITY in text and logic is None:  # a logic queue is its sender's choice
-            text, queue_id = _by_priority(text, topic, queue_id)
-        # If there are several, the last one counts, as in the map that every reader builds.
-        start = text.rfind("\x02UNIQ_KEY\x01") + 10
-        # All names that concern the broker have an underscore, but for two; mostly the one of UNIQ_KEY is the only one.
-        may_name_ours = text.count("_") > (start > 9) or "CLUSTER" in text or "DELAY" in text
-        if (
-            (may_name_ours and _may_name_ours(text))
-            or topic.retry_of is not None
-            or sys_flag & TRANSACTION_MASK
-            or (self._multi_dispatch and ("INNER_MULTI" in text or LITE_TOPIC in text))
-        ):
-            self._send_draft(session, command, header, topic, queue_id, sys_flag, text[1:], logic)
-            return
-        unique_id = text[start : text.index("\x02", start)] if start > 9 else ""
-        if not unique_id:
-            if start > 9:  # an empty one does not count, but one before it may
-                text = _without_empty(text)
-                unique_id = _value(text, _UNIQ_KEY_MARK) or ""
-            if not unique_id:
-                unique_id = self._state.new_unique_id()
-                text += f"UNIQ_KEY\x01{unique_id}\x02"
-        start = text.rfind("\x02TAGS\x01") + 6
-        tags = text[start : text.index("\x02", start)] if start > 5 else ""
-        if start > 5 and not tags:
-            text = _without_empty(text)
-            tags = _value(text, _TAGS_MARK) or ""
-        if topic.needs_key and not _value(text, "\x02KEYS\x01"):
-            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
-        body = command.body or self._body(command)
+    @staticmethod
+    def _by_priority(properties: Properties, to: Destination) -> tuple[Properties, Destination]:
+        """The queue of a message with a priority is that of its number, or the last one. A message of another type
+        (TopicMessageType.parseFromMessageProperty) loses its priority."""
+        found = properties.decoded()
+        priority = parse_priority(found.get(PRIORITY))
+        if priority is None:
+            return properties, to
+        if found.get(TRANSACTION_PREPARED) == "true" or not _OTHER_TYPES.isdisjoint(found):
+            return properties.without(PRIORITY), to
+        return properties, replace(to, queue_id=min(priority, max(1, to.topic.write_queue_nums) - 1))
+
+    def _is_special(self, text: str) -> bool:
+        """Whether one of these properties may concern the broker."""
+        return _may_name_ours(text) or (
+            self._multi_dispatch and ("INNER_MULTI" in text or LITE_TOPIC in text)
+        )
+
+    def _send_plain(
+        self, session: Session, command: Command, header: SendHeader, to: Destination, properties: Properties
+    ) -> None:
+        """A message without a property that concerns the broker."""
+        topic = to.topic
+        if not properties.unique_id:
+            properties = properties.plus_id(self._state.new_unique_id())
+        if topic.needs_key and not properties.last(_KEYS):
+            raise self._needs_key()
+        tags = properties.tags
         try:
             queue_offset, physical_offset, end_offset = self._put(
                 PendingRecord(
                     topic=header.topic,
-                    queue_id=queue_id,
+                    queue_id=to.queue_id,
                     born_timestamp_ms=header.born_timestamp,
                     born_host=session.peer_host,
-                    body=body,
-                    properties=(text[1:] + self._suffix).encode(),
+                    body=command.body or self._body(command),
+                    properties=properties.encoded(self._suffix),
                     tags_code=java_hashes[tags] if tags else 0,
-                    sys_flag=sys_flag,
+                    sys_flag=to.sys_flag,
                     flag=header.flag,
                     reconsume_times=header.reconsume_times or 0,
                 )
             )
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
-        stats = self._state.stats
-        stats.put_messages += 1
+        self._state.stats.put_messages += 1
         size_bytes = end_offset - physical_offset
-        if size_bytes > 4096 or (may_name_ours and SHARDING_MARK in text):
-            topic.count(size_bytes, "fifo" if may_name_ours and SHARDING_MARK in text else NORMAL)
+        if size_bytes > 4096 or (properties.may_be_special and properties.has(_SHARDING_KEY)):
+            topic.count(size_bytes, self._kind(properties))
         else:
             topic.put_bytes += size_bytes
             if size_bytes <= 1024:
@@ -333,15 +330,12 @@ class SendProcessor:
             else:
                 topic.up_to_4k += 1
         if not command.flag & 2:
-            message_id = f"{self._id_prefix}{physical_offset:016X}"
-            if logic is not None:
-                queue_id, queue_offset = logic.number, sent_offset(logic.leader, queue_offset)
-            answer = send_response_frame if self._plain_answer else self._answer
-            frame = answer(command.opaque, message_id, queue_id, queue_offset, unique_id, self._region)
-            if "\x02WAIT\x01true" in text or self._waits(text):
-                self._waiting.append((end_offset, session, frame))
-            else:
-                self._unsafe.append((end_offset, session, frame))
+            queue_id = to.queue_id
+            if to.logic is not None:
+                queue_id, queue_offset = to.told(queue_offset)
+            frame = self._sent(command.opaque, physical_offset, queue_id, queue_offset, properties.unique_id)
+            waits = _WAIT_TRUE in properties.text or self._waits(properties)
+            (self._waiting if waits else self._unsafe).append((end_offset, session, frame))
 
     def _first_send(self, session: Session, command: Command, header: SendHeader) -> None:
         """The first send to a topic, which creates it. Its producer may ask a name server for it as soon as it is
@@ -355,9 +349,9 @@ class SendProcessor:
                 end_offset, _, frame = answers.pop()
                 answers.append((end_offset, self._once_known(session), frame))
 
-    def _waits(self, text: str) -> bool:
+    def _waits(self, properties: Properties) -> bool:
         """Whether a sender waits for disk and slaves (Message.isWaitStoreMsgOK): it does unless it says otherwise."""
-        return self._all_wait or (_value(text, "\x02WAIT\x01") or "true").lower() == "true"
+        return self._all_wait or (properties.last(_WAIT) or "true").lower() == "true"
 
     def admit(self, session: Session, header: SendHeader) -> tuple[Topic, int]:
         """Topic and queue id of a message that does not come through ``send``, after the same checks."""
@@ -390,21 +384,19 @@ class SendProcessor:
         session: Session,
         command: Command,
         header: SendHeader,
-        topic: Topic,
-        queue_id: int,
-        sys_flag: int,
-        text: str,
-        logic: LogicQueue | None,
+        to: Destination,
+        sent: Properties,
     ) -> None:
         """A message with a property that concerns the broker."""
-        properties = self._own(text)
+        topic, sys_flag = to.topic, to.sys_flag
+        properties = self._own(sent)
         unique_id = properties.get(UNIQ_KEY)
         if not unique_id:
             unique_id = properties[UNIQ_KEY] = self._state.new_unique_id()
         if topic.needs_key and not properties.get(KEYS):
-            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
+            raise self._needs_key()
         properties.update(self._marks)
-        target, target_queue = topic.name, queue_id
+        target, target_queue = topic.name, to.queue_id
         if topic.retry_of is not None:
             for name in (DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID):  # brokers alone set them
                 properties.pop(name, None)
@@ -442,11 +434,9 @@ class SendProcessor:
             self._state.stats.became_dead(topic.name, topic.retry_of)
         if not command.is_oneway:
             message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
-            queue_offset = stored.queue_offset
-            if logic is not None:
-                queue_id = logic.number
-                if draft.topic == topic.name:  # elsewhere an offset is no one of the logic queue
-                    queue_offset = sent_offset(logic.leader, queue_offset)
+            queue_id, queue_offset = to.told(stored.queue_offset)
+            if draft.topic != topic.name:  # an offset elsewhere is no one of the logic queue
+                queue_offset = stored.queue_offset
             frame = self._answer(
                 command.opaque,
                 message_id,
@@ -458,7 +448,7 @@ class SendProcessor:
             )
             # Of a transaction, sender and checks rely on the half message.
             is_transactional = sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties
-            waits = is_transactional or self._waits(f"\x02{text}")
+            waits = is_transactional or self._waits(sent)
             (self._waiting if waits else self._unsafe).append((stored.end_offset, session, frame))
 
     def _store_foreign(
@@ -496,9 +486,9 @@ class SendProcessor:
                 )
 
     @staticmethod
-    def _kind(shared: str) -> str:
+    def _kind(shared: Properties) -> str:
         """The message type of a batch."""
-        return "fifo" if SHARDING_MARK in f"\x02{shared}" else NORMAL
+        return "fifo" if shared.has(_SHARDING_KEY) else NORMAL
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
         """The recall handle of a delayed message."""
@@ -542,24 +532,20 @@ class SendProcessor:
         session: Session,
         command: Command,
         header: SendHeader,
-        topic: Topic,
-        queue_id: int,
-        sys_flag: int,
-        logic: LogicQueue | None,
+        to: Destination,
     ) -> None:
-        if sys_flag & TRANSACTION_MASK:
+        topic = to.topic
+        if to.sys_flag & TRANSACTION_MASK:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be transactional")
         if len(topic.name) > MAX_BATCH_TOPIC_LENGTH or topic.retry_of is not None:
             raise self._refusal(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support topic {topic.name}"
             )
-        shared = header.properties or ""
-        if shared and shared[-1] != "\x02":
-            shared += "\x02"
-        if topic.inner_batch or _may_name_ours(shared):
-            shared = encode_stored_properties(self._own(shared)).decode()
-            self._check_batch(shared)
-        unique_id = _value(f"\x02{shared}", _UNIQ_KEY_MARK)
+        shared = Properties.of(header.properties)
+        if topic.inner_batch or _may_name_ours(shared.text):
+            shared = Properties.of(encode_stored_properties(self._own(shared)).decode())
+            self._check_batch(shared.text)
+        unique_id = shared.unique_id or None
         body = self._body(command)
         limit = self._state.store_config.max_message_size
         if len(body) > limit:
@@ -572,10 +558,10 @@ class SendProcessor:
             many = self._batch_members(topic, body)
             record = PendingRecord(
                 topic=header.topic,
-                queue_id=queue_id,
+                queue_id=to.queue_id,
                 born_timestamp_ms=header.born_timestamp,
                 born_host=session.peer_host,
-                sys_flag=sys_flag,
+                sys_flag=to.sys_flag,
                 reconsume_times=header.reconsume_times or 0,
             )
             if many is not None:
@@ -589,7 +575,7 @@ class SendProcessor:
                     if any(mark in properties for mark in _MARKS_OF_MEMBERS):
                         self._check_member(properties.decode())
                 if topic.inner_batch:
-                    self._send_inner_batch(session, command, record, topic, shared, count, logic)
+                    self._send_inner_batch(session, command, record, to, shared, count)
                     return
                 first_offset, places, end_offset = self._state.store.appender.put_batch(record, members)
                 physical_offsets = struct.pack(f">{count}q", *places)
@@ -609,12 +595,9 @@ class SendProcessor:
             prefix = self._id_prefix
             ids = physical_offsets.hex(",", 8).upper()
             ids = prefix + ids.replace(",", f",{prefix}")
-            if logic is not None:
-                queue_id, first_offset = logic.number, sent_offset(logic.leader, first_offset)
+            queue_id, first_offset = to.told(first_offset)
             frame = self._answer(command.opaque, ids, queue_id, first_offset, unique_id, self._region)
-            (self._waiting if self._waits(f"\x02{shared}") else self._unsafe).append(
-                (end_offset, session, frame)
-            )
+            (self._waiting if self._waits(shared) else self._unsafe).append((end_offset, session, frame))
 
     @staticmethod
     def _batch_members(topic: Topic, body: bytes | memoryview) -> BatchMembers | None:
@@ -629,32 +612,27 @@ class SendProcessor:
         session: Session,
         command: Command,
         record: PendingRecord,
-        topic: Topic,
-        shared: str,
+        to: Destination,
+        shared: Properties,
         count: int,
-        logic: LogicQueue | None,
     ) -> None:
         """A batch that stays one record. Raises what ``Appender.put`` raises."""
-        unique_id = _value(f"\x02{shared}", _UNIQ_KEY_MARK)
-        if not unique_id:
-            unique_id = self._state.new_unique_id()
-            shared += f"UNIQ_KEY\x01{unique_id}\x02"
-        tags = _value(f"\x02{shared}", _TAGS_MARK)
+        if not shared.unique_id:
+            shared = shared.plus_id(self._state.new_unique_id())
+        unique_id, tags = shared.unique_id, shared.tags
         together = replace(
             record,
             body=command.body,
-            properties=(shared + self._suffix).encode(),
+            properties=shared.encoded(self._suffix),
             tags_code=java_hashes[tags] if tags else 0,
         )
         stored = StoredPosition(*self._state.store.appender.put_inner_batch(together, count))
         self._state.stats.put_messages += count
-        topic.count(stored.size_bytes, self._kind(shared), count)
+        to.topic.count(stored.size_bytes, self._kind(shared), count)
         if not command.is_oneway:
             if command.code != _SEND_MESSAGE:
                 self._acks.other(command.code)
-            queue_id, queue_offset = record.queue_id, stored.queue_offset
-            if logic is not None:
-                queue_id, queue_offset = logic.number, sent_offset(logic.leader, queue_offset)
+            queue_id, queue_offset = to.told(stored.queue_offset)
             ext = {
                 "msgId": f"{self._id_prefix}{stored.physical_offset:016X}",
                 "queueId": str(queue_id),
@@ -665,6 +643,12 @@ class SendProcessor:
             }
             frame = encode_response(command.opaque, ResponseCode.SUCCESS, ext)
             self._waiting.append((stored.end_offset, session, frame))
+
+    def _untraced_frame(
+        self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int, unique_id: str
+    ) -> bytes:
+        message_id = f"{self._id_prefix}{physical_offset:016X}"
+        return self._answer(opaque, message_id, queue_id, queue_offset, unique_id, self._region)
 
     def _answer(
         self,
@@ -734,6 +718,9 @@ class SendProcessor:
                 raise self._store_refusal(error) from None
         return topic
 
+    def _needs_key(self) -> Refusal:
+        return self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
+
     def _forbidden(self, topic: str) -> Refusal:
         return self._refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
@@ -769,9 +756,9 @@ class SendProcessor:
                 f"a message of a batch enters no light queue, and has no {MULTI_QUEUE_OFFSET}",
             )
 
-    def _own(self, text: str) -> dict[str, str]:
+    def _own(self, sent: Properties) -> dict[str, str]:
         """The sender's properties without those that the broker sets itself, and without POP_CK."""
-        properties = decode_properties(text)
+        properties = sent.decoded()
         for name in (MSG_REGION, TRACE_ON, CLUSTER, "POP_CK"):
             properties.pop(name, None)
         return properties

@@ -36,8 +36,9 @@ from mqspark.message import (
     encode_stored_properties,
     java_hashes,
 )
+from mqspark.propertystring import find_property
 from mqspark.protocol.session import Session
-from mqspark.record import Parts, PendingRecord, find_property, tags_code
+from mqspark.record import Parts, PendingRecord, tags_code
 from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.multidispatch import allows_dispatch, wanted_queues
 from mqspark.store.store import MessageStore

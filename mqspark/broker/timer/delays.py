@@ -43,6 +43,7 @@ from mqspark.message import (
     TRANSACTION_MASK,
     parse_number,
 )
+from mqspark.propertystring import find_property, mark
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import decode_table, to_document
@@ -51,7 +52,6 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
-from mqspark.record import find_property
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.saved import SavedTable
 from mqspark.store.queue.delay import DelayLevels
@@ -110,7 +110,7 @@ def real_queue(properties: bytes) -> tuple[str, int] | None:
     """The target topic and queue id of a diverted message; None if its properties do not name them, or name a
     forbidden topic."""
     # The broker appends these properties last, so most messages of a queue end alike.
-    start = properties.rfind(b"\x02REAL_TOPIC\x01")
+    start = properties.rfind(_REAL_TOPIC)
     return _real_queues[properties if start < 0 else properties[start + 1 :]] or _real_queues[properties]
 
 
@@ -122,6 +122,7 @@ def _real_queue(properties: bytes) -> tuple[str, int] | None:
     return topic.decode("utf-8", "replace"), queue_id
 
 
+_REAL_TOPIC = mark(REAL_TOPIC).encode()
 _real_queues = Memo("delays.realQueues", _real_queue)
 
 

@@ -55,12 +55,13 @@ from mqspark.message import (
     java_hashes,
     parse_number,
 )
+from mqspark.propertystring import find_property, item, joined
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
-from mqspark.record import Parts, find_property
+from mqspark.record import Parts
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.flush import Job
@@ -813,10 +814,5 @@ def _stamped(properties: bytes, enqueue_ms: int, now_ms: int, *, is_roll: bool) 
             found[TIMER_ROLL_TIMES] = str((parse_number(found.get(TIMER_ROLL_TIMES)) or 0) + 1)
         found[TIMER_DEQUEUE_MS] = str(now_ms)
         return encode_stored_properties(found)
-    joint = b"" if properties.endswith(b"\x02") else b"\x02"
-    return b"%s%sTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (
-        properties,
-        joint,
-        enqueue_ms,
-        now_ms,
-    )
+    times = item(TIMER_ENQUEUE_MS, str(enqueue_ms)) + item(TIMER_DEQUEUE_MS, str(now_ms))
+    return joined(properties, times.encode())

@@ -43,6 +43,7 @@ from mqspark.message import (
     decode_properties,
     encode_stored_properties,
 )
+from mqspark.propertystring import joined
 from mqspark.record import PendingRecord
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 
@@ -97,10 +98,8 @@ class Members(NamedTuple):
 
     @property
     def items(self) -> list[Item]:
-        joined = b"\x02" + self.suffix
         return [
-            (flag, body, properties + (self.suffix if not properties or properties[-1] == 2 else joined))
-            for flag, body, properties in split_batch(self.body)
+            (flag, body, joined(properties, self.suffix)) for flag, body, properties in split_batch(self.body)
         ]
 
     @property

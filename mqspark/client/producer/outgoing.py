@@ -29,6 +29,7 @@ from mqspark.message import (
     java_hash,
     new_unique_id,
 )
+from mqspark.propertystring import ITEM_END, NAME_END, item
 from mqspark.valuetypes import check_value
 
 __all__ = [
@@ -125,12 +126,12 @@ def properties_text(message: Message, *, prepared: bool = False) -> tuple[str, s
             field=TRANSACTION_PREPARED,
         )
     text = encode_stored_properties(properties).decode()
-    if "\x01\x02" in text or "\x02\x01" in text or text[0] == "\x01":
+    if text[0] == NAME_END or NAME_END + ITEM_END in text or ITEM_END + NAME_END in text:
         raise InvalidMessage("a property needs a name and a value", field="properties")
     unique_id = properties.get(UNIQ_KEY)
     if unique_id is None:
         unique_id = new_unique_id()
-        text = f"{text}UNIQ_KEY\x01{unique_id}\x02"
+        text = text + item(UNIQ_KEY, unique_id)
     if len(text) > MAX_PROPERTIES_BYTES // 4 and len(text.encode()) > MAX_PROPERTIES_BYTES:
         raise MessageTooLarge("properties", len(text.encode()), MAX_PROPERTIES_BYTES)
     return text, unique_id
@@ -181,7 +182,7 @@ def batch_of(messages: Sequence[Message], max_bytes: int) -> tuple[str, bytes, s
         if properties:
             text = encode_stored_properties({**properties, UNIQ_KEY: unique_id})
         else:
-            text = b"UNIQ_KEY\x01%b\x02" % unique_id.encode()
+            text = item(UNIQ_KEY, unique_id).encode()
         items.append((message.flag, body, text))
     body = encode_items(items)
     if len(body) > max_bytes:

@@ -46,6 +46,7 @@ from mqspark.logs import escaping
 from mqspark.message import (
     INSTANCE_ID,
     TRANSACTION_PREPARED_TYPE,
+    UNIQ_KEY,
     Message,
     MessageExt,
     MessageQueue,
@@ -54,6 +55,7 @@ from mqspark.message import (
     decode_recall_handle,
     new_unique_id,
 )
+from mqspark.propertystring import item
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import RecallMessageRequestHeader, RecallMessageResponseHeader
@@ -470,7 +472,7 @@ class Producer(Lifecycle):
             text, sending.message_id = properties_text(message, prepared=prepared)
         else:
             sending.message_id = new_unique_id()
-            text = f"UNIQ_KEY\x01{sending.message_id}\x02"
+            text = item(UNIQ_KEY, sending.message_id)
         sending.properties = _encode_json(text)
         sending.context = context
         sending.topic = topic

@@ -27,8 +27,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, java_hash
-from mqspark.record import Parts, find_property
+from mqspark.message import KEYS, TAGS, TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, UNIQ_KEY, java_hash
+from mqspark.propertystring import ITEM_END, NAME_END, find_property, mark
+from mqspark.record import Parts
 from mqspark.store.log.record_tables import Layout
 from mqspark.store.log.scan import Run
 
@@ -36,11 +37,12 @@ __all__ = ["Ints", "KeyColumns", "Sought", "index_hash", "run_keys"]
 
 Ints = npt.NDArray[np.int64]
 
+_NAME_END, _ITEM_END = ord(NAME_END), ord(ITEM_END)
 _PAD = bytes(16)
 """Padding before the first topic, so that looking back for a name stays inside the array."""
-_UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
-_KEYS = int.from_bytes(b"\x02KEYS", "big")
-_TAGS = int.from_bytes(b"\x02TAGS", "big")
+_UNIQ_KEY = int.from_bytes(UNIQ_KEY.encode(), "big")
+_KEYS = int.from_bytes(mark(KEYS)[:-1].encode(), "big")
+_TAGS = int.from_bytes(mark(TAGS)[:-1].encode(), "big")
 _TAG_PREFIX = "T#"
 _LAST_FIVE_BYTES = (1 << 40) - 1
 
@@ -190,8 +192,8 @@ def _text_keys(view: memoryview, texts: _Texts, rows: Ints, *, tags: bool) -> _F
     starts, ends = texts.topics[rows], texts.ends[rows]
     slices = [_PAD]
     slices += [view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)]  # type: ignore[misc]
-    buffer = bytearray(b"\x02").join(slices)
-    buffer += b"\x02"
+    buffer = bytearray((_ITEM_END,)).join(slices)
+    buffer.append(_ITEM_END)
     text = np.frombuffer(buffer, dtype=np.uint8)
     lengths = ends - starts + 1
     topics = np.cumsum(lengths) - lengths + len(_PAD) + 1
@@ -199,7 +201,7 @@ def _text_keys(view: memoryview, texts: _Texts, rows: Ints, *, tags: bool) -> _F
     # place.
     properties = topics + texts.properties[rows] - starts
     text[properties - 2] = 0x23
-    text[properties - 1] = 0x02
+    text[properties - 1] = _ITEM_END
 
     row, low, high, is_tag = _find_keys(text, topics, tags=tags)
     hashes = _hash(text, topics[row], properties[row] - 1, low, high, is_tag)
@@ -211,11 +213,11 @@ def _find_keys(
 ) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
     """Row, start and end of every key, and whether it is the tag, by row; the unique key of a row before its other
     keys, the tag after them."""
-    names = np.flatnonzero(text == 0x01)
-    stops = np.flatnonzero(text == 0x02)
+    names = np.flatnonzero(text == _NAME_END)
+    stops = np.flatnonzero(text == _ITEM_END)
     before = np.ndarray((len(text) - 7,), dtype=">u8", buffer=text, strides=(1,))[names - 8].astype(np.uint64)
     unique_names = names[before == _UNIQ_KEY]
-    unique_names = unique_names[text[unique_names - 9] == 0x02]
+    unique_names = unique_names[text[unique_names - 9] == _ITEM_END]
     unique = _values(unique_names, stops, topics)
     row, low, high = _values(names[before & _LAST_FIVE_BYTES == _KEYS], stops, topics)
     spaces = np.flatnonzero(text == 0x20)

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.propertystring import ITEM_END, NAME_END
+
 __all__ = ["Layout", "find_layouts"]
 
 Ints = npt.NDArray[np.int64]
@@ -26,6 +28,7 @@ MIN_ROWS = 96
 """Below this number, setting up the table costs more than it saves."""
 _MAX_LAYOUTS = 8
 _MAX_WIDTH = 512
+_NAME_END, _ITEM_END = NAME_END.encode(), ITEM_END.encode()
 _EACH_BYTE = np.uint64(0x0101010101010101)
 _HIGH_BITS = np.uint64(0x80 * 0x0101010101010101)
 _LETTER_BITS = np.uint64(0x40 * 0x0101010101010101)
@@ -187,8 +190,8 @@ def _values(text: bytes, at: int) -> dict[bytes, tuple[int, int]] | None:
     without a repeated name."""
     values: dict[bytes, tuple[int, int]] = {}
     while at < len(text):
-        name_end = text.find(b"\x01", at)
-        value_end = text.find(b"\x02", at)
+        name_end = text.find(_NAME_END, at)
+        value_end = text.find(_ITEM_END, at)
         if value_end < 0:
             value_end = len(text)
         name = text[at:name_end]

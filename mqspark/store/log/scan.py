@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from mqspark.crc import crc32
 from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
-from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, is_seal_broken, tags_code
+from mqspark.propertystring import ITEM_END
+from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, TAGS_START, is_seal_broken, tags_code
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.log.record_tables import Layout, find_layouts
 
@@ -36,8 +37,7 @@ _FEW = 32
 _MAX_ROW_BYTES = 512
 """Longer property strings are processed one by one."""
 _MAX_HASHED_BYTES = 32
-_STOP = 0x02
-_TAGS = b"TAGS\x01"
+_STOP = ord(ITEM_END)
 _I32 = struct.Struct(">i")
 _EVEN_RECORDS = 1024
 """Number of records of one size that form a run of their own."""
@@ -467,16 +467,16 @@ def _tags_values(
     text: npt.NDArray[np.uint8], stops: Int64s, width: int, lengths: Int64s
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Row, start and end of the last TAGS of each row that has one."""
-    at = stops[stops < len(text) - len(_TAGS) - 1]
-    for distance, letter in enumerate(_TAGS, 1):
+    at = stops[stops < len(text) - len(TAGS_START) - 1]
+    for distance, letter in enumerate(TAGS_START, 1):
         at = at[text[at + distance] == letter]
     row, column = np.divmod(at, width)
-    inside = column + len(_TAGS) <= lengths[row]
+    inside = column + len(TAGS_START) <= lengths[row]
     at, row = at[inside], row[inside]
     if len(row) > 1:
         last = np.append(row[1:] != row[:-1], True)
         at, row = at[last], row[last]
-    return row, at + len(_TAGS) + 1, stops[np.searchsorted(stops, at) + 1]
+    return row, at + len(TAGS_START) + 1, stops[np.searchsorted(stops, at) + 1]
 
 
 def _hash(text: npt.NDArray[np.uint8], low: Int64s, high: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:

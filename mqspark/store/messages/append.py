@@ -20,12 +20,15 @@ from mqspark.clock import Clock
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreError
 from mqspark.message import (
     BORN_HOST_V6,
+    INNER_BASE,
     INNER_BATCH,
+    INNER_NUM,
     MAX_PROPERTIES_BYTES,
     NEED_UNWRAP,
     STORE_HOST_V6,
     TRANSACTION_PREPARED_TYPE,
 )
+from mqspark.propertystring import item, joined
 from mqspark.record import (
     BLANK_BYTES,
     CRC_PROPERTY_BYTES,
@@ -326,8 +329,8 @@ class Appender:
             raise _not_alone(record)
         if count:
             sys_flag |= _OF_BATCHES
-            joint = b"" if not properties or properties[-1] == 2 else b"\x02"
-            properties += joint + b"INNER_NUM\x01%d\x02INNER_BASE\x01%d\x02" % (count, base)
+            counts = item(INNER_NUM, str(count)) + item(INNER_BASE, str(base))
+            properties = joined(properties, counts.encode())
         if self._property_crc:
             properties = room_for_crc(properties)
         if len(body) > self.max_body_bytes or len(properties) > MAX_PROPERTIES_BYTES:
@@ -372,10 +375,9 @@ class Appender:
             if other.next_offset >= other.reserved_end:
                 self._reserve(other, 1)
             others.append(other)
-        properties = record.properties
-        joint = b"" if not properties or properties[-1] == 2 else b"\x02"
         offsets = offsets_property([other.next_offset for other in others])
-        queue_offset, position, end = self.put(replace(record, properties=properties + joint + offsets))
+        properties = joined(record.properties, offsets)
+        queue_offset, position, end = self.put(replace(record, properties=properties))
         entry = _pack_entry(position, end - position, record.tags_code)
         for other in others:
             if not other.entries:

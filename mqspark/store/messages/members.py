@@ -21,6 +21,8 @@ import numpy.typing as npt
 from mqspark.batchitems import split_batch
 from mqspark.crc import crc32
 from mqspark.errors import InvalidMessage
+from mqspark.propertystring import ITEM_END
+from mqspark.record import TAGS_START
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE
 
@@ -145,7 +147,7 @@ class MemberColumns:
 
     def with_suffix(self, suffix: bytes) -> MemberColumns:
         """A copy with more properties after those of every member. ``suffix``: encoded in the same way."""
-        joined = b"\x02" + suffix
+        joined = ITEM_END.encode() + suffix
         mores = [suffix if len(tail) == 2 or tail[-1] == 2 else joined for tail in self.tails]
         tail_bytes = self.tail_bytes + np.fromiter(map(len, mores), np.int64, len(mores))
         lengths = (tail_bytes - 2).astype(">i2").tobytes()
@@ -185,7 +187,7 @@ class MemberColumns:
 
     def tags_codes(self) -> Ints | int:
         """``mqspark.record.tags_code`` of every member, or one for all."""
-        if not self.any_has(b"TAGS\x01"):
+        if not self.any_has(TAGS_START):
             return 0
         return tags_codes(memoryview(self.data), self.body_ends + 2, self.ends)
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.propertystring import ITEM_END
+from mqspark.record import TAGS_START
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.messages.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Common, MemberColumns, Sizes
 
@@ -104,11 +106,11 @@ class MemberTable:
         suffix."""
         body, properties = self.largest
         if properties:
-            finished = self.tails[properties + 1 :: properties + 2].count(b"\x02")
+            finished = self.tails[properties + 1 :: properties + 2].count(ITEM_END.encode())
             if 0 < finished < len(self):
                 return self._columns().with_suffix(suffix)
             if not finished:
-                suffix = b"\x02" + suffix
+                suffix = ITEM_END.encode() + suffix
         longer = properties + len(suffix)
         own = np.frombuffer(self.tails, [("length", "V2"), ("properties", f"V{properties}")])
         tails = np.empty(len(self), [*own.dtype.descr, ("suffix", f"V{len(suffix)}")])
@@ -161,7 +163,7 @@ class MemberTable:
 
     def tags_codes(self) -> Ints | int:
         """As ``MemberColumns.tags_codes``."""
-        if b"TAGS\x01" not in self.tails:
+        if TAGS_START not in self.tails:
             return 0
         properties = self.largest[1]
         starts = np.arange(2, len(self.tails), properties + 2)

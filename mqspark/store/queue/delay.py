@@ -7,13 +7,15 @@ In SCHEDULE_TOPIC_XXXX it is the deliver time, elsewhere the hash of the tags
 from __future__ import annotations
 
 from mqspark.errors import ConfigError
-from mqspark.message import SCHEDULE_TOPIC, parse_number
-from mqspark.record import CheckedRecord, find_property, tags_code
+from mqspark.message import DELAY, SCHEDULE_TOPIC, parse_number
+from mqspark.propertystring import find_marked, mark
+from mqspark.record import CheckedRecord, tags_code
 
 __all__ = ["DelayLevels"]
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS = 1_000
+_DELAY = mark(DELAY).encode()
 
 
 class DelayLevels:
@@ -44,5 +46,5 @@ class DelayLevels:
 
     def schedule_tags_code(self, properties: bytes, tags_code: int, store_timestamp_ms: int) -> int:
         """Tags code of an entry of SCHEDULE_TOPIC_XXXX; ``tags_code`` is that of the tags."""
-        level = parse_number(find_property(properties, b"DELAY"))
+        level = parse_number(find_marked(properties, _DELAY))
         return self.deliver_time_ms(level, store_timestamp_ms) if level else tags_code

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     LMQ_PREFIX,
+    MULTI_QUEUE_OFFSET,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SYSTEM_PREFIX,
@@ -21,7 +22,7 @@ from mqspark.message import (
     TRANS_OP_HALF_TOPIC,
     parse_number,
 )
-from mqspark.record import find_property
+from mqspark.propertystring import NAME_END, find_property, item
 from mqspark.store.disk.layout import is_storable_topic
 
 __all__ = [
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 LMQ_QUEUE_ID = 0
-DISPATCH_MARK = b"INNER_MULTI_QUEUE_OFFSET\x01"
+DISPATCH_MARK = f"{MULTI_QUEUE_OFFSET}{NAME_END}".encode()
 MAX_DISPATCHED = 256
 """Queues that one message may enter besides its own: each may have to be created."""
 _WAITING = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC})
@@ -75,7 +76,7 @@ def wanted_queues(names: str) -> list[str]:
 
 
 def offsets_property(offsets: list[int]) -> bytes:
-    return DISPATCH_MARK + ",".join(map(str, offsets)).encode() + b"\x02"
+    return item(MULTI_QUEUE_OFFSET, ",".join(map(str, offsets))).encode()
 
 
 def dispatched_queues(topic: str, properties: bytes) -> Iterator[tuple[str, int]]:

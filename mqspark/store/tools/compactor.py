@@ -27,7 +27,8 @@ import msgspec
 from mqspark.errors import MQError, Picklable, StoreCorrupt, StoreLocked
 from mqspark.logs import printable
 from mqspark.names import path_below
-from mqspark.record import HEADS, CheckedRecord, Verdict, check_record, find_property
+from mqspark.propertystring import find_property
+from mqspark.record import HEADS, CheckedRecord, Verdict, check_record
 from mqspark.store.compaction.compacted import (
     COMPACT_LOCK,
     COMPACTED,

@@ -33,6 +33,7 @@ from mqspark.message import (
     MAX_PROPERTIES_BYTES,
     NEED_UNWRAP,
 )
+from mqspark.propertystring import ITEM_END, NAME_END, item
 from mqspark.record import encode_record, tags_code
 from mqspark_server.tiered.archivecatalog import ArchiveCatalog, ArchivedFile, ArchivedPart, RangeOfLog
 from mqspark_server.tiered.archivechunks import ChunkWriter
@@ -294,8 +295,8 @@ def _encoded_properties(pairs: Iterable[tuple[str, str | None]]) -> bytes:
     found: list[bytes] = []
     room = MAX_PROPERTIES_BYTES
     for name, value in pairs:
-        pair = f"{name}\x01{value or ''}\x02".encode(errors="replace")
-        if pair.count(b"\x01") == pair.count(b"\x02") == 1 and len(pair) <= room:
+        pair = item(name, value or "").encode(errors="replace")
+        if pair.count(NAME_END.encode()) == pair.count(ITEM_END.encode()) == 1 and len(pair) <= room:
             found.append(pair)
             room -= len(pair)
     return b"".join(found)

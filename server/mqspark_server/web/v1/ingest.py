@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import DEFAULT_TOPIC, check_topic, encode_properties
+from mqspark.message import DEFAULT_TOPIC, WAIT, check_topic, encode_properties
+from mqspark.propertystring import item
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark_server.web.places import Places
@@ -202,7 +203,7 @@ async def ingest(
         sys_flag=0,
         born_timestamp=asker.app.clock.now_ms(),
         flag=0,
-        properties="WAIT\x01true\x02",
+        properties=item(WAIT, "true"),
         batch=True,
     )
     overhead = _HEAD_BYTES + 2 + len(properties)
