@@ -535,7 +535,7 @@ def test_a_blocking_pull_is_woken_by_a_send(java: JavaDriver, cluster: Cluster, 
     assert not waiting.done()
     began = time.monotonic()
     java.call("producer.send", handle=sender, mode="sync", queue=queue, message=message(topic, b"woken"))
-    result = waiting.result(10)
+    result = waiting.result(30)
     assert time.monotonic() - began < 5, "a poll, not a wake-up"
     assert (result["status"], [body_of(one) for one in result["messages"]]) == ("FOUND", [b"woken"])
 

@@ -93,7 +93,7 @@ def test_failed_messages_come_again_and_die_at_last(
     for progress in query.recentProgress:
         total.update(progress["work"])
     assert total == Counter(done=38, retry=5, dead=1, discarded=1)
-    with urllib.request.urlopen(f"{cluster.http}/metrics", timeout=10) as answer:  # noqa: S310 - loopback
+    with urllib.request.urlopen(f"{cluster.http}/metrics", timeout=60) as answer:  # noqa: S310 - loopback
         metrics = answer.read().decode()
     (counted,) = [
         line

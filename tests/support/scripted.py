@@ -152,7 +152,7 @@ def served(*servers: Scripted) -> Iterator[None]:
     server = threading.Thread(target=asyncio.run, args=(serve(),))
     server.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield
     finally:
         over.set()

@@ -165,7 +165,7 @@ async def test_a_send_leaves_a_silent_broker_once_another_has_its_place(
             sending = asyncio.ensure_future(producer.send(Message.of("T", "y"), timeout_ms=60_000))
             await eventually_async(was_asked)
             now = new
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 if retries:
                     assert (await sending).status is SendStatus.SEND_OK
                 else:
@@ -438,7 +438,7 @@ async def consuming(address: str, **options: object) -> AsyncIterator[PushConsum
 
 
 async def asked(one: Scripted, count: int, code: int = RequestCode.PULL_MESSAGE) -> list[Command]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             found = [
                 command for command in one.asked if command.code == code and "RETRY" not in str(command.ext)
@@ -573,7 +573,7 @@ async def test_a_consumer_leaves_a_frozen_broker_once_another_has_its_place(kind
             speaks_no_more(old)
             await eventually_async(lambda: old.codes().count(RequestCode.HEART_BEAT) >= 2, "it is knocked at")
             now = new
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await asked(new, 1, code)
 
 

@@ -184,7 +184,7 @@ def outcome(call: Any) -> BaseException | None:
     try:
         found = call()
         if isinstance(found, concurrent.futures.Future):
-            found.result(10)
+            found.result(30)
     except Exception as error:
         return error
     return None
@@ -192,7 +192,7 @@ def outcome(call: Any) -> BaseException | None:
 
 async def awaited(call: Any) -> BaseException | None:
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             found = call()
             if inspect.isawaitable(found):
                 found = await found

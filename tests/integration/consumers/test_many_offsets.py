@@ -33,7 +33,7 @@ def asked_of(script: Scripted, queues: list[MessageQueue], times: int = 1) -> li
     server = threading.Thread(target=asyncio.run, args=(serve(),))
     server.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         return [list(client.max_offsets(script.address, queues)) for _ in range(times)]
     finally:
         client.close()

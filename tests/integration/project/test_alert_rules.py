@@ -104,7 +104,7 @@ def test_prometheus_gets_data_for_them(broker: Broker, tmp_path: Path) -> None:
 
 
 def _ask(port: int, path: str) -> dict[str, list[dict[str, object]]]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=60) as answer:
         data: dict[str, list[dict[str, object]]] = json.load(answer)["data"]
         return data
 

@@ -235,7 +235,7 @@ def test_the_health_says_how_far_a_slave_is(tmp_path: Path) -> None:
 
         def health() -> dict[str, Any]:
             url = f"{cluster.http_urls[SLAVE]}/health/ready"
-            with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own URL
+            with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own URL
                 found: dict[str, Any] = json.load(answer)["following"]
             return found
 

@@ -298,13 +298,13 @@ def test_http_shows_no_topic(guarded: Cluster) -> None:
     import urllib.request
 
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{guarded.http}/api/v1/topics", timeout=10)  # noqa: S310
+        urllib.request.urlopen(f"{guarded.http}/api/v1/topics", timeout=60)  # noqa: S310
     with caught.value as answer:
         assert answer.code == 401
     metrics = urllib.request.Request(f"{guarded.http}/metrics")  # noqa: S310
     keys = base64.b64encode(f"{SUPER.access_key}:{SUPER.secret_key}".encode()).decode()
     metrics.add_header("authorization", f"Basic {keys}")
-    with urllib.request.urlopen(metrics, timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(metrics, timeout=60) as answer:  # noqa: S310
         text = answer.read().decode()
     assert 'decision="unauthenticated"' in text
     assert "canary" not in text

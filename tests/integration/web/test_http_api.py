@@ -84,7 +84,7 @@ def test_a_compressed_body_is_refused(http: httpx.Client) -> None:
 
 def test_what_is_not_http_gets_a_problem(broker: Broker) -> None:
     address = httpx.URL(broker.http_url or "")
-    with socket.create_connection((address.host, address.port or 0), timeout=10) as sock:
+    with socket.create_connection((address.host, address.port or 0), timeout=60) as sock:
         sock.sendall(b"BLAH\r\n\r\n")
         answer = b"".join(iter(lambda: sock.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 400 ")

@@ -27,7 +27,7 @@ def test_idle_connections_leave_files_their_descriptors(tmp_path: Path) -> None:
         contextlib.ExitStack() as idle,
     ):
         for _ in range(700):
-            idle.enter_context(socket.create_connection(broker.address, timeout=10))
+            idle.enter_context(socket.create_connection(broker.address, timeout=60))
         with broker.connect() as honest:  # whoever has said nothing goes for it
             for number in range(60):
                 header = send_header(f"KEYS\x01k{number}\x02", number % 4)

@@ -63,7 +63,7 @@ def read_on(peer: socket.socket) -> bytes:
 
 def sent_to(cluster: Cluster, words: bytes) -> bytes:
     """What the port answers until it closes the connection."""
-    with socket.create_connection(ha_port(cluster), timeout=10) as peer:
+    with socket.create_connection(ha_port(cluster), timeout=60) as peer:
         peer.sendall(words)
         return read_on(peer)
 
@@ -99,7 +99,7 @@ def test_who_proves_nothing_gets_nothing(guarded: Cluster, words: bytes) -> None
 
 def test_who_has_no_secret_gets_a_challenge_and_no_more(guarded: Cluster) -> None:
     proof = SlaveProof(guarded.apps[MASTER].config.broker_name, "inner", Signer("inner", "guessed"))
-    with socket.create_connection(ha_port(guarded), timeout=10) as peer:
+    with socket.create_connection(ha_port(guarded), timeout=60) as peer:
         peer.sendall(proof.hello)
         challenge = b""
         while len(challenge) < len(MAGIC) + 32:
@@ -114,7 +114,7 @@ def test_who_has_no_secret_gets_a_challenge_and_no_more(guarded: Cluster) -> Non
 
 def test_who_leaves_without_a_proof_is_audited_once(guarded: Cluster) -> None:
     before = len(audited(guarded))
-    with socket.create_connection(ha_port(guarded), timeout=10) as peer:
+    with socket.create_connection(ha_port(guarded), timeout=60) as peer:
         source = "{}:{}".format(*peer.getsockname()[:2])
     eventually(lambda: len(audited(guarded)) > before)
     lines = [line for line in audited(guarded) if line["peer"] == source]
@@ -139,12 +139,12 @@ def test_who_is_refused_or_silent_is_audited_and_counted(
 
     before = counted()
     monkeypatch.setattr(slaveport, "MAX_SLAVES", 1)
-    with socket.create_connection(ha_port(guarded), timeout=10) as peer:
+    with socket.create_connection(ha_port(guarded), timeout=60) as peer:
         assert read_on(peer) == b""
         assert told(peer) == ["1 slaves are connected"]
     monkeypatch.undo()
     monkeypatch.setattr(parts.core.config, "ha_housekeeping_interval", 100)
-    with socket.create_connection(ha_port(guarded), timeout=10) as peer:
+    with socket.create_connection(ha_port(guarded), timeout=60) as peer:
         assert read_on(peer) == b""
         assert told(peer) == ["it is silent"]
     eventually(lambda: counted() == (before[0] + 2, before[1] + 2), "both to be counted")
@@ -156,7 +156,7 @@ def test_guesses_at_the_secret_of_servers_are_slowed_down(tmp_path: Path) -> Non
 
         def guess() -> str:
             proof = SlaveProof(name, "inner", Signer("inner", "guessed"))
-            with socket.create_connection(ha_port(cluster), timeout=10) as peer:
+            with socket.create_connection(ha_port(cluster), timeout=60) as peer:
                 with contextlib.suppress(ConnectionError):
                     peer.sendall(proof.hello)
                     if challenge := peer.recv(len(MAGIC) + 32):
@@ -209,7 +209,7 @@ def test_listed_addresses_need_no_proof(tmp_path: Path) -> None:
     with Cluster(slaves=1, store=tmp_path, settings=settings) as cluster:
         fill(cluster)
         until_copied(cluster)
-        with socket.create_connection(ha_port(cluster), timeout=10) as peer:
+        with socket.create_connection(ha_port(cluster), timeout=60) as peer:
             peer.sendall(FROM_THE_FIRST_BYTE)
             peer.settimeout(10)
             assert peer.recv(12)[:8] == FROM_THE_FIRST_BYTE
@@ -254,7 +254,7 @@ def test_a_slave_copies_over_tls_and_nobody_in_plain(tmp_path: Path, certificate
         name = cluster.apps[MASTER].config.broker_name
         assert sent_to(cluster, SlaveProof(name, "inner", Signer("inner", "inner-secret")).hello) == b""
         with context.wrap_socket(
-            socket.create_connection(ha_port(cluster), timeout=10), server_hostname="127.0.0.1"
+            socket.create_connection(ha_port(cluster), timeout=60), server_hostname="127.0.0.1"
         ) as peer:
             peer.sendall(bytes(8))
             try:

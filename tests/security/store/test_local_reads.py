@@ -347,7 +347,7 @@ def test_an_idle_worker_lets_go_of_what_the_broker_deletes(
     assert str(segments[0]) in mapped.read_text()
     assert str(segments[1]) in mapped.read_text()
     segments[0].unlink()
-    eventually(lambda: str(segments[0]) not in mapped.read_text(), "the worker lets go", timeout_s=10)
+    eventually(lambda: str(segments[0]) not in mapped.read_text(), "the worker lets go")
     assert str(segments[1]) in mapped.read_text()
     assert numbers(at(task, place)) == list(range(ROWS)), "the rest comes over the socket"
     assert tcp

@@ -37,7 +37,7 @@ _ONE_BROKER = {"brokerName": "dev", "clusterName": "DefaultCluster", "brokerClus
 def reply_to(
     address: str, code: int, signer: Signer | None, fields: dict[str, str], body: bytes = b""
 ) -> Reply:
-    with RawConnection(address, timeout_s=10) as connection:
+    with RawConnection(address, timeout_s=60) as connection:
         ext = fields if signer is None else signer.signed(fields, body)
         return connection.request(code, body, **ext)
 

@@ -59,7 +59,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def test_the_address_of_a_proxy_protocol_is_not_believed(guarded: Broker, words: bytes) -> None:
     """RocketMQ takes it from anybody, so that ``sourceIps`` of a policy can be forged."""
     host, _, port = guarded.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as peer:
+    with socket.create_connection((host, int(port)), timeout=60) as peer:
         peer.sendall(words)
         try:
             answered = peer.recv(100)
@@ -70,7 +70,7 @@ def test_the_address_of_a_proxy_protocol_is_not_believed(guarded: Broker, words:
 
 def test_a_source_that_is_claimed_gives_no_right(guarded: Broker) -> None:
     fields = {"ProxyProtocolAddr": ELSEWHERE, "proxy_protocol_addr": ELSEWHERE, "RemoteAddress": ELSEWHERE}
-    with RawConnection(guarded.address, timeout_s=10) as connection:
+    with RawConnection(guarded.address, timeout_s=60) as connection:
         reply = connection.request(RequestCode.GET_BROKER_RUNTIME_INFO, **Signer(*ALICE).signed(fields))
     assert reply.code == ResponseCode.NO_PERMISSION
     assert "from 127.0.0.1" in reply.remark
@@ -85,7 +85,7 @@ def test_files_of_users_are_their_owners(guarded: Broker) -> None:
     signer = Signer("root", "root-secret")
     for number in range(3):  # each change is a save, and the second one leaves a .bak
         body = json.dumps({"password": "x"}).encode()
-        with RawConnection(guarded.address, timeout_s=10) as connection:
+        with RawConnection(guarded.address, timeout_s=60) as connection:
             ext = signer.signed({"username": f"user{number}"}, body)
             assert connection.request(RequestCode.AUTH_CREATE_USER, body, **ext).code == 0
     folder = Path(str(guarded.apps[0].settings.auth.auth_config_path))

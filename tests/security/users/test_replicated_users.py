@@ -42,7 +42,7 @@ POLICY = {
 
 def ask(address: str, keys: Credentials, code: int, fields: dict[str, str], body: bytes = b"") -> Reply:
     signer = Signer(keys.access_key, keys.secret_key)
-    with RawConnection(address, timeout_s=10) as connection:
+    with RawConnection(address, timeout_s=60) as connection:
         return connection.request(code, body, **signer.signed(fields, body))
 
 
