@@ -49,7 +49,7 @@ CONTAINER_BYTES = 232
 """Size of a small dict or set."""
 NUMBER_BYTES = 32
 RESERVED_BYTES = 1 << 20
-"""Of each table, whatever the others have; a broker has some twenty tables."""
+"""What each table has, whatever the others have; a broker has some twenty tables."""
 MEMO_BYTES = 4 << 20
 """Limit of each memo; a process has a dozen of them."""
 _TEXT_BYTES = 56
@@ -242,7 +242,7 @@ class BoundedMap(dict[K, V]):
         if most is not None:
             ledger.shares.limit_entries(most)
         self._owners: dict[K, str] | None = None
-        """Of the entries that are somebody's: mostly there is none."""
+        """The owners of the entries that are somebody's: mostly there is none."""
 
     def size_of(self, key: K, value: V) -> int:
         own_bytes = 0 if self._value_bytes is None else self._value_bytes(value)
@@ -345,7 +345,7 @@ class BoundedMap(dict[K, V]):
         return self
 
     def sizes(self) -> Iterator[int]:
-        """Of all entries, and of those of the maps in them."""
+        """The sizes of all entries, and of those of the maps in them."""
         for key, value in self.items():
             yield self.size_of(key, value)
             inner = (value,) if isinstance(value, BoundedMap) else getattr(value, "bounded", ())
@@ -382,7 +382,7 @@ class BoundedSet(BoundedMap[K, None]):
 
 
 def _key_bytes(key: object) -> int:
-    """Of the texts of a key."""
+    """What the texts of a key weigh."""
     if isinstance(key, str):
         return text_bytes(key)
     return text_bytes(*(each for each in key if isinstance(each, str))) if isinstance(key, tuple) else 0

@@ -74,7 +74,7 @@ class SendAttempt:
     group: str
     """The producer group."""
     properties: Mapping[str, str]
-    """Of a batch: those that the batch has beside those of its messages."""
+    """For a batch, those that the batch has beside those of its messages."""
     body_bytes: int
     is_batch: bool
     born_timestamp_ms: int
@@ -143,7 +143,7 @@ class ConsumeOutcome:
     records: int
     """Records of the log that it is given. One of them may hold a whole batch."""
     size_bytes: int
-    """Of these records."""
+    """The size of these records."""
 
 
 @runtime_checkable

@@ -43,7 +43,7 @@ class SignedText(NamedTuple):
     """What the signature of a request covers besides the body."""
 
     names: tuple[str, ...]
-    """Of the fields, in their order."""
+    """The names of the fields, in their order."""
     values: tuple[str, ...]
     content: bytes
     """The values, one after the other."""

@@ -24,7 +24,7 @@ class BindingRule(StrEnum):
     """Whose requests need bound signatures (``mqspark.protocol.binding``)."""
 
     OWN_CLIENTS = "ownClients"
-    """Of clients that bind them: nobody can take that away. Others are believed as in RocketMQ."""
+    """Requests of clients that bind them: nobody can take that away. Others are believed as in RocketMQ."""
     SUPER_USERS = "superUsers"
     ALL = "all"
 

@@ -208,7 +208,7 @@ class BrokerCore:
             state, term, authority, modes, self.delays, self.timers, table_notices, lookups.starts_in_memory
         )
         self._replicas, self._acting = role.replicas, role.acting
-        """Of ``role``; at hand, because every turn needs them."""
+        """Parts of ``role`` at hand, because every turn needs them."""
         self._acked = 0
         """The log position up to which this broker alone would answer."""
 

@@ -40,7 +40,7 @@ from mqspark.protocol.headers.admin_headers import (
 __all__ = ["StaticTopics"]
 
 MAX_STEPS = 100_000
-"""Of a repair: some for each logic queue."""
+"""The most steps of a repair: some for each logic queue."""
 
 Plan = TopicRemappingDetailWrapper
 

@@ -48,7 +48,7 @@ class LiveReplica:
     reaches: frozenset[int] = frozenset()
     """Who had answered it then."""
     damaged_bytes: int = 0
-    """Of its log, which others have to heal."""
+    """Bytes of its log, which others have to heal."""
 
     @property
     def expires_ms(self) -> int:

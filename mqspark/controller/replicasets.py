@@ -43,7 +43,7 @@ class KnownReplica:
     check_code: str
     """The code that the broker sent when it applied for its id. It proves that the id belongs to the broker."""
     incarnation: str = ""
-    """Of its process, as it said last; empty for brokers that do not say it."""
+    """The incarnation of its process, as it said last; empty for brokers that do not say it."""
     proved: str = ""
     """The incarnation that was counted in last."""
     damage: str = ""

@@ -39,7 +39,7 @@ BINDING = "!mqspark"
 """The name of the field. All other names begin with a letter or ``_``, which come later in the order."""
 MARK = "mqspark-bound-1 "
 MAX_ID_LENGTH = 64
-"""Of a connection's id."""
+"""The longest id of a connection."""
 
 _MAX_DIALLED = 260
 """Characters of a host name and a port."""

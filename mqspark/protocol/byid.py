@@ -22,7 +22,7 @@ def decode_ids(text: str | None) -> frozenset[int]:
 
 
 def encode_by_id(values: Mapping[int, object]) -> str:
-    """Of at most as many as are read again."""
+    """The text of at most as many values as are read again."""
     return ";".join(f"{each}={values[each]}" for each in sorted(values)[:MAX_IDS])
 
 

@@ -126,7 +126,7 @@ class MessageStore:
         self.member = MemberNote(
             self.paths.member, files, lambda path, error: self.condition.distrust(path, error)
         )
-        """Of a replica in controller mode, which opens it."""
+        """The note of a replica in controller mode, which opens it."""
         self.log = CommitLog(
             self.paths.commit_logs,
             self.files,

@@ -109,7 +109,7 @@ class Cluster:
 
     @property
     def addresses(self) -> list[str]:
-        """Of the brokers, ``host:port``."""
+        """The addresses of the brokers, ``host:port``."""
         return [app.address for app in self._cluster.brokers]
 
     @property
@@ -119,7 +119,7 @@ class Cluster:
 
     @property
     def http_urls(self) -> list[str | None]:
-        """Of the brokers, ``http://host:port``; None without ``http``."""
+        """The URLs of the brokers, ``http://host:port``; None without ``http``."""
         return [app.http_url for app in self._cluster.brokers]
 
     @property
@@ -244,5 +244,5 @@ class Broker(Cluster):
 
     @property
     def http_url(self) -> str | None:
-        """Of the broker, ``http://host:port``; None without ``http``."""
+        """The URL of the broker, ``http://host:port``; None without ``http``."""
         return self.http_urls[0]

@@ -9,7 +9,7 @@ from mqspark.clock import ClockDriver, SystemClock
 __all__ = ["FakeClock", "RunningClock"]
 
 MAX_STEPS = 1_000
-"""Of one ``advance``, unless these would be longer than LONGEST_STEP_MS."""
+"""The most steps of one ``advance``, unless these would be longer than LONGEST_STEP_MS."""
 LONGEST_STEP_MS = 30_000
 """Shorter than any period after which a broker drops a silent peer: clients after 120 s, queue locks after 60 s."""
 

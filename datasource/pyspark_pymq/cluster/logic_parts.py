@@ -178,8 +178,8 @@ class LogicQueues:
             raise
 
     def _address(self, part: Part, *, is_masters: bool = False) -> str:
-        """Of any broker of the part's name, or of its master. Waits for one that is away. Raises NoRoute after
-        ``retryTimeout``."""
+        """The address of any broker of the part's name, or of its master. Waits for one that is away. Raises
+        NoRoute after ``retryTimeout``."""
         known = self._masters if is_masters else self._addresses
         key = part.queue.topic, part.queue.broker_name
         if key not in known:

@@ -53,7 +53,7 @@ class ReadTask:
     """How long a broker may be away."""
     signing: SigningOptions = ENVIRONMENT
     logic: Mapping[MessageQueue, LogicPlace] = field(default_factory=dict)
-    """Of static topics, whose ranges are those of physical queues: what the rows show instead."""
+    """The static topics, whose ranges are those of physical queues: what the rows show instead."""
     has_spans: bool = False
     """Whether the task is a span of OpenTelemetry."""
     nameserver: str = ""

@@ -22,7 +22,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 
 MAX_COMMIT_BYTES = 256 << 20
-"""Of one commit; one that adds 100,000 files has some 100 MiB."""
+"""The most of one commit; one that adds 100,000 files has some 100 MiB."""
 
 
 @dataclass(frozen=True, slots=True)

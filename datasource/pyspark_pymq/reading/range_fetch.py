@@ -86,11 +86,11 @@ _BULK_BYTES = 128 << 10
 _PULL_TIMEOUT_MS = 10_000
 _PAUSE_S = 0.5
 _outages = Outages(log)
-"""Of brokers, for all tasks of this process."""
+"""Outages of brokers, for all tasks of this process."""
 _EMPTY_RETRIES = 50
 _MAX_STORES = 16
 _MAX_CONNECTIONS = 64
-"""Of a worker: name servers choose how many brokers there are."""
+"""The most of a worker: name servers choose how many brokers there are."""
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:

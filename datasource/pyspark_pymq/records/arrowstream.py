@@ -85,7 +85,7 @@ def check_stream(body: pa.Buffer, limits: InflateLimits, free: FreeRows) -> None
 
 
 def _claims(head: memoryview, body: pa.Buffer | None) -> tuple[int, int]:
-    """Of one message of the stream: the longest column, and the decompressed bytes of its buffers."""
+    """What one message of the stream claims: the longest column, and the decompressed bytes of its buffers."""
     table = _u32(head, 0)[0]
     kind = _field(head, table, _HEADER_TYPE)
     if kind is None or head[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):

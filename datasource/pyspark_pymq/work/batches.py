@@ -43,7 +43,7 @@ class FailureTarget:
     """How long brokers and name servers may be away before the query fails."""
     signing: SigningOptions = ENVIRONMENT
     write_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Of the sink, for dead letters: what says the same as ``signing``, and ``openTelemetry``."""
+    """The options of the sink, for dead letters: what says the same as ``signing``, and ``openTelemetry``."""
 
 
 @dataclass

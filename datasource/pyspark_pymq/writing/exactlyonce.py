@@ -112,7 +112,7 @@ _COMMITTED_AT_ONCE_BYTES = 16 << 20
 """Approximate bytes of commits that a broker has to store before it gets more."""
 _WAIT_S = 30.0
 _outages = Outages(log)
-"""Of this driver: each batch looks again."""
+"""Outages that this driver sees: each batch looks again."""
 
 
 class _HalfMessages:

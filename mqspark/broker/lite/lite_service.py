@@ -28,7 +28,7 @@ TICK_MS = 100
 FORGET_INTERVAL_MS = 300_000
 """How often the state of ordered pops is cleaned."""
 MAX_BODY_BYTES = 4 << 20
-"""Of a request that changes subscriptions: some 60,000 names. It is decoded in one slice."""
+"""The body of a request that changes subscriptions: some 60,000 names. It is decoded in one slice."""
 CHANGED_AT_ONCE = 256
 """Entries of a request that are handled in one slice, if they have few names."""
 NAMES_AT_ONCE = 1_024

@@ -54,7 +54,7 @@ CANDIDATES = 64
 
 _CLIENT_BYTES = 4 * ENTRY_BYTES + 3 * CONTAINER_BYTES + 600
 _EVENT_BYTES = 2 * ENTRY_BYTES + 64
-"""Of a client, and of its group."""
+"""What an event of a client weighs, with that of its group."""
 _PAIR_BYTES = 3 * ENTRY_BYTES + CONTAINER_BYTES + NUMBER_BYTES + 88 + _EVENT_BYTES
 """A client's subscription to one queue: in both tables, and perhaps among its events."""
 
@@ -613,7 +613,7 @@ def _client_bytes(client: LiteClient) -> int:
 
 
 def _event_bytes(queue: str) -> int:
-    """Of an event whose queue the client does not name."""
+    """What an event weighs whose queue the client does not name."""
     return _EVENT_BYTES + text_bytes(queue)
 
 

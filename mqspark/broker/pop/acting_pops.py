@@ -58,7 +58,7 @@ class RecordBridge(Protocol):
 
 
 _PLACE_BYTES = 600
-"""Of a check point, in all tables."""
+"""What a check point weighs in all tables."""
 
 
 class _EscapingLog(ReviveLog):

@@ -84,7 +84,7 @@ class ActingAcks:
         self._kept.put(key, _KeptAck(revive_ms + FORGOTTEN_MS, set()), session)
 
     def add(self, key: CheckKey, offsets: Sequence[int]) -> None:
-        """Of an admitted check point. One that has been revived meanwhile is none any longer."""
+        """Note acknowledgements of an admitted check point. One that has been revived meanwhile is none any longer."""
         if key in self._kept:
             known = self._kept[key].offsets
             known.update(offsets[: MAX_MESSAGES - len(known)])

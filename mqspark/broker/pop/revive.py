@@ -88,12 +88,12 @@ MAX_OPEN = 50_000
 MAX_AWAY = 64
 """Check points whose messages are being asked for at brokers of other names."""
 MAX_EARLY_ACKS = 10_000
-"""Of one queue. One user has no more than a share of them in all queues."""
+"""The most in one queue. One user has no more than a share of them in all queues."""
 MAX_EARLY_OFFSETS = 64
 """Offsets of one check point, which has no more messages."""
 EARLY_BYTES = 300 + 100 * MAX_EARLY_OFFSETS
 _OPEN_BYTES = 600
-"""Of a check point with its heap entry."""
+"""What a check point weighs with its heap entry."""
 
 _RE_PUT_DELAYS_MS = tuple(
     1000 * seconds

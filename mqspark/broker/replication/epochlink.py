@@ -354,7 +354,7 @@ class ControlledReplicas(Replicas):
         self._left: set[int] = set()
         """Slaves whose connection ended."""
         self._sure = False
-        """Of a master: all that its start has shown is confirmed."""
+        """Whether a master knows that all that its start has shown is confirmed."""
 
     def _new(self, address: str) -> Replica:
         return EpochReplica(address, self._config, self._store, self._clock, self._epochs, self)

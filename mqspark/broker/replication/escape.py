@@ -60,7 +60,7 @@ __all__ = ["EscapeBridge", "Escapee", "OtherMaster", "is_stored", "targets"]
 
 MAX_MESSAGES = 512
 _MESSAGE_BYTES = 160
-"""Of a message without its texts and body."""
+"""What a message weighs without its texts and body."""
 MAX_BYTES = 32 << 20
 """Messages that are not stored elsewhere yet; the last one may exceed it."""
 

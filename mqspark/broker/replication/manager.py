@@ -118,7 +118,7 @@ class Leadership(NamedTuple):
     """What a controller says of who leads."""
 
     address: str
-    """Of the leader; empty if there is none."""
+    """The leader's address; empty if there is none."""
     is_own: bool = False
     """Whether the leader says it itself."""
     state_id: str | None = None

@@ -48,7 +48,7 @@ class _Change(NamedTuple):
     """Whether a name server must know the change, too."""
     deadline_ms: int
     code: int = -1
-    """Of the request, when its answer is counted here."""
+    """The request's code, when its answer is counted here."""
 
     @property
     def size_bytes(self) -> int:

@@ -61,7 +61,7 @@ class ColdReads:
         self._thresholds: BoundedMap[str, int] = self.ledger.map(_ROW_BYTES)
         """Set by operators; until the end of the process, as in RocketMQ."""
         self._moved: BoundedMap[str, int] = self.ledger.map(_ROW_BYTES)
-        """Of groups without a threshold of their own, as the strategy has moved it."""
+        """The thresholds of groups without one of their own, as the strategy has moved it."""
         self._all_bytes = 0
         self._errors: list[float] = []
         """How far each of the last periods was below the target, oldest first."""

@@ -84,7 +84,7 @@ class _Holder:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.memberships = 0
-        """Of the client id, in groups of both kinds."""
+        """The groups that the client id is in, of both kinds."""
 
 
 class Subscription:

@@ -82,7 +82,7 @@ class StoredPosition(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the record, or of all records of a batch."""
+        """The size of the record, or of all records of a batch."""
         return self.end_offset - self.physical_offset
 
 

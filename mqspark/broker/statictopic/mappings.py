@@ -295,7 +295,7 @@ def _sound(topic: str, detail: TopicQueueMappingDetail) -> dict[int, list[LogicQ
 
 
 def _bytes_of(topic: StaticTopic) -> int:
-    """Of its names and queues, an estimate: a part has a name of up to 64 characters."""
+    """An estimate of its names and queues: a part has a name of up to 64 characters."""
     detail, hosted = topic.detail, topic.detail.hosted_queues
     parts = sum(map(len, hosted.values()))
     return weigh((detail.bname, detail.scope)) + _QUEUE_BYTES * len(hosted) + _PART_BYTES * parts

@@ -30,7 +30,7 @@ __all__ = ["MAX_TALKS", "Peers", "Question", "Talk"]
 MAX_TALKS = 4_096
 """Talks that may wait for answers at the same time."""
 MAX_QUESTIONS = 64
-"""Of one talk for a client: each remapping of a logic queue adds a broker to ask."""
+"""The most questions of one talk for a client: each remapping of a logic queue adds a broker to ask."""
 _TALK_BYTES = 4_000
 
 _log = sparing(__name__, lines=20)

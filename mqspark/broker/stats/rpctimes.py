@@ -19,7 +19,7 @@ from mqspark.protocol.slices import Slices
 __all__ = ["Rpc", "RpcTimes"]
 
 RPC_BOUNDS_MS = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
-"""Of rocketmq_rpc_latency (RemotingMetricsManager.getMetricsView)."""
+"""The buckets of rocketmq_rpc_latency (RemotingMetricsManager.getMetricsView)."""
 UNKNOWN = -1
 """Stands for every code that is not in the protocol, because peers choose codes."""
 

@@ -96,7 +96,7 @@ _EVENTS_BYTES = ENTRY_BYTES + 900
 FINISH_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
 DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 3 * 86_400)
 CREATE_BOUNDS_MS = (10, 100, 1_000, 3_000, 5_000)
-"""Of BrokerMetricsManager and DefaultStoreMetricsManager."""
+"""The buckets of BrokerMetricsManager and DefaultStoreMetricsManager."""
 _REVIVAL_BYTES = ENTRY_BYTES + 4_000
 """With counters for each revive queue."""
 _METER_BYTES = ENTRY_BYTES + 1_200
@@ -114,7 +114,7 @@ class Traffic:
         self.reads = 0
         """Answers that had messages."""
         self.popped = 0
-        """Of the messages, those that have to be acknowledged."""
+        """The messages that have to be acknowledged."""
         self.latency_ms = 0
         """Sum over the reads."""
 
@@ -355,7 +355,7 @@ class Stats:
         self.queue_puts[key] = found[0] + 1, found[1] + size_bytes
 
     def events(self, topic: str) -> TopicEvents:
-        """Of a topic; they are kept when there is room for them."""
+        """The events of a topic; they are kept when there is room for them."""
         found = self.of_topics.get(topic)
         if found is None:
             found = TopicEvents()

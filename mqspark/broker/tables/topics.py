@@ -53,7 +53,7 @@ queues."""
 SCHEDULE_QUEUES = 18
 NORMAL = "normal"
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
-"""Of rocketmq_message_size (BrokerMetricsManager)."""
+"""The buckets of rocketmq_message_size (BrokerMetricsManager)."""
 BENCHMARK_QUEUES = 1024
 
 
@@ -111,9 +111,9 @@ class Topic:
         self.counted = 0
         """All other messages."""
         self.put_bytes = 0
-        """Of whole records."""
+        """The bytes of whole records."""
         self.joined_count = 0
-        """Of the messages, those after the first of their batch."""
+        """The messages after the first of their batch."""
         self.joined_bytes = 0
         self.kinds: dict[str, OfKind] = {}
         """The part of messages that are not ordinary, by their type."""
@@ -222,7 +222,7 @@ class Topics:
         )
         """Replaced, never modified."""
         self._table: dict[str, Topic] = {}
-        """Of the same names."""
+        """The topics by name."""
         self.get: Callable[[str], Topic | None] = self._find if lmq else self._table.get
         """name → Topic or None; bound once because every send and pull calls it."""
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)

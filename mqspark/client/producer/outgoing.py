@@ -49,7 +49,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Selects the queue of a message among all writable queues of its topic."""
 
 _KEY_BITS = 1_024
-"""Of a number as the key of a hash: UUIDs and digests are such, too."""
+"""The most bits of a number as the key of a hash: UUIDs and digests are such, too."""
 _TIMED = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 
 

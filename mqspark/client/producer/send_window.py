@@ -80,7 +80,7 @@ class Window:
 
 
 class WindowPlace(Protocol):
-    """Of a send: whether it has room in a ``ThreadWindow``, which an interrupted thread does not know."""
+    """A send's place: whether it has room in a ``ThreadWindow``, which an interrupted thread does not know."""
 
     has_room: bool
 

@@ -338,7 +338,7 @@ class Sender:
         return target
 
     def _limit(self, sending: Sending, remaining_ms: int) -> int:
-        """Of one attempt: while another may follow, a silent broker must leave time for it
+        """The milliseconds of one attempt: while another may follow, a silent broker must leave time for it
         (sendMsgMaxTimeoutPerRequest)."""
         if self._attempt_timeout_ms is None or not self._may_retry(sending):
             return remaining_ms

@@ -54,7 +54,7 @@ class Target:
         self.shown = shown
         """The queue under the program's name of the topic."""
         self.broker_name = broker_name
-        """Of a logic queue, the broker that led it when the route was looked up."""
+        """For a logic queue, the broker that led it when the route was looked up."""
         self.channel: Channel | None = None
         fields = [self._fields(group, default_queue_count, code, more or {}) for code in CODES]
         self.heads = tuple(

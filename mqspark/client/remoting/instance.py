@@ -137,7 +137,7 @@ class ClientInstance:
         """In the order of their last change."""
         self._brokers: dict[str, dict[int, str]] = {}
         self.outages = Outages(log)
-        """Of what its members ask for again and again."""
+        """Outages of what its members ask for again and again."""
         self._answering_bytes = 0
         """Tasks that handle requests by brokers."""
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
@@ -145,7 +145,7 @@ class ClientInstance:
         self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
         self._tasks = Tasks(self.client_id)
         self.silence = SilenceWatch(self.remoting, self, self._tasks)
-        """Of the brokers that members send to, or wait at for messages."""
+        """Watches the brokers that members send to, or wait at for messages."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heartbeats = Heartbeats(self.client_id, with_fingerprint=options.heartbeat_v2)
         self._beats: set[asyncio.Future[Command]] = set()

@@ -103,7 +103,7 @@ class TopicRoute:
     publish_queues: Sequence[MessageQueue]
     subscribe_queues: Sequence[MessageQueue]
     leaders: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """Of a static topic: logic broker to logic queue id to the broker that leads the queue."""
+    """For a static topic: logic broker to logic queue id to the broker that leads the queue."""
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, *, max_queues: int | None = None) -> TopicRoute:

@@ -105,6 +105,6 @@ class GetLiteGroupInfoResponseBody(Body):
     earliest_unconsumed_timestamp: I64 = -1
     total_lag_count: I64 = 0
     lite_topic_offset_wrapper: OffsetWrapper | None = None
-    """Of ``lite_topic``, if there is one."""
+    """The offsets of ``lite_topic``, if there is one."""
     lag_count_top_k: list[LiteLagInfo] | None = field(default=None, name="lagCountTopK")
     lag_timestamp_top_k: list[LiteLagInfo] | None = field(default=None, name="lagTimestampTopK")

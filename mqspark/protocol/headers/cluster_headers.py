@@ -63,7 +63,7 @@ class BrokerHeartbeatRequestHeader(Header):
     reaches: str | None = None
     """Who has answered it, of those that the controller asked it to try."""
     damaged_bytes: I64 | None = None
-    """Of its log, below its end, that hold no valid record and are to be healed from another replica."""
+    """Bytes of its log, below its end, that hold no valid record and are to be healed from another replica."""
 
 
 class BrokerHeartbeatResponseHeader(Header):

@@ -88,7 +88,7 @@ with its key.)"""
 KEPT_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
 _NEXT = "current.tmp"
 _MAX_DIGITS = 18
-"""Of the number of a generation."""
+"""The most digits of a generation's number."""
 _MAX_CHECKED = 4096
 LOOK_MS = 1000
 """How long the content of ``current`` is cached."""

@@ -22,7 +22,7 @@ _NOTE = re.compile(rb"(mqspark-begin-1 (\d{20})) ([0-9a-f]{8})\n")
 
 
 class BeginNote:
-    """Of one store. In any thread, but not concurrently."""
+    """The note of one store. In any thread, but not concurrently."""
 
     def __init__(self, path: Path, files: FileLayer) -> None:
         self._path = path

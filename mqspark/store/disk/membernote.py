@@ -43,7 +43,7 @@ class Noted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     epochs: tuple[tuple[int, int], ...] = ()
     """Marks that the file of the epochs may have: of its content, and of the one that is being written."""
     segment_bytes: int = 0
-    """Of the log; 0 if it is not noted. The length of a log's only file may be what is left of it."""
+    """The length of the log's segments, or 0. The length of a log's only file may be what is left of it."""
 
 
 class MemberNote:

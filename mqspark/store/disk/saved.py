@@ -77,7 +77,7 @@ class SavedTable:
         self.saved_version: tuple[int, int] | None = None
         """Time and counter of the data version in the file; None for a table or a file without one."""
         self.digest: int | None = None
-        """Of the content that was loaded; None without a file."""
+        """The digest of the content that was loaded; None without a file."""
         self._on_written: Callable[[int], None] = lambda digest: None
         self._before = _version_of(table)
 

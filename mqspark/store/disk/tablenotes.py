@@ -27,7 +27,7 @@ from mqspark.store.disk.files import FileLayer
 __all__ = ["MAX_SAVES", "OlderTable", "TableNotes", "TableNotesJob", "Watched"]
 
 MAX_SAVES = 1000
-"""Of a table that are noted. The offsets change twice as often between two data versions at most."""
+"""The most saves of a table that are noted. The offsets change twice as often between two data versions at most."""
 _TITLE = "mqspark-tables-1"
 _BESIDE = "../"
 """Begins the name of a table that is not in ``config/``."""
@@ -45,7 +45,7 @@ class Watched(Protocol):
 
     @property
     def digest(self) -> int | None:
-        """Of the content that was loaded; None without a file."""
+        """The digest of the content that was loaded; None without a file."""
 
     @property
     def saved_version(self) -> Version | None: ...
@@ -118,7 +118,7 @@ def _decode(data: bytes) -> dict[str, _Note] | None:
 
 
 class TableNotes:
-    """Of one broker, or of a directory that is only read. Belongs to one thread, except ``run`` of its jobs."""
+    """The notes of a broker, or of a directory that is only read. Belongs to one thread, except ``run`` of its jobs."""
 
     def __init__(self, file: ConfigFile, config: Path, position: Callable[[], int] = lambda: 0) -> None:
         """``config``: the directory of the tables. ``position``: the durable end of the log. A file that is lost or

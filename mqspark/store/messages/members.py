@@ -77,7 +77,7 @@ class Common(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[np.void]:
-        """Of the heads."""
+        """The type of the heads."""
         return HEAD_DTYPES[(self.sys_flag >> 4) & 3]
 
     def fill(self, heads: Heads, bodies: list[bytes], flags: npt.NDArray[np.int32], positions: Ints) -> None:

@@ -57,7 +57,7 @@ class SavedDeletions(NamedTuple):
     positions: dict[str, int]
     """Physical offsets by topic."""
     number: int
-    """Of the save; 0 without a file, or for one that has none."""
+    """The number of the save; 0 without a file, or for one that has none."""
     data: bytes | None
     problem: str = ""
     """Why the copy was used."""
@@ -158,7 +158,7 @@ class Deletions:
         self._saved: bytes | None = None
         """The list on disk; None if there is none yet."""
         self._number = 0
-        """Of its save."""
+        """The number of its save."""
         self._copied: bytes | None = None
         """The list in the second file; None if that is not known."""
         self._on_written: Callable[[int], None] = lambda digest: None

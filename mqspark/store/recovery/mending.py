@@ -46,7 +46,7 @@ __all__ = ["LogMender", "Whole"]
 _SIZE_MAGIC = struct.Struct(">ii")
 _MAGICS = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
 _BEHIND_BYTES = 1 << 16
-"""Of the valid records behind a healed part, whose entries are looked at, too."""
+"""How many bytes of valid records behind a healed part, whose entries are looked at, too."""
 _MAX_GAP = 1 << 20
 """Most offsets that a healed record may leave out behind the end of its queue."""
 

@@ -49,7 +49,7 @@ KEY_BYTES = 256
 """Memory of a key in the map, at most: 64 for its digest, 32 for its offset, and its place in a dict that has just
 grown."""
 _FEWEST_KEYS = 100
-"""Of a pass, as in RocketMQ (CompactionLog.OffsetMap)."""
+"""The fewest keys of a pass, as in RocketMQ (CompactionLog.OffsetMap)."""
 _DIGEST_BYTES = 16
 _KEYS = b"KEYS"
 _LARGE_BYTES = 1 << 20

@@ -27,7 +27,7 @@ _PIECE_BYTES = 1 << 20
 class SavedPart(NamedTuple):
     path: Path
     position: int
-    """Of its first byte in the log."""
+    """Where its first byte was in the log."""
     saved_ms: int
     size_bytes: int
 

@@ -60,7 +60,7 @@ class StoreReader:
         self._trust = trust
         self._maps = maps
         self._lock = threading.Lock()
-        """Of the two tables of open segments: ``let_go_deleted`` runs in another thread."""
+        """Guards the two tables of open segments: ``let_go_deleted`` runs in another thread."""
         self._segments: OrderedDict[int, _Segment] = OrderedDict()
         self._starts: list[int] = []
         self._buffer = memoryview(bytearray())

@@ -49,7 +49,7 @@ class _Seen(NamedTuple):
 
 
 class WallTime:
-    """Of one open store. Ask ``is_trusted`` right before something is deleted because of its age."""
+    """The wall clock of one open store. Ask ``is_trusted`` right before something is deleted because of its age."""
 
     def __init__(self, clock: Clock, path: Path, files: FileLayer) -> None:
         self._clock = clock

@@ -332,8 +332,8 @@ def _document(body: bytes | memoryview) -> dict[str, Any]:
 
 
 async def accounts_of(admin: AdminClient) -> Accounts:
-    """Of every name server and master that has users. Raises the MQError of one of them when none shows its users to
-    these keys."""
+    """The accounts of every name server and master that has users. Raises the MQError of one of them when
+    none shows its users to these keys."""
     info = await admin.cluster_info()
     accounts = await Accounts.of(
         admin, {name: each.broker_addrs for name, each in sorted(info.broker_addr_table.items())}

@@ -42,7 +42,7 @@ def wanted_span(request: Request) -> str:
 
 
 def _charts(columns: list[list[float | None]], disk: str) -> list[dict[str, Any]]:
-    """Of a series of CLUSTER or of a broker."""
+    """The charts of a series of CLUSTER or of a broker."""
     used = [None if each is None else each * 100 for each in columns[3]] if columns else []
     return [
         chart("Messages per second", ["in", "out"], columns[:3]),

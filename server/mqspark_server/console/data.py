@@ -53,12 +53,12 @@ __all__ = [
 PAGE_ROWS = 50
 """Topics or groups of a page; each is asked for."""
 MAX_ROWS = 256
-"""Of every other table."""
+"""The most rows of every other table."""
 MESSAGES = 20
 FILTERED = 2_000
 """The number of newest messages of a queue that a filter searches."""
 READS = 64
-"""Of one queue for one page, with a filter."""
+"""The most reads of one queue for one page, with a filter."""
 GROUPS_SHOWN = 50
 LAGS_ASKED = 100
 LAGS_SHOWN = 5
@@ -135,7 +135,7 @@ class ConsoleData:
         row["last_ms"] = max((each.last_update_timestamp for each in stats), default=None)
 
     async def bounds(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
-        """Of each queue the first offset, and the one after its last message. Raises NoRoute."""
+        """For each queue the first offset, and the one after its last message. Raises NoRoute."""
         stats = await self._admin.topic_stats(topic)
         return {queue: (each.min_offset, each.max_offset) for queue, each in stats.items()}
 

@@ -32,13 +32,13 @@ HEADERS = {
 }
 """The headers of every answer with a page or a part of one."""
 BODY_BYTES = 16 * 1024
-"""Of each message on a page."""
+"""The most shown of each message on a page."""
 PREVIEW_LENGTH = 80
 PROPERTIES = 64
 NONE = "\N{EN DASH}"
 PROPERTY_LENGTH = 512
 _LARGEST = 1 << 100
-"""Of a whole number: more than sums of what brokers count."""
+"""The largest whole number: more than sums of what brokers count."""
 _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",

@@ -63,7 +63,7 @@ class Confirmation:
 class Done:
     message: str
     path: str
-    """Of the page to go to."""
+    """The path of the page to go to."""
 
 
 Work = Callable[[Asking], Awaitable[dict[str, Any]]]

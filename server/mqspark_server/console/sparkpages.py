@@ -34,7 +34,7 @@ STORED_BYTES = 16 << 20
 INFLATED_BYTES = 64 << 20
 """Limit of all events of a page; writers of the topic choose their size."""
 EVENT_BYTES = 256 * 1024
-"""Of one; ``observe`` writes at most a quarter of it."""
+"""The most of one event; ``observe`` writes at most a quarter of it."""
 MAX_QUERIES = 200
 MAX_OFFSETS = 4_096
 SILENT_MS = 120_000

@@ -22,7 +22,7 @@ from mqspark_server.web.sessions import LONGEST_MS, Login, Logins
 __all__ = ["Door", "Form", "NoForm", "Visitor", "Visitors", "read_form"]
 
 FORM_BYTES = 8 << 20
-"""Of one form; a message's body is in one."""
+"""The most of one form; a message's body is in one."""
 MAX_FIELDS = 2_048
 MAX_COOKIES_LENGTH = 8_192
 PATH = "/console"

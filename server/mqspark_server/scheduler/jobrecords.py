@@ -69,7 +69,7 @@ class RunPage(msgspec.Struct):
 
 
 class JobState(msgspec.Struct, omit_defaults=True):
-    """Of one job."""
+    """The state of one job."""
 
     taken_ms: I64 = 0
     """The latest scheduled time for which a run was started."""
@@ -99,12 +99,12 @@ class JobRow(msgspec.Struct):
     """Here or in another process: then its lock is held."""
     running_here: bool = False
     running_since_ms: I64 = 0
-    """Of a run that has begun. If the job does not run, that run ended without its server."""
+    """When the run that goes on has begun. If the job does not run, that run ended without its server."""
     pid: I64 = 0
     next_ms: I64 | None = None
     """None: the job is not enabled."""
     attempt: I64 = 0
-    """Of the newest time of the schedule."""
+    """The attempt at the newest time of the schedule."""
     retry_ms: I64 = 0
     failures: I64 = 0
     last_good_ms: I64 = 0

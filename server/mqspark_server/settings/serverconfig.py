@@ -50,7 +50,7 @@ class ServerConfig:
     max_buffered_bytes: int = setting(256 * 1024 * 1024, unit="bytes", least=1, most=INT64_MAX, ours=True)
     """Bytes of incomplete frames, over all connections; then one is closed."""
     max_stranger_bytes: int = setting(20 * 1024 * 1024, unit="bytes", least=1, most=INT64_MAX, ours=True)
-    """Of maxBufferedBytes, those of connections that have not completed a frame yet."""
+    """The part of maxBufferedBytes for connections that have not completed a frame yet."""
     max_unsent_bytes: int = setting(256 * 1024 * 1024, unit="bytes", least=1, most=INT64_MAX, ours=True)
     """Bytes of answers that peers have not read, over all connections; then one is closed."""
     unread_timeout_seconds: int = setting(60, unit="s", least=1, ours=True)

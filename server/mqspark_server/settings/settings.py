@@ -106,7 +106,7 @@ class Layer:
     source: str
     values: Mapping[str, Any]
     path: Path | None = None
-    """Of a file."""
+    """The file they come from."""
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class NamesrvSettings:
     auth: AuthConfig
     unused: list[str] = field(default_factory=list)
     controller: ControllerSettings | None = None
-    """Of a controller in the same process, with a port of its own."""
+    """The settings of a controller in the same process, with a port of its own."""
     file: Path | None = None
     """Receives settings that are changed while the process runs."""
 

@@ -19,7 +19,7 @@ __all__ = ["Again", "again", "messages_in", "parts_of"]
 
 
 def parts_of(root: Path) -> list[SavedPart]:
-    """Of the store in this directory, the oldest first. Raises OSError."""
+    """The parts of the store in this directory, the oldest first. Raises OSError."""
     return saved_parts(StorePaths(root).diverged)
 
 
@@ -37,7 +37,7 @@ class Again:
 
     messages: list[Message] = field(default_factory=list)
     left_out: int = 0
-    """Of system topics, as half and delayed ones, of retry topics, or with a body that cannot be read."""
+    """Messages of system topics, as half and delayed ones, of retry topics, or with a body that cannot be read."""
     size_bytes: int = 0
     is_more: bool = False
     """Whether not all are there, for there are too many."""

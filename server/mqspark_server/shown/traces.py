@@ -26,7 +26,7 @@ _WORDS = {
     "EndTransaction": "decided",
 }
 _OUTCOMES = {"0": "success", "1": "time out", "2": "exception", "3": "returned null", "4": "failed"}
-"""Of a listener (ConsumeReturnType)."""
+"""What a listener returned (ConsumeReturnType)."""
 
 
 def trace_rows(messages: Iterable[MessageExt], message_id: str) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ __all__ = ["CLUSTER", "CSRF_HEADER", "Caller", "Callers", "How", "Subject", "gro
 
 CSRF_HEADER = "x-csrf-token"
 MAX_CREDENTIALS_LENGTH = 2_048
-"""Of one header with credentials."""
+"""The length of one header with credentials."""
 TOO_MANY = "too many failed logins from this address"
 _FAILED = "the access key or the secret is wrong, or the user is disabled"
 """One text for an unknown user, a disabled one and a wrong secret."""

@@ -14,7 +14,7 @@ __all__ = ["Login", "Logins"]
 
 MAX_LOGINS = 1_024
 MAX_LOGINS_OF_ONE = 64
-"""Of one user; a further login ends the one that has been idle for longest."""
+"""The most logins of one user; a further login ends the one that has been idle for longest."""
 IDLE_MS = 30 * 60_000
 """A session ends when a browser has not used it for this time."""
 LONGEST_MS = 12 * 3_600_000

@@ -43,7 +43,7 @@ from mqspark_server.web.v1.storedmessages import MessagesFound, MessageView, Pla
 __all__ = ["router"]
 
 MAX_RESENT = 10_000
-"""Of one request."""
+"""The most of one request."""
 MAX_IDS = 1_000
 SHOWN = 1_000
 STEP = 128

@@ -25,13 +25,13 @@ from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
 __all__ = ["INGEST_BYTES", "Lines", "batch_of", "router"]
 
 INGEST_BYTES = 64 << 20
-"""Of one request's body."""
+"""The most of one request's body."""
 MAX_INGESTS = 8
 """At once."""
 BATCH_BYTES = 256 << 10
-"""Of lines in one batch, which the broker stores in one go: some milliseconds."""
+"""The most of the lines in one batch, which the broker stores in one go: some milliseconds."""
 BATCH_LINES = 4_096
-"""Of one batch at most: short lines cost the broker and its answer as much as long ones."""
+"""The most lines of one batch: short lines cost the broker and its answer as much as long ones."""
 IN_FLIGHT = 4
 """Batches of one request that wait for the disk at the same time."""
 

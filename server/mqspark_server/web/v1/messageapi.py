@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 MAX_MESSAGES = 1_000
-"""Of one page."""
+"""The most of one page."""
 MAX_BY_KEY = 64
 """RocketMQ's limit of one lookup (maxMsgsNumBatch)."""
 EVER_MS = (1 << 62) - 1

@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 PAGE_BYTES = 4 << 20
-"""Of the bodies of one page, but at least one message."""
+"""The most of the bodies of one page, but at least one message."""
 STEP_MESSAGES = 256
 STEP_BYTES = 1 << 20
 SMALL_BYTES = 64 << 10
-"""Of records that are decoded on the loop. An inner batch of some hundred KB becomes 32,767 messages."""
+"""The largest records that are decoded on the loop. An inner batch of some hundred KB becomes 32,767 messages."""
 SPANS_AT_ONCE = 64
 """Spans that are found without a turn of others: each may take a search by time."""
 MAX_FOUND = 1_000
