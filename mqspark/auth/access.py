@@ -1,4 +1,5 @@
-"""The table of all requests: what each one needs, judged on what it really touches.
+"""The table of all requests: the header of each, what it needs, judged on what it really touches, and how long it may
+have waited.
 
 A request is allowed only if its code has a row here and the user's policies allow every need of the row. A need reads
 its resource from the same place as the handler: a field, the body, or the stored message at an offset or id.
@@ -10,7 +11,7 @@ Super users need no policy. Names are mapped first:
 - ``%RETRY%group+topic`` and ``%RETRY%group_topic`` of POP belong to the group, too.
 - System topics, and topics that only the broker writes to, belong to the cluster (Get or Update).
 
-``docs/security.md`` prints this table. Facts: docs/rocketmq/protocol.md#policies.
+``docs/security.md`` and ``docs/requests.md`` print this table. Facts: docs/rocketmq/protocol.md#policies.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from mqspark.auth.policies import ANY_NAME, Access, Action, Kind
@@ -58,10 +60,23 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
-from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
+from mqspark.protocol.headers import admin_headers as admin
+from mqspark.protocol.headers import client_headers as client
+from mqspark.protocol.headers import cluster_headers as cluster
+from mqspark.protocol.headers.header import Header
 from mqspark.protocol.receipts import real_topic
 
-__all__ = ["TABLE", "Facts", "Need", "NoFacts", "AskedFor", "Row", "TouchedMessage", "accesses"]
+__all__ = [
+    "TABLE",
+    "Facts",
+    "Need",
+    "NoFacts",
+    "AskedFor",
+    "Patience",
+    "Row",
+    "TouchedMessage",
+    "accesses",
+]
 
 MAX_BODY_OBJECTS = 16_385
 """Limit of groups, subscriptions or queues in one body. A body with more is refused before it is decoded."""
@@ -141,7 +156,7 @@ class AskedFor:
     @property
     def header(self) -> Any:
         """The typed header that the handler will see. Raises the errors of ``Command.header``."""
-        return self.command.header(REQUEST_HEADERS[self.command.code])
+        return self.command.header(header_of(self.command.code) or Header)
 
     def body(self, body_type: type[Any]) -> Any:
         """The decoded body. Raises ProtocolError, IllegalName, or Refusal for a body of too many objects."""
@@ -212,17 +227,32 @@ class Need(NamedTuple):
         return f"{self.what}: {' or '.join(sorted(self.actions))}"
 
 
-class Row(NamedTuple):
-    """The row of one request code. All ``needs`` must be met. ``super_only``: no policy can grant the request."""
+class Patience(StrEnum):
+    """RocketMQ's queues of requests. A broker refuses what has waited longer than ``waitTimeMillsIn…Queue``."""
 
-    needs: tuple[Need, ...] = ()
+    SEND = "send"
+    PULL = "pull"
+    LITE_PULL = "lite_pull"
+    HEARTBEAT = "heartbeat"
+    TRANSACTION = "transaction"
+    ACK = "ack"
+    ADMIN = "admin_broker"
+
+
+class Row(NamedTuple):
+    """The row of one request code. All ``needs`` must be met."""
+
+    code: RequestCode
+    header: type[Header] | None
+    needs: tuple[Need, ...]
+    patience: Patience | None = None
+    """None: a broker never refuses it because it has waited."""
     super_only: bool = False
+    """Whether no policy can grant the request."""
     to_client: bool = False
     """Whether servers send this request to clients. Servers refuse to receive it."""
-
-
-def _row(*needs: Need) -> Row:
-    return Row(needs)
+    nobody: str = ""
+    """Why nobody here serves it."""
 
 
 def _topic(*actions: Action, field: str = "topic", group: str = "consumer_group") -> Need:
@@ -423,229 +453,278 @@ def _need(what: str, find: Find, *actions: Action) -> Need:
     return Need(what, frozenset(actions), find)
 
 
-_OFFSETS = _row(_topic(GET, SUB))
-_OFFSETS_OF_MANY = _row(_need("the topic, or each topic of the body", _asked_topics, GET, SUB))
-_SEND = _row(_need(f"the topic, and each queue of INNER_MULTI_DISPATCH; {_OF_LETTERS}", _send_topics, PUB))
-_REPLY = _row(_need(f"the topic; {_OF_LETTERS}", _reply_topic, PUB))
-_POP = _row(_topic(SUB), _group(SUB))
+_OFFSETS = (_topic(GET, SUB),)
+_OFFSETS_OF_MANY = (_need("the topic, or each topic of the body", _asked_topics, GET, SUB),)
+_SEND = (_need(f"the topic, and each queue of INNER_MULTI_DISPATCH; {_OF_LETTERS}", _send_topics, PUB),)
+_REPLY = (_need(f"the topic; {_OF_LETTERS}", _reply_topic, PUB),)
+_POP = (_topic(SUB), _group(SUB))
 _PULL = _POP
-_LOCK = _row(_need("the group of the body, and each topic", _locked_queues, SUB))
-_READ_CLUSTER = _row(_cluster(GET))
-_LIST_CLUSTER = _row(_cluster(GET, LIST))
-_CHANGE_CLUSTER = _row(_cluster(UPDATE))
-_SUPER = Row(super_only=True)
-_CLIENT = Row(to_client=True)
-_BROKER = _row(_brokers_cluster(UPDATE))
-_SEES_BROKER = _row(_brokers_cluster(GET))
+_LOCK = (_need("the group of the body, and each topic", _locked_queues, SUB),)
+_READ_CLUSTER = (_cluster(GET),)
+_LIST_CLUSTER = (_cluster(GET, LIST),)
+_CHANGE_CLUSTER = (_cluster(UPDATE),)
+_BROKER = (_brokers_cluster(UPDATE),)
+_SEES_BROKER = (_brokers_cluster(GET),)
 
-C = RequestCode
+_HALF_AT_OFFSET = (_need("the topic of the half message", _half_at_offset, PUB),)
+_HALF_OF_ID = (_need("the topic of the half message", _half_of_id, UPDATE),)
+_SEES_POSITION = (_topic(GET, SUB), _group(GET, SUB))
+_ACKS = (_need("each entry's topic and group", _batch_ack_entries, SUB),)
+_SENT_BACK = (_group(SUB, field="group"), _need(_STORED_TOPICS, _stored_at(lambda h: h.offset), SUB))
+_MOVES_POSITION = (_topic(SUB, UPDATE), _group(SUB, UPDATE))
+_HEARTBEAT = (_need("each consumer group of the body, and its topics", _heartbeat, SUB),)
+_CHECKED_CLIENT = (_need("the group and the topic of the body", _checked_client, SUB),)
+_ASSIGNMENT = (_need("the topic and the group of the body", _assignment, SUB),)
+_STORED = (_need(_STORED_TOPICS, _stored_at(lambda h: h.offset), GET, SUB),)
+_CREATES_TOPICS = (_need("each topic of the body", _topics_of_body, CREATE),)
+_TIME_SPAN = (_topic(GET), _group(GET, field="group"))
+_CREATES_GROUP = (_need("the group of the body", _group_of_body, CREATE),)
+_CREATES_GROUPS = (_need("each group of the body", _groups_of_body, CREATE),)
+_DELETES_GROUP = (_group(DELETE, field="group_name"),)
+_SEES_GROUP = (_group(GET, field="group"),)
+_CONSUME_STATS = (_group(GET), _need("each topic that is named", _listed_topics, GET))
+_CONSUMED_DIRECTLY = (
+    _group(SUB),
+    _topic(SUB),
+    _need(_STORED_TOPICS, _stored_at(lambda h: _position(h.msg_id)), SUB),
+)
+_RESETS_OFFSET = (_topic(UPDATE, group="group"), _group(UPDATE, field="group"))
+_CONSUMER_STATUS = (_topic(GET, group="group"), _group(GET, field="group"))
+_CLONES_OFFSETS = (
+    _group(GET, UPDATE, field="src_group", what="the source group"),
+    _group(UPDATE, field="dest_group", what="the destination group"),
+    _topic(UPDATE),
+)
+_CORRECTION = (_topic(GET), _need("each group that is named", _filtered_groups, GET))
+_SEES_SUBSCRIPTION = (_group(GET, field="group"), _topic(GET))
+_FORBIDS = (_group(UPDATE, field="group"), _topic(UPDATE))
+_SETS_MODE = (_need("the group of the body", _mode_group, UPDATE),)
+_LITE_SUBSCRIPTIONS = (_need("each group and topic of the body", _lite_subscriptions, SUB),)
+_ROUTE = (_need(f"the topic; {DEFAULT_TOPIC} is everybody's", _route, PUB, SUB, GET),)
+_BROKERS_RIGHT = (_brokers_cluster(UPDATE, field=None),)
 
-TABLE: dict[int, Row] = {
+_NUMBER_ALONE = "a number that RocketMQ 5.5 has no handler for, either"
+_FILTER_SERVERS = "filter servers, which RocketMQ 5 no longer has"
+_AMONG_CONTROLLERS = (
+    "among controllers of RocketMQ that replicate by JRaft; controllers here share their state in etcd"
+)
+_OF_PROXIES = (
+    "brokers send it to clients with lite subscriptions, which are RocketMQ's: the proxy's and 5.x clients"
+)
+
+C, P = RequestCode, Patience
+
+_ROWS = (
     # --- producers
-    C.SEND_MESSAGE: _SEND,
-    C.SEND_MESSAGE_V2: _SEND,
-    C.SEND_BATCH_MESSAGE: _SEND,
-    C.SEND_REPLY_MESSAGE: _REPLY,
-    C.SEND_REPLY_MESSAGE_V2: _REPLY,
-    C.RECALL_MESSAGE: _row(_topic(PUB)),
-    C.END_TRANSACTION: _row(_need("the topic of the half message", _half_at_offset, PUB)),
-    C.RESUME_CHECK_HALF_MESSAGE: _row(_need("the topic of the half message", _half_of_id, UPDATE)),
+    Row(C.SEND_MESSAGE, client.SendMessageRequestHeader, _SEND, P.SEND),
+    Row(C.SEND_MESSAGE_V2, client.SendMessageRequestHeaderV2, _SEND, P.SEND),
+    Row(C.SEND_BATCH_MESSAGE, client.SendMessageRequestHeaderV2, _SEND, P.SEND),
+    Row(C.SEND_REPLY_MESSAGE, client.SendMessageRequestHeader, _REPLY),
+    Row(C.SEND_REPLY_MESSAGE_V2, client.SendMessageRequestHeaderV2, _REPLY),
+    Row(C.RECALL_MESSAGE, client.RecallMessageRequestHeader, (_topic(PUB),), P.SEND),
+    Row(C.END_TRANSACTION, client.EndTransactionRequestHeader, _HALF_AT_OFFSET, P.TRANSACTION),
+    Row(C.RESUME_CHECK_HALF_MESSAGE, client.ResumeCheckHalfMessageRequestHeader, _HALF_OF_ID),
     # --- consumers
-    C.PULL_MESSAGE: _PULL,
-    C.LITE_PULL_MESSAGE: _PULL,
-    C.POP_MESSAGE: _POP,
-    C.PEEK_MESSAGE: _POP,
-    C.NOTIFICATION: _POP,
-    C.POLLING_INFO: _row(_topic(GET, SUB), _group(GET, SUB)),
-    C.ACK_MESSAGE: _POP,
-    C.CHANGE_MESSAGE_INVISIBLETIME: _POP,
-    C.BATCH_ACK_MESSAGE: _row(_need("each entry's topic and group", _batch_ack_entries, SUB)),
-    C.POP_ROLLBACK: _CHANGE_CLUSTER,
-    C.CONSUMER_SEND_MSG_BACK: _row(
-        _group(SUB, field="group"),
-        _need(_STORED_TOPICS, _stored_at(lambda h: h.offset), SUB),
-    ),
-    C.QUERY_CONSUMER_OFFSET: _row(_topic(GET, SUB), _group(GET, SUB)),
-    C.UPDATE_CONSUMER_OFFSET: _row(_topic(SUB, UPDATE), _group(SUB, UPDATE)),
-    C.GET_CONSUMER_LIST_BY_GROUP: _row(_group(GET, SUB)),
-    C.LOCK_BATCH_MQ: _LOCK,
-    C.UNLOCK_BATCH_MQ: _LOCK,
-    C.HEART_BEAT: _row(_need("each consumer group of the body, and its topics", _heartbeat, SUB)),
-    C.UNREGISTER_CLIENT: _row(_group(SUB)),
-    C.CHECK_CLIENT_CONFIG: _row(_need("the group and the topic of the body", _checked_client, SUB)),
-    C.QUERY_ASSIGNMENT: _row(_need("the topic and the group of the body", _assignment, SUB)),
-    C.GET_CLIENT_CONFIG: _CLIENT,
+    Row(C.PULL_MESSAGE, client.PullMessageRequestHeader, _PULL, P.PULL),
+    Row(C.LITE_PULL_MESSAGE, client.PullMessageRequestHeader, _PULL, P.LITE_PULL),
+    Row(C.POP_MESSAGE, client.PopMessageRequestHeader, _POP, P.PULL),
+    Row(C.PEEK_MESSAGE, client.PeekMessageRequestHeader, _POP, P.PULL),
+    Row(C.NOTIFICATION, client.NotificationRequestHeader, _POP, P.PULL),
+    Row(C.POLLING_INFO, client.PollingInfoRequestHeader, _SEES_POSITION, P.PULL),
+    Row(C.ACK_MESSAGE, client.AckMessageRequestHeader, _POP, P.ACK),
+    Row(C.CHANGE_MESSAGE_INVISIBLETIME, client.ChangeInvisibleTimeRequestHeader, _POP, P.ACK),
+    Row(C.BATCH_ACK_MESSAGE, None, _ACKS, P.ACK),
+    Row(C.POP_ROLLBACK, None, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.CONSUMER_SEND_MSG_BACK, client.ConsumerSendMsgBackRequestHeader, _SENT_BACK, P.SEND),
+    Row(C.QUERY_CONSUMER_OFFSET, client.QueryConsumerOffsetRequestHeader, _SEES_POSITION),
+    Row(C.UPDATE_CONSUMER_OFFSET, client.UpdateConsumerOffsetRequestHeader, _MOVES_POSITION),
+    Row(C.GET_CONSUMER_LIST_BY_GROUP, client.GetConsumerListByGroupRequestHeader, (_group(GET, SUB),)),
+    Row(C.LOCK_BATCH_MQ, client.LockBatchMqRequestHeader, _LOCK),
+    Row(C.UNLOCK_BATCH_MQ, client.UnlockBatchMqRequestHeader, _LOCK),
+    Row(C.HEART_BEAT, client.HeartbeatRequestHeader, _HEARTBEAT, P.HEARTBEAT),
+    Row(C.UNREGISTER_CLIENT, client.UnregisterClientRequestHeader, (_group(SUB),)),
+    Row(C.CHECK_CLIENT_CONFIG, None, _CHECKED_CLIENT),
+    Row(C.QUERY_ASSIGNMENT, None, _ASSIGNMENT),
+    Row(C.GET_CLIENT_CONFIG, None, (), to_client=True, nobody=_NUMBER_ALONE),
     # --- lookups
-    C.QUERY_BROKER_OFFSET: _READ_CLUSTER,
-    C.SEARCH_OFFSET_BY_TIMESTAMP: _OFFSETS,
-    C.GET_MAX_OFFSET: _OFFSETS_OF_MANY,
-    C.GET_MIN_OFFSET: _OFFSETS_OF_MANY,
-    C.GET_EARLIEST_MSG_STORETIME: _OFFSETS,
-    C.QUERY_MESSAGE: _row(_topic(GET, SUB)),
-    C.VIEW_MESSAGE_BY_ID: _row(
-        _need(
-            _STORED_TOPICS,
-            _stored_at(lambda h: h.offset),
-            GET,
-            SUB,
-        )
-    ),
-    C.QUERY_CONSUME_QUEUE: _row(_topic(GET), _group(GET)),
+    Row(C.QUERY_BROKER_OFFSET, None, _READ_CLUSTER, nobody=_NUMBER_ALONE),
+    Row(C.SEARCH_OFFSET_BY_TIMESTAMP, client.SearchOffsetRequestHeader, _OFFSETS),
+    Row(C.GET_MAX_OFFSET, client.GetMaxOffsetRequestHeader, _OFFSETS_OF_MANY),
+    Row(C.GET_MIN_OFFSET, client.GetMinOffsetRequestHeader, _OFFSETS_OF_MANY),
+    Row(C.GET_EARLIEST_MSG_STORETIME, client.GetEarliestMsgStoretimeRequestHeader, _OFFSETS),
+    Row(C.QUERY_MESSAGE, client.QueryMessageRequestHeader, (_topic(GET, SUB),)),
+    Row(C.VIEW_MESSAGE_BY_ID, client.ViewMessageRequestHeader, _STORED),
+    Row(C.QUERY_CONSUME_QUEUE, admin.QueryConsumeQueueRequestHeader, (_topic(GET), _group(GET)), P.ADMIN),
     # --- topics
-    C.UPDATE_AND_CREATE_TOPIC: _row(_topic(CREATE)),
-    C.UPDATE_AND_CREATE_TOPIC_LIST: _row(_need("each topic of the body", _topics_of_body, CREATE)),
-    C.UPDATE_AND_CREATE_STATIC_TOPIC: _row(_cluster(UPDATE)),
-    C.DELETE_TOPIC_IN_BROKER: _row(_topic(DELETE)),
-    C.GET_TOPIC_CONFIG: _row(_topic(GET)),
-    C.GET_TOPIC_STATS_INFO: _row(_topic(GET)),
-    C.QUERY_TOPIC_CONSUME_BY_WHO: _row(_topic(GET)),
-    C.QUERY_CONSUME_TIME_SPAN: _row(_topic(GET), _group(GET, field="group")),
-    C.GET_ALL_TOPIC_CONFIG: _LIST_CLUSTER,
-    C.GET_TOPIC_CONFIG_LIST: _LIST_CLUSTER,
-    C.GET_TOPIC_NAME_LIST: _LIST_CLUSTER,
-    C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _LIST_CLUSTER,
-    C.CLEAN_UNUSED_TOPIC: _CHANGE_CLUSTER,
+    Row(C.UPDATE_AND_CREATE_TOPIC, admin.CreateTopicRequestHeader, (_topic(CREATE),), P.ADMIN),
+    Row(C.UPDATE_AND_CREATE_TOPIC_LIST, admin.CreateTopicListRequestHeader, _CREATES_TOPICS, P.ADMIN),
+    Row(C.UPDATE_AND_CREATE_STATIC_TOPIC, None, (_cluster(UPDATE),), P.ADMIN),
+    Row(C.DELETE_TOPIC_IN_BROKER, admin.DeleteTopicRequestHeader, (_topic(DELETE),), P.ADMIN),
+    Row(C.GET_TOPIC_CONFIG, admin.GetTopicConfigRequestHeader, (_topic(GET),), P.ADMIN),
+    Row(C.GET_TOPIC_STATS_INFO, admin.GetTopicStatsInfoRequestHeader, (_topic(GET),), P.ADMIN),
+    Row(C.QUERY_TOPIC_CONSUME_BY_WHO, admin.QueryTopicConsumeByWhoRequestHeader, (_topic(GET),), P.ADMIN),
+    Row(C.QUERY_CONSUME_TIME_SPAN, admin.QueryConsumeTimeSpanRequestHeader, _TIME_SPAN, P.ADMIN),
+    Row(C.GET_ALL_TOPIC_CONFIG, admin.GetAllTopicConfigRequestHeader, _LIST_CLUSTER, P.ADMIN),
+    Row(C.GET_TOPIC_CONFIG_LIST, None, _LIST_CLUSTER, nobody=_NUMBER_ALONE),
+    Row(C.GET_TOPIC_NAME_LIST, None, _LIST_CLUSTER, nobody=_NUMBER_ALONE),
+    Row(C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, _LIST_CLUSTER, P.ADMIN),
+    Row(C.CLEAN_UNUSED_TOPIC, None, _CHANGE_CLUSTER, P.ADMIN),
     # --- groups
-    C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _row(_need("the group of the body", _group_of_body, CREATE)),
-    C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _row(
-        _need("each group of the body", _groups_of_body, CREATE)
+    Row(C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, _CREATES_GROUP, P.ADMIN),
+    Row(C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, _CREATES_GROUPS, P.ADMIN),
+    Row(C.DELETE_SUBSCRIPTIONGROUP, admin.DeleteSubscriptionGroupRequestHeader, _DELETES_GROUP, P.ADMIN),
+    Row(C.GET_SUBSCRIPTIONGROUP_CONFIG, admin.GetSubscriptionGroupConfigRequestHeader, _SEES_GROUP, P.ADMIN),
+    Row(
+        C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.GetAllSubscriptionGroupRequestHeader, _LIST_CLUSTER, P.ADMIN
     ),
-    C.DELETE_SUBSCRIPTIONGROUP: _row(_group(DELETE, field="group_name")),
-    C.GET_SUBSCRIPTIONGROUP_CONFIG: _row(_group(GET, field="group")),
-    C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _LIST_CLUSTER,
-    C.GET_CONSUMER_CONNECTION_LIST: _row(_group(GET)),
-    C.GET_PRODUCER_CONNECTION_LIST: _READ_CLUSTER,
-    C.GET_ALL_PRODUCER_INFO: _LIST_CLUSTER,
-    C.GET_CONSUME_STATS: _row(_group(GET), _need("each topic that is named", _listed_topics, GET)),
-    C.GET_BROKER_CONSUME_STATS: _READ_CLUSTER,
-    C.GET_CONSUMER_RUNNING_INFO: _row(_group(GET)),
-    C.CONSUME_MESSAGE_DIRECTLY: _row(
-        _group(SUB),
-        _topic(SUB),
-        _need(
-            _STORED_TOPICS,
-            _stored_at(lambda h: _position(h.msg_id)),
-            SUB,
-        ),
+    Row(
+        C.GET_CONSUMER_CONNECTION_LIST, client.GetConsumerConnectionListRequestHeader, (_group(GET),), P.ADMIN
     ),
-    C.INVOKE_BROKER_TO_RESET_OFFSET: _row(_topic(UPDATE, group="group"), _group(UPDATE, field="group")),
-    C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _row(_topic(GET, group="group"), _group(GET, field="group")),
-    C.CLONE_GROUP_OFFSET: _row(
-        _group(GET, UPDATE, field="src_group", what="the source group"),
-        _group(UPDATE, field="dest_group", what="the destination group"),
-        _topic(UPDATE),
+    Row(
+        C.GET_PRODUCER_CONNECTION_LIST, client.GetProducerConnectionListRequestHeader, _READ_CLUSTER, P.ADMIN
     ),
-    C.QUERY_CORRECTION_OFFSET: _row(_topic(GET), _need("each group that is named", _filtered_groups, GET)),
-    C.QUERY_TOPICS_BY_CONSUMER: _row(_group(GET, field="group")),
-    C.QUERY_SUBSCRIPTION_BY_CONSUMER: _row(_group(GET, field="group"), _topic(GET)),
-    C.UPDATE_AND_GET_GROUP_FORBIDDEN: _row(_group(UPDATE, field="group"), _topic(UPDATE)),
-    C.SET_MESSAGE_REQUEST_MODE: _row(_need("the group of the body", _mode_group, UPDATE)),
-    C.GET_ALL_MESSAGE_REQUEST_MODE: _LIST_CLUSTER,
-    C.GET_ALL_CONSUMER_OFFSET: _LIST_CLUSTER,
-    C.WHO_CONSUME_THE_MESSAGE: _READ_CLUSTER,
-    C.SUSPEND_CONSUMER: _CHANGE_CLUSTER,
-    C.RESUME_CONSUMER: _CHANGE_CLUSTER,
-    C.RESET_CONSUMER_OFFSET_IN_BROKER: _CHANGE_CLUSTER,
-    C.ADJUST_CONSUMER_THREAD_POOL: _CHANGE_CLUSTER,
-    C.REGISTER_FILTER_SERVER: _CHANGE_CLUSTER,
-    C.REGISTER_MESSAGE_FILTER_CLASS: _CHANGE_CLUSTER,
+    Row(C.GET_ALL_PRODUCER_INFO, client.GetAllProducerInfoRequestHeader, _LIST_CLUSTER, P.ADMIN),
+    Row(C.GET_CONSUME_STATS, admin.GetConsumeStatsRequestHeader, _CONSUME_STATS, P.ADMIN),
+    Row(C.GET_BROKER_CONSUME_STATS, admin.GetConsumeStatsInBrokerHeader, _READ_CLUSTER, P.ADMIN),
+    Row(C.GET_CONSUMER_RUNNING_INFO, client.GetConsumerRunningInfoRequestHeader, (_group(GET),)),
+    Row(C.CONSUME_MESSAGE_DIRECTLY, client.ConsumeMessageDirectlyResultRequestHeader, _CONSUMED_DIRECTLY),
+    Row(C.INVOKE_BROKER_TO_RESET_OFFSET, client.ResetOffsetRequestHeader, _RESETS_OFFSET),
+    Row(C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, client.GetConsumerStatusRequestHeader, _CONSUMER_STATUS),
+    Row(C.CLONE_GROUP_OFFSET, client.CloneGroupOffsetRequestHeader, _CLONES_OFFSETS, P.ADMIN),
+    Row(C.QUERY_CORRECTION_OFFSET, client.QueryCorrectionOffsetHeader, _CORRECTION),
+    Row(C.QUERY_TOPICS_BY_CONSUMER, admin.QueryTopicsByConsumerRequestHeader, _SEES_GROUP, P.ADMIN),
+    Row(
+        C.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        admin.QuerySubscriptionByConsumerRequestHeader,
+        _SEES_SUBSCRIPTION,
+        P.ADMIN,
+    ),
+    Row(C.UPDATE_AND_GET_GROUP_FORBIDDEN, admin.UpdateGroupForbiddenRequestHeader, _FORBIDS, P.ADMIN),
+    Row(C.SET_MESSAGE_REQUEST_MODE, None, _SETS_MODE),
+    Row(C.GET_ALL_MESSAGE_REQUEST_MODE, None, _LIST_CLUSTER),
+    Row(C.GET_ALL_CONSUMER_OFFSET, None, _LIST_CLUSTER, P.ADMIN),
+    Row(C.WHO_CONSUME_THE_MESSAGE, None, _READ_CLUSTER, nobody=_NUMBER_ALONE),
+    Row(C.SUSPEND_CONSUMER, None, _CHANGE_CLUSTER, nobody=_NUMBER_ALONE),
+    Row(C.RESUME_CONSUMER, None, _CHANGE_CLUSTER, nobody=_NUMBER_ALONE),
+    Row(C.RESET_CONSUMER_OFFSET_IN_BROKER, None, _CHANGE_CLUSTER, nobody=_NUMBER_ALONE),
+    Row(C.ADJUST_CONSUMER_THREAD_POOL, None, _CHANGE_CLUSTER, nobody=_NUMBER_ALONE),
+    Row(C.REGISTER_FILTER_SERVER, None, _CHANGE_CLUSTER, nobody=_FILTER_SERVERS),
+    Row(C.REGISTER_MESSAGE_FILTER_CLASS, None, _CHANGE_CLUSTER, nobody=_FILTER_SERVERS),
     # --- the broker itself
-    C.UPDATE_BROKER_CONFIG: _CHANGE_CLUSTER,
-    C.GET_BROKER_CONFIG: _READ_CLUSTER,
-    C.GET_BROKER_RUNTIME_INFO: _READ_CLUSTER,
-    C.TRIGGER_DELETE_FILES: _CHANGE_CLUSTER,
-    C.DELETE_EXPIRED_COMMITLOG: _CHANGE_CLUSTER,
-    C.CLEAN_EXPIRED_CONSUMEQUEUE: _CHANGE_CLUSTER,
-    C.VIEW_BROKER_STATS_DATA: _READ_CLUSTER,
-    C.GET_ALL_DELAY_OFFSET: _READ_CLUSTER,
-    C.GET_TIMER_CHECK_POINT: _READ_CLUSTER,
-    C.GET_TIMER_METRICS: _READ_CLUSTER,
-    C.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _READ_CLUSTER,
-    C.EXPORT_ROCKSDB_CONFIG_TO_JSON: _READ_CLUSTER,
-    C.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _CHANGE_CLUSTER,
-    C.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _CHANGE_CLUSTER,
-    C.GET_COLD_DATA_FLOW_CTR_INFO: _READ_CLUSTER,
-    C.SET_COMMITLOG_READ_MODE: _CHANGE_CLUSTER,
-    C.SWITCH_TIMER_ENGINE: _CHANGE_CLUSTER,
-    C.ADD_BROKER: _CHANGE_CLUSTER,
-    C.REMOVE_BROKER: _CHANGE_CLUSTER,
-    C.POP_LITE_MESSAGE: _POP,
-    C.LITE_SUBSCRIPTION_CTL: _row(_need("each group and topic of the body", _lite_subscriptions, SUB)),
-    C.ACK_LITE_MESSAGE: _CHANGE_CLUSTER,
-    C.GET_BROKER_LITE_INFO: _READ_CLUSTER,
-    C.GET_PARENT_TOPIC_INFO: _READ_CLUSTER,
-    C.GET_LITE_TOPIC_INFO: _READ_CLUSTER,
-    C.GET_LITE_CLIENT_INFO: _READ_CLUSTER,
-    C.GET_LITE_GROUP_INFO: _READ_CLUSTER,
-    C.TRIGGER_LITE_DISPATCH: _CHANGE_CLUSTER,
-    # --- brokers among themselves
-    C.NOTIFY_MIN_BROKER_ID_CHANGE: _CHANGE_CLUSTER,
-    C.EXCHANGE_BROKER_HA_INFO: _CHANGE_CLUSTER,
-    C.GET_BROKER_HA_STATUS: _READ_CLUSTER,
-    C.RESET_MASTER_FLUSH_OFFSET: _CHANGE_CLUSTER,
-    C.GET_BROKER_EPOCH_CACHE: _READ_CLUSTER,
-    C.NOTIFY_BROKER_ROLE_CHANGED: _CHANGE_CLUSTER,
-    # --- name server
-    C.GET_ROUTEINFO_BY_TOPIC: _row(
-        _need(f"the topic; {DEFAULT_TOPIC} is everybody's", _route, PUB, SUB, GET)
+    Row(C.UPDATE_BROKER_CONFIG, None, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.GET_BROKER_CONFIG, None, _READ_CLUSTER, P.ADMIN),
+    Row(C.GET_BROKER_RUNTIME_INFO, None, _READ_CLUSTER, P.ADMIN),
+    Row(C.TRIGGER_DELETE_FILES, None, _CHANGE_CLUSTER, nobody=_NUMBER_ALONE),
+    Row(C.DELETE_EXPIRED_COMMITLOG, None, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.CLEAN_EXPIRED_CONSUMEQUEUE, None, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.VIEW_BROKER_STATS_DATA, admin.ViewBrokerStatsDataRequestHeader, _READ_CLUSTER, P.ADMIN),
+    Row(C.GET_ALL_DELAY_OFFSET, None, _READ_CLUSTER),
+    Row(C.GET_TIMER_CHECK_POINT, None, _READ_CLUSTER),
+    Row(C.GET_TIMER_METRICS, None, _READ_CLUSTER),
+    Row(
+        C.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+        admin.CheckRocksdbCqWriteProgressRequestHeader,
+        _READ_CLUSTER,
+        P.ADMIN,
     ),
-    C.REGISTER_BROKER: _BROKER,
-    C.UNREGISTER_BROKER: _BROKER,
-    C.BROKER_HEARTBEAT: _BROKER,
-    C.QUERY_DATA_VERSION: _BROKER,
-    C.GET_BROKER_MEMBER_GROUP: _SEES_BROKER,
-    C.GET_BROKER_CLUSTER_INFO: _LIST_CLUSTER,
-    C.WIPE_WRITE_PERM_OF_BROKER: _row(_brokers_cluster(UPDATE, field=None)),
-    C.ADD_WRITE_PERM_OF_BROKER: _row(_brokers_cluster(UPDATE, field=None)),
-    C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _LIST_CLUSTER,
-    C.GET_TOPICS_BY_CLUSTER: _LIST_CLUSTER,
-    C.GET_SYSTEM_TOPIC_LIST_FROM_NS: _LIST_CLUSTER,
-    C.GET_UNIT_TOPIC_LIST: _LIST_CLUSTER,
-    C.GET_HAS_UNIT_SUB_TOPIC_LIST: _LIST_CLUSTER,
-    C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _LIST_CLUSTER,
-    C.DELETE_TOPIC_IN_NAMESRV: _row(_topic(DELETE)),
-    C.REGISTER_TOPIC_IN_NAMESRV: _row(_topic(CREATE)),
-    C.PUT_KV_CONFIG: _CHANGE_CLUSTER,
-    C.GET_KV_CONFIG: _READ_CLUSTER,
-    C.DELETE_KV_CONFIG: _CHANGE_CLUSTER,
-    C.GET_KVLIST_BY_NAMESPACE: _READ_CLUSTER,
-    C.UPDATE_NAMESRV_CONFIG: _CHANGE_CLUSTER,
-    C.GET_NAMESRV_CONFIG: _READ_CLUSTER,
+    Row(
+        C.EXPORT_ROCKSDB_CONFIG_TO_JSON, admin.ExportRocksDBConfigToJsonRequestHeader, _READ_CLUSTER, P.ADMIN
+    ),
+    Row(C.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, None, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, None, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.GET_COLD_DATA_FLOW_CTR_INFO, None, _READ_CLUSTER, P.ADMIN),
+    Row(C.SET_COMMITLOG_READ_MODE, None, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.SWITCH_TIMER_ENGINE, None, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.ADD_BROKER, cluster.AddBrokerRequestHeader, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.REMOVE_BROKER, cluster.RemoveBrokerRequestHeader, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.POP_LITE_MESSAGE, client.PopLiteMessageRequestHeader, _POP, P.PULL),
+    Row(C.LITE_SUBSCRIPTION_CTL, None, _LITE_SUBSCRIPTIONS),
+    Row(C.ACK_LITE_MESSAGE, None, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.GET_BROKER_LITE_INFO, None, _READ_CLUSTER),
+    Row(C.GET_PARENT_TOPIC_INFO, admin.GetParentTopicInfoRequestHeader, _READ_CLUSTER),
+    Row(C.GET_LITE_TOPIC_INFO, admin.GetLiteTopicInfoRequestHeader, _READ_CLUSTER),
+    Row(C.GET_LITE_CLIENT_INFO, admin.GetLiteClientInfoRequestHeader, _READ_CLUSTER),
+    Row(C.GET_LITE_GROUP_INFO, admin.GetLiteGroupInfoRequestHeader, _READ_CLUSTER),
+    Row(C.TRIGGER_LITE_DISPATCH, admin.TriggerLiteDispatchRequestHeader, _CHANGE_CLUSTER),
+    # --- brokers among themselves
+    Row(C.NOTIFY_MIN_BROKER_ID_CHANGE, cluster.NotifyMinBrokerIdChangeRequestHeader, _CHANGE_CLUSTER),
+    Row(C.EXCHANGE_BROKER_HA_INFO, cluster.ExchangeHAInfoRequestHeader, _CHANGE_CLUSTER),
+    Row(C.GET_BROKER_HA_STATUS, None, _READ_CLUSTER),
+    Row(C.RESET_MASTER_FLUSH_OFFSET, cluster.ResetMasterFlushOffsetHeader, _CHANGE_CLUSTER, P.ADMIN),
+    Row(C.GET_BROKER_EPOCH_CACHE, None, _READ_CLUSTER, P.ADMIN),
+    Row(C.NOTIFY_BROKER_ROLE_CHANGED, cluster.NotifyBrokerRoleChangedRequestHeader, _CHANGE_CLUSTER),
+    # --- name server
+    Row(C.GET_ROUTEINFO_BY_TOPIC, cluster.GetRouteInfoRequestHeader, _ROUTE),
+    Row(C.REGISTER_BROKER, cluster.RegisterBrokerRequestHeader, _BROKER),
+    Row(C.UNREGISTER_BROKER, cluster.UnRegisterBrokerRequestHeader, _BROKER),
+    Row(C.BROKER_HEARTBEAT, cluster.BrokerHeartbeatRequestHeader, _BROKER),
+    Row(C.QUERY_DATA_VERSION, cluster.QueryDataVersionRequestHeader, _BROKER),
+    Row(C.GET_BROKER_MEMBER_GROUP, cluster.GetBrokerMemberGroupRequestHeader, _SEES_BROKER),
+    Row(C.GET_BROKER_CLUSTER_INFO, None, _LIST_CLUSTER),
+    Row(C.WIPE_WRITE_PERM_OF_BROKER, cluster.WipeWritePermOfBrokerRequestHeader, _BROKERS_RIGHT),
+    Row(C.ADD_WRITE_PERM_OF_BROKER, cluster.AddWritePermOfBrokerRequestHeader, _BROKERS_RIGHT),
+    Row(C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, _LIST_CLUSTER),
+    Row(C.GET_TOPICS_BY_CLUSTER, cluster.GetTopicsByClusterRequestHeader, _LIST_CLUSTER),
+    Row(C.GET_SYSTEM_TOPIC_LIST_FROM_NS, None, _LIST_CLUSTER),
+    Row(C.GET_UNIT_TOPIC_LIST, None, _LIST_CLUSTER),
+    Row(C.GET_HAS_UNIT_SUB_TOPIC_LIST, None, _LIST_CLUSTER),
+    Row(C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, None, _LIST_CLUSTER),
+    Row(C.DELETE_TOPIC_IN_NAMESRV, cluster.DeleteTopicFromNamesrvRequestHeader, (_topic(DELETE),)),
+    Row(C.REGISTER_TOPIC_IN_NAMESRV, cluster.RegisterTopicRequestHeader, (_topic(CREATE),)),
+    Row(C.PUT_KV_CONFIG, cluster.PutKVConfigRequestHeader, _CHANGE_CLUSTER),
+    Row(C.GET_KV_CONFIG, cluster.GetKVConfigRequestHeader, _READ_CLUSTER),
+    Row(C.DELETE_KV_CONFIG, cluster.DeleteKVConfigRequestHeader, _CHANGE_CLUSTER),
+    Row(C.GET_KVLIST_BY_NAMESPACE, cluster.GetKVListByNamespaceRequestHeader, _READ_CLUSTER),
+    Row(C.UPDATE_NAMESRV_CONFIG, None, _CHANGE_CLUSTER),
+    Row(C.GET_NAMESRV_CONFIG, None, _READ_CLUSTER),
     # --- controller
-    C.CONTROLLER_ALTER_SYNC_STATE_SET: _CHANGE_CLUSTER,
-    C.CONTROLLER_ELECT_MASTER: _CHANGE_CLUSTER,
-    C.CONTROLLER_REGISTER_BROKER: _CHANGE_CLUSTER,
-    C.CONTROLLER_GET_REPLICA_INFO: _READ_CLUSTER,
-    C.CONTROLLER_GET_METADATA_INFO: _READ_CLUSTER,
-    C.CONTROLLER_GET_SYNC_STATE_DATA: _READ_CLUSTER,
-    C.UPDATE_CONTROLLER_CONFIG: _CHANGE_CLUSTER,
-    C.GET_CONTROLLER_CONFIG: _READ_CLUSTER,
-    C.CLEAN_BROKER_DATA: _CHANGE_CLUSTER,
-    C.CONTROLLER_GET_NEXT_BROKER_ID: _CHANGE_CLUSTER,
-    C.CONTROLLER_APPLY_BROKER_ID: _CHANGE_CLUSTER,
-    C.BROKER_CLOSE_CHANNEL_REQUEST: _CHANGE_CLUSTER,
-    C.CHECK_NOT_ACTIVE_BROKER_REQUEST: _CHANGE_CLUSTER,
-    C.GET_BROKER_LIVE_INFO_REQUEST: _READ_CLUSTER,
-    C.GET_SYNC_STATE_DATA_REQUEST: _READ_CLUSTER,
-    C.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST: _CHANGE_CLUSTER,
+    Row(C.CONTROLLER_ALTER_SYNC_STATE_SET, cluster.AlterSyncStateSetRequestHeader, _CHANGE_CLUSTER),
+    Row(C.CONTROLLER_ELECT_MASTER, cluster.ElectMasterRequestHeader, _CHANGE_CLUSTER),
+    Row(C.CONTROLLER_REGISTER_BROKER, cluster.RegisterBrokerToControllerRequestHeader, _CHANGE_CLUSTER),
+    Row(C.CONTROLLER_GET_REPLICA_INFO, cluster.GetReplicaInfoRequestHeader, _READ_CLUSTER),
+    Row(C.CONTROLLER_GET_METADATA_INFO, None, _READ_CLUSTER),
+    Row(C.CONTROLLER_GET_SYNC_STATE_DATA, None, _READ_CLUSTER),
+    Row(C.UPDATE_CONTROLLER_CONFIG, None, _CHANGE_CLUSTER),
+    Row(C.GET_CONTROLLER_CONFIG, None, _READ_CLUSTER),
+    Row(C.CLEAN_BROKER_DATA, cluster.CleanControllerBrokerDataRequestHeader, _CHANGE_CLUSTER),
+    Row(C.CONTROLLER_GET_NEXT_BROKER_ID, cluster.GetNextBrokerIdRequestHeader, _CHANGE_CLUSTER),
+    Row(C.CONTROLLER_APPLY_BROKER_ID, cluster.ApplyBrokerIdRequestHeader, _CHANGE_CLUSTER),
+    Row(C.BROKER_CLOSE_CHANNEL_REQUEST, None, _CHANGE_CLUSTER, nobody=_AMONG_CONTROLLERS),
+    Row(C.CHECK_NOT_ACTIVE_BROKER_REQUEST, None, _CHANGE_CLUSTER, nobody=_AMONG_CONTROLLERS),
+    Row(C.GET_BROKER_LIVE_INFO_REQUEST, None, _READ_CLUSTER, nobody=_AMONG_CONTROLLERS),
+    Row(C.GET_SYNC_STATE_DATA_REQUEST, None, _READ_CLUSTER, nobody=_AMONG_CONTROLLERS),
+    Row(C.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST, None, _CHANGE_CLUSTER, nobody=_AMONG_CONTROLLERS),
     # --- users and policies: a user who may change them can gain every right
-    C.AUTH_CREATE_USER: _SUPER,
-    C.AUTH_UPDATE_USER: _SUPER,
-    C.AUTH_DELETE_USER: _SUPER,
-    C.AUTH_GET_USER: _READ_CLUSTER,
-    C.AUTH_LIST_USER: _LIST_CLUSTER,
-    C.AUTH_CREATE_ACL: _SUPER,
-    C.AUTH_UPDATE_ACL: _SUPER,
-    C.AUTH_DELETE_ACL: _SUPER,
-    C.AUTH_GET_ACL: _READ_CLUSTER,
-    C.AUTH_LIST_ACL: _LIST_CLUSTER,
+    Row(C.AUTH_CREATE_USER, admin.CreateUserRequestHeader, (), P.ADMIN, super_only=True),
+    Row(C.AUTH_UPDATE_USER, admin.UpdateUserRequestHeader, (), P.ADMIN, super_only=True),
+    Row(C.AUTH_DELETE_USER, admin.DeleteUserRequestHeader, (), P.ADMIN, super_only=True),
+    Row(C.AUTH_GET_USER, admin.GetUserRequestHeader, _READ_CLUSTER, P.ADMIN),
+    Row(C.AUTH_LIST_USER, admin.ListUsersRequestHeader, _LIST_CLUSTER, P.ADMIN),
+    Row(C.AUTH_CREATE_ACL, admin.CreateAclRequestHeader, (), P.ADMIN, super_only=True),
+    Row(C.AUTH_UPDATE_ACL, admin.UpdateAclRequestHeader, (), P.ADMIN, super_only=True),
+    Row(C.AUTH_DELETE_ACL, admin.DeleteAclRequestHeader, (), P.ADMIN, super_only=True),
+    Row(C.AUTH_GET_ACL, admin.GetAclRequestHeader, _READ_CLUSTER, P.ADMIN),
+    Row(C.AUTH_LIST_ACL, admin.ListAclsRequestHeader, _LIST_CLUSTER, P.ADMIN),
     # --- sent by servers to clients
-    C.CHECK_TRANSACTION_STATE: _CLIENT,
-    C.NOTIFY_CONSUMER_IDS_CHANGED: _CLIENT,
-    C.RESET_CONSUMER_OFFSET_IN_CONSUMER: _CLIENT,
-    C.RESET_CONSUMER_CLIENT_OFFSET: _CLIENT,
-    C.GET_CONSUMER_STATUS_FROM_CLIENT: _CLIENT,
-    C.PUSH_REPLY_MESSAGE_TO_CLIENT: _CLIENT,
-    C.NOTIFY_UNSUBSCRIBE_LITE: _CLIENT,
-}
+    Row(C.CHECK_TRANSACTION_STATE, client.CheckTransactionStateRequestHeader, (), to_client=True),
+    Row(C.NOTIFY_CONSUMER_IDS_CHANGED, client.NotifyConsumerIdsChangedRequestHeader, (), to_client=True),
+    Row(C.RESET_CONSUMER_OFFSET_IN_CONSUMER, None, (), to_client=True, nobody=_NUMBER_ALONE),
+    Row(C.RESET_CONSUMER_CLIENT_OFFSET, client.ResetOffsetRequestHeader, (), to_client=True),
+    Row(C.GET_CONSUMER_STATUS_FROM_CLIENT, client.GetConsumerStatusRequestHeader, (), to_client=True),
+    Row(C.PUSH_REPLY_MESSAGE_TO_CLIENT, client.ReplyMessageRequestHeader, (), to_client=True),
+    Row(
+        C.NOTIFY_UNSUBSCRIBE_LITE,
+        client.NotifyUnsubscribeLiteRequestHeader,
+        (),
+        to_client=True,
+        nobody=_OF_PROXIES,
+    ),
+)
+
+TABLE: dict[int, Row] = {row.code: row for row in _ROWS}
 """Every request code. A code without a row is refused."""
+
+
+def header_of(code: int) -> type[Header] | None:
+    """None for a code that has no header, or that nobody knows."""
+    return TABLE[code].header if code in TABLE else None

@@ -247,7 +247,7 @@ class BrokerCore:
             shell_settings or {},
             role.knows_topics,
         )
-        self.overload = FastFail(config, admin)
+        self.overload = FastFail(config)
         handlers = merged(
             admin,
             lookups.handlers,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from mqspark.auth.access import header_of
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.message import encode_host
@@ -19,7 +20,6 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import Header
-from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
@@ -81,7 +81,7 @@ class Asker:
 
     def request(self, codes: list[int], opaque: int) -> bytes:
         code = self.random.choice(codes)
-        ext = self._ext(REQUEST_HEADERS.get(code)) if self.random.random() < 0.98 else None
+        ext = self._ext(header_of(code)) if self.random.random() < 0.98 else None
         version = self.random.choice([0, 300, 479, 513])
         return encode_request(code, opaque, ext, self._body(code), version=version)
 

@@ -8,6 +8,7 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mqspark.auth.access import header_of
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import ConsumeStats
@@ -18,7 +19,6 @@ from mqspark.protocol.command import BINARY, JSON, Command, encode_command, enco
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.headers.header import to_ext
-from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.protocol.registration import decode_register_body
 
 # A busy machine is no finding.
@@ -114,7 +114,7 @@ def test_typed_headers_survive_the_wire(
 def consume(data: bytes) -> None:
     for command in Connection().receive_data(data):
         encode_command(command)
-        for header_type in (REQUEST_HEADERS.get(command.code), SendMessageRequestHeaderV2):
+        for header_type in (header_of(command.code), SendMessageRequestHeaderV2):
             if header_type is not None:
                 command.header(header_type)
 

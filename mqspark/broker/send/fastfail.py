@@ -12,10 +12,9 @@ Facts: docs/rocketmq/broker.md#overload.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from mqspark.auth.access import TABLE
 from mqspark.broker.config import BrokerConfig
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.session import Session
 
@@ -23,34 +22,12 @@ __all__ = ["FastFail"]
 
 _NEVER_MS = 1 << 62
 
-_SENDS = (
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.RECALL_MESSAGE,
-)
-_PULLS = (
-    RequestCode.PULL_MESSAGE,
-    RequestCode.POP_MESSAGE,
-    RequestCode.POP_LITE_MESSAGE,
-    RequestCode.PEEK_MESSAGE,
-    RequestCode.NOTIFICATION,
-    RequestCode.POLLING_INFO,
-)
-_ACKS = (
-    RequestCode.ACK_MESSAGE,
-    RequestCode.BATCH_ACK_MESSAGE,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-)
-
 
 class FastFail:
-    """``admin``: the codes of administration requests. Codes not listed are never refused, as in RocketMQ."""
+    """Requests whose row in the table has no patience are never refused, as in RocketMQ."""
 
-    def __init__(self, config: BrokerConfig, admin: Iterable[int]) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._admin = tuple(admin)
         self._limits_ms: dict[int, int] = {}
         self.patience_ms = _NEVER_MS
         """Requests that waited less than this are never refused."""
@@ -58,17 +35,12 @@ class FastFail:
         self.refresh_settings()
 
     def refresh_settings(self) -> None:
-        config = self._config
         self._limits_ms = {}
-        if config.broker_fast_failure_enable:
+        if self._config.broker_fast_failure_enable:
             self._limits_ms = {
-                **dict.fromkeys(self._admin, config.wait_time_mills_in_admin_broker_queue),
-                **dict.fromkeys(_SENDS, config.wait_time_mills_in_send_queue),
-                **dict.fromkeys(_PULLS, config.wait_time_mills_in_pull_queue),
-                **dict.fromkeys(_ACKS, config.wait_time_mills_in_ack_queue),
-                RequestCode.LITE_PULL_MESSAGE: config.wait_time_mills_in_lite_pull_queue,
-                RequestCode.HEART_BEAT: config.wait_time_mills_in_heartbeat_queue,
-                RequestCode.END_TRANSACTION: config.wait_time_mills_in_transaction_queue,
+                code: getattr(self._config, f"wait_time_mills_in_{row.patience}_queue")
+                for code, row in TABLE.items()
+                if row.patience is not None
             }
         self.patience_ms = min(self._limits_ms.values(), default=_NEVER_MS)
 

@@ -9,7 +9,7 @@ Offsets, timestamps (ms) and broker ids are I64, the other integers I32. A value
 malformed.
 
 Must not know frames or commands (``mqspark.protocol.command``). Imported from outside:
-``admin_headers``, ``client_headers``, ``cluster_headers``, ``header``, ``request_headers``.
+``admin_headers``, ``client_headers``, ``cluster_headers``, ``header``.
 
 Facts: docs/rocketmq/protocol.md#values.
 """

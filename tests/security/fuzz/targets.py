@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from mqspark.auth.access import TABLE, header_of
 from mqspark.compression import LZ4, ZLIB, ZSTD, decompress
 from mqspark.errors import MQError
 from mqspark.filter import sql
@@ -48,7 +49,6 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.record import decode_records
 from mqspark.testing import Broker, FakeClock
 from mqspark_server.process import diskwork
@@ -83,7 +83,11 @@ REQUEST_BODIES: dict[int, type[msgspec.Struct]] = {
 }
 
 
-COMMON_CODES = [code for code in REQUEST_HEADERS if not re.match("AUTH|CONTROLLER", RequestCode(code).name)]
+COMMON_CODES = [
+    code
+    for code, row in TABLE.items()
+    if row.header and not re.match("AUTH|CONTROLLER", RequestCode(code).name)
+]
 
 
 class Headers(Decoding):
@@ -97,7 +101,7 @@ class Headers(Decoding):
 
     def decode(self, case: bytes) -> None:
         for command in Connection().receive_data(case):
-            kind = REQUEST_HEADERS.get(command.code, HEADERS[command.code % len(HEADERS)])
+            kind = header_of(command.code) or HEADERS[command.code % len(HEADERS)]
             with contextlib.suppress(MQError):
                 command.header(kind)
             properties = command.ext.get("i") or command.ext.get("properties")
@@ -622,7 +626,7 @@ def _other_numbers(chance: Chance, data: bytes) -> bytes:
 def _frame(chance: Chance, code: int | None) -> bytes:
     if code is None:
         code = int(chance.choice(list(RequestCode)))
-    ext = cases.fields(chance, REQUEST_HEADERS.get(code))
+    ext = cases.fields(chance, header_of(code))
     body = b""
     kind = REQUEST_BODIES.get(code)
     if kind is not None and chance.random() < 0.9:

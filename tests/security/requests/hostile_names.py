@@ -19,6 +19,7 @@ from typing import Any
 from msgspec import inspect
 
 from mqspark import message
+from mqspark.auth.access import header_of
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.bodies.client_bodies import (
@@ -39,7 +40,6 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.protocol.session import Session
 from tests.unit.broker_kit import Bench, ManualClock, Peer, send_ext
 
@@ -160,7 +160,7 @@ def frame(code: int, opaque: int, ext: dict[str, str], body: bytes) -> bytes:
 
 def headers_of(code: int, name: str) -> Iterator[dict[str, str]]:
     """All texts hostile; then one at a time, the others those of a topic and a group that are there."""
-    kind = REQUEST_HEADERS.get(code)
+    kind = header_of(code)
     plain: dict[str, str] = {}
     texts: list[str] = []
     if kind is None:

@@ -11,9 +11,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from mqspark.auth.access import TABLE
 from mqspark.broker.admin.unsupported import NOT_CONFIGURED, NOT_SUPPORTED, NOTHING_TO_DO
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.manager import ReplicasManager
+from mqspark.config import camel_case
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode
@@ -25,45 +27,6 @@ from tests.unit.controller_kit import ControllerBench
 PAGE = Path(__file__).parents[3] / "docs" / "requests.md"
 CLIENT = Path(__file__).parents[3] / "mqspark" / "client"
 
-_NUMBER_ALONE = "a number that RocketMQ 5.5 has no handler for, either"
-_FILTER_SERVERS = "filter servers, which RocketMQ 5 no longer has"
-_AMONG_CONTROLLERS = (
-    "among controllers of RocketMQ that replicate by JRaft; controllers here share their state in etcd"
-)
-NOWHERE = {
-    **dict.fromkeys(
-        (
-            RequestCode.QUERY_BROKER_OFFSET,
-            RequestCode.GET_TOPIC_CONFIG_LIST,
-            RequestCode.GET_TOPIC_NAME_LIST,
-            RequestCode.TRIGGER_DELETE_FILES,
-            RequestCode.GET_CLIENT_CONFIG,
-            RequestCode.SUSPEND_CONSUMER,
-            RequestCode.RESUME_CONSUMER,
-            RequestCode.RESET_CONSUMER_OFFSET_IN_CONSUMER,
-            RequestCode.RESET_CONSUMER_OFFSET_IN_BROKER,
-            RequestCode.ADJUST_CONSUMER_THREAD_POOL,
-            RequestCode.WHO_CONSUME_THE_MESSAGE,
-        ),
-        _NUMBER_ALONE,
-    ),
-    RequestCode.REGISTER_FILTER_SERVER: _FILTER_SERVERS,
-    RequestCode.REGISTER_MESSAGE_FILTER_CLASS: _FILTER_SERVERS,
-    **dict.fromkeys(
-        (
-            RequestCode.BROKER_CLOSE_CHANNEL_REQUEST,
-            RequestCode.CHECK_NOT_ACTIVE_BROKER_REQUEST,
-            RequestCode.GET_BROKER_LIVE_INFO_REQUEST,
-            RequestCode.GET_SYNC_STATE_DATA_REQUEST,
-            RequestCode.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST,
-        ),
-        _AMONG_CONTROLLERS,
-    ),
-    RequestCode.NOTIFY_UNSUBSCRIBE_LITE: (
-        "brokers send it to clients with lite subscriptions, which are RocketMQ's: the proxy's and 5.x clients"
-    ),
-}
-"""Why nobody here serves a request."""
 IN_CONTROLLER_MODE = frozenset({RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPOCH_CACHE})
 SERVED = "served"
 
@@ -124,17 +87,19 @@ def markdown() -> str:
         "A test compares this page with the handlers. It is made by",
         "`python -m tests.unit.project.requests_table > docs/requests.md`.",
         "",
-        "| code | request | broker | name server | controller | client |",
-        "|---|---|---|---|---|---|",
+        "| code | request | broker | name server | controller | client | a broker refuses what waited |",
+        "|---|---|---|---|---|---|---|",
     ]
     for code in RequestCode:
-        if code in NOWHERE:
-            cells = [f"nobody: {NOWHERE[code]}", "", "", ""]
+        if TABLE[code].nobody:
+            cells = [f"nobody: {TABLE[code].nobody}", "", "", ""]
         else:
             cells = [of_broker(code) if code in found["broker"] else ""]
             cells += [
                 SERVED if code in found[each] else "" for each in ("name server", "controller", "client")
             ]
+        patience = TABLE[code].patience
+        cells.append(f"`{camel_case(f'wait_time_mills_in_{patience}_queue')}`" if patience else "")
         lines.append(f"| {int(code)} | `{code.name}` | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mqspark.auth.access import TABLE
 from mqspark.broker.admin.unsupported import NOT_CONFIGURED
 from mqspark.protocol.codes import RequestCode
 from tests.unit.auth_kit import authority
 from tests.unit.broker_kit import Bench
-from tests.unit.project.requests_table import IN_CONTROLLER_MODE, NOWHERE, PAGE, markdown, served
+from tests.unit.project.requests_table import IN_CONTROLLER_MODE, PAGE, markdown, served
 
 
 def test_the_page_is_made_of_the_handlers() -> None:
@@ -18,8 +19,9 @@ def test_the_page_is_made_of_the_handlers() -> None:
 
 def test_a_code_has_a_handler_or_a_reason() -> None:
     found: set[int] = set().union(*served().values())
-    assert found | NOWHERE.keys() == set(RequestCode)
-    assert not found & NOWHERE.keys()
+    nowhere = {code for code, row in TABLE.items() if row.nobody}
+    assert found | nowhere == set(RequestCode)
+    assert not found & nowhere
 
 
 def test_with_users_their_requests_are_served(tmp_path: Path) -> None:

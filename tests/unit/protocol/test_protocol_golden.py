@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.auth.access import header_of
 from mqspark.errors import ProtocolError
 from mqspark.protocol import codes, fastjson
 from mqspark.protocol.bodies.body import decode_body, encode_body
@@ -21,7 +22,6 @@ from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import BINARY, JSON, Command, encode_command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import _fields, to_ext
-from mqspark.protocol.headers.request_headers import REQUEST_HEADERS
 from mqspark.protocol.registration import decode_register_body
 from tests.support.protocol_classes import HEADERS
 
@@ -70,7 +70,7 @@ def test_recorded_frames_decode_and_encode_again(recording: pathlib.Path) -> Non
             assert members(again) == members(frame)
             body_length = len(frame) - 8 - int.from_bytes(frame[5:8], "big")
             assert again[len(again) - body_length :] == frame[len(frame) - body_length :]
-        header_type = None if command.is_response else REQUEST_HEADERS.get(command.code)
+        header_type = None if command.is_response else header_of(command.code)
         if header_type is not None and "errors" not in recording.stem:
             header = command.header(header_type)
             for name, value in to_ext(header).items():
@@ -137,7 +137,7 @@ def test_malformed_requests_of_the_error_recording_are_refused_by_the_typed_head
     for line in (GOLDEN / "frames" / "errors.jsonl").read_text().splitlines():
         record = json.loads(line)
         command = decode(bytes.fromhex(record["frame_hex"]))
-        header_type = REQUEST_HEADERS.get(command.code)
+        header_type = header_of(command.code)
         if command.is_response or header_type is None:
             continue
         try:

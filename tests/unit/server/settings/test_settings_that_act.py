@@ -142,7 +142,7 @@ def test_reads_of_what_is_not_in_memory_are_short(tmp_path: Path) -> None:
 def test_requests_that_waited_too_long_are_refused(tmp_path: Path, setting: str, code: int) -> None:
     """waitTimeMillsInLitePullQueue, …HeartbeatQueue, …TransactionQueue, …AckQueue, …AdminBrokerQueue."""
     bench = Bench(tmp_path, **{setting: 50})
-    fast_fail = FastFail(bench.config, [RequestCode.GET_BROKER_CONFIG])
+    fast_fail = FastFail(bench.config)
     session = bench.peer().session
     commands = [Command(code)]
     assert fast_fail.sift(session, commands, 49) == commands
