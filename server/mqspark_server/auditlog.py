@@ -46,9 +46,8 @@ class AuditLog:
         self._unreported = 0
 
     def write(self, audited: Audited) -> None:
-        if (
-            self._is_closed
-        ):  # a connection may end after the log was closed, and the handler would reopen the file
+        if self._is_closed:
+            # A connection may end after the log was closed, and the handler would reopen the file.
             return
         now_ms = self._clock.now_ms()
         if now_ms // 1000 != self._second:

@@ -250,9 +250,8 @@ class DevCluster:
         ending = list(reversed(self.brokers))
         if master is not None:  # the master stops last: the others copy its progress once more
             ending.append(ending.pop(len(ending) - 1 - master))
-        if (
-            self.controller is not None
-        ):  # the controller stops first: a cluster that ends must not elect a master
+        if self.controller is not None:
+            # The controller stops first: a cluster that ends must not elect a master.
             await self.controller.stop()
         for app in ending:
             try:

@@ -436,9 +436,8 @@ class PopProcessor:
     def _take_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
         try:
             self._take_of_queue(pop, taking, topic, queue_id, flag)
-        except (
-            NotAtHand
-        ):  # as if there was nothing yet: the queue counts as grown when the messages are there
+        except NotAtHand:
+            # As if there was nothing yet: the queue counts as grown when the messages are there.
             return
         except OSError as error:  # only this pop ends early; it keeps what it has taken
             taking.problem = taking.problem or error

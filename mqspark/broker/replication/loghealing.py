@@ -292,9 +292,8 @@ class Healing:
             at: int | None = None if low in self._unsure or self._is_lost(low, high) else low
             while at is not None and at < high:
                 at = yield from self._take_over(at)
-                if (
-                    at is None
-                ):  # perhaps no record begins at ``low``: the comparison comes here from the front
+                if at is None:
+                    # Perhaps no record begins at ``low``: the comparison comes here from the front.
                     self._unsure.add(low)
                     self._at = min(self._at, max(low - low % self._store.log.segment_bytes, 0))
 

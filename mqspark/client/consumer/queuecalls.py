@@ -185,9 +185,8 @@ class QueueCalls:
         delivered too often (None: the group's configuration) or the level is negative. Raises ClientError if the
         broker does not accept it."""
         queue = self._namespace.wrap_queue(message.queue)
-        if is_logic_broker(
-            queue.broker_name
-        ):  # the message is where it was stored, whoever leads its queue now
+        if is_logic_broker(queue.broker_name):
+            # The message is where it was stored, whoever leads its queue now.
             route = await self._instance.route(queue.topic)
             stored_at = route.broker_at(message.store_host)
             if stored_at is None:

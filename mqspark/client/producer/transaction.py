@@ -283,9 +283,8 @@ class TransactionProducer(Producer):
         result = prepared.result
         host, port, position = decode_offset_id(result.offset_message_id)
         broker_name = result.queue.broker_name
-        if is_logic_broker(
-            broker_name
-        ):  # the half message is where it was stored, whoever leads its queue now
+        if is_logic_broker(broker_name):
+            # The half message is where it was stored, whoever leads its queue now.
             route = self._instance.cached_route(self._namespace.wrap(prepared.message.topic))
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             broker_name = (None if route is None else route.broker_at(address)) or broker_name

@@ -173,9 +173,8 @@ def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list
             yield some
         return
     entries: dict[Any, Any] = {}
-    for key in list(
-        table
-    ):  # a list of pairs would create one object per row at once, which the garbage collector has to track
+    for key in list(table):
+        # A list of pairs would create one object per row at once, which the garbage collector has to track.
         if key not in table:
             continue
         entries[key] = item = table[key]

@@ -120,9 +120,8 @@ class WallTime:
                 self._files.write(fd, text + b" %08x\n" % zlib.crc32(text), 0)
             finally:
                 self._files.close(fd)
-        except (
-            OSError
-        ) as error:  # it is tried again in an hour; a start compares with an older time meanwhile
+        except OSError as error:
+            # It is tried again in an hour; a start compares with an older time meanwhile.
             log.warning("%s cannot be written: %s", self._path.name, error)
 
 

@@ -84,9 +84,8 @@ class CompactRunner:
             if time.monotonic() - self._heard_s > HANGS_S:
                 self._process.kill()
             return
-        if (
-            self._store.condition.read_only is not None
-        ):  # the next start recovers; nothing is deleted until then
+        if self._store.condition.read_only is not None:
+            # The next start recovers; nothing is deleted until then.
             return
         end = self._store.compact_duty.due()
         if end is not None:

@@ -154,9 +154,8 @@ class Election:
             except StoreCorrupt as error:
                 log.critical("%s", error)
                 self._lose_lead("")
-            except (
-                Exception
-            ) as error:  # a bug or a foreign server: a controller that gave up would never lead
+            except Exception as error:
+                # A bug or a foreign server: a controller that gave up would never lead.
                 _troubles.error("the election failed unexpectedly and goes on", exc_info=error)
 
     async def _renew_or_campaign(self) -> None:

@@ -114,9 +114,8 @@ def _load_lists(context: ssl.SSLContext, path: str) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"tls.server.crlPath={path}: {error}", key="tls.server.crlPath") from None
     after = context.cert_store_stats()
-    if (
-        after["crl"] == before["crl"] or after["x509"] != before["x509"]
-    ):  # certificates would become trusted ones
+    if after["crl"] == before["crl"] or after["x509"] != before["x509"]:
+        # Certificates would become trusted ones.
         raise ConfigError(
             f"tls.server.crlPath={path} must hold lists of revoked certificates and nothing else",
             key="tls.server.crlPath",

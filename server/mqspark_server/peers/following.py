@@ -373,9 +373,8 @@ class Following:
         """Copy the master's progress a last time, if it is there, and stop."""
         finish_s = FINISH_S if self._term is None else CONTROLLED_FINISH_S
         if not self.problems:
-            with contextlib.suppress(
-                OSError, ValueError, MQError, TimeoutError
-            ):  # it is no worse than 3 s ago
+            with contextlib.suppress(OSError, ValueError, MQError, TimeoutError):
+                # It is no worse than 3 s ago.
                 async with asyncio.timeout(finish_s):
                     await self.copy_metadata()
         await self.stop()

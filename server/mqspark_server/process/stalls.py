@@ -53,9 +53,8 @@ class StallWatch:
         thread = threading.Thread(target=self._watch, name="mqspark-stalls", daemon=True)
         try:
             thread.start()
-        except (
-            RuntimeError
-        ) as error:  # no memory for another thread: stalls are still counted, without their place
+        except RuntimeError as error:
+            # No memory for another thread: stalls are still counted, without their place.
             log.warning("no thread watches the event loop: %s", error)
         else:
             self._thread = thread
