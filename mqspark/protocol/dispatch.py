@@ -25,7 +25,7 @@ from mqspark.errors import (
 )
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, UnreadRequest, encode_response
+from mqspark.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, UnreadRequest, encode_response
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
@@ -130,7 +130,7 @@ def dispatch(
     ``refused`` learns of the answers to requests that failed.
     """
     for command in commands:
-        if command.flag & 1:
+        if command.flag & RESPONSE_FLAG:
             if answered is not None:
                 try:
                     answered(session, command)
@@ -148,11 +148,11 @@ def dispatch(
         if frame is None:  # as for most sends and pulls, which are answered later
             continue
         if isinstance(frame, bytes):
-            if not command.flag & 2:
+            if not command.flag & ONEWAY_FLAG:
                 session.send(frame)
         elif long_work.is_full:
             frame.close()
-            if not command.flag & 2:
+            if not command.flag & ONEWAY_FLAG:
                 remark = "[OVERLOAD] too many requests that take long; retry later"
                 session.send(encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark=remark))
         else:
@@ -177,7 +177,7 @@ def _answer_later(session: Session, command: Command, slices: Slices) -> Work[No
         frame = yield from slices
     except Exception as error:
         frame = failure(session, command, error)
-    if frame is not None and not command.flag & 2:
+    if frame is not None and not command.flag & ONEWAY_FLAG:
         session.send(frame)
 
 

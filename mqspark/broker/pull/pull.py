@@ -28,7 +28,7 @@ from mqspark.logs import sparing
 from mqspark.message import MASTER_ID, PERM_READ
 from mqspark.protocol.bodies.client_bodies import ConsumeType
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_response, encode_response_head
+from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader
 from mqspark.protocol.session import Session
@@ -152,7 +152,7 @@ class PullProcessor:
                 "[REJECTREQUEST]system busy, this slave serves no pulls: set slaveReadEnable=true on it",
             )
         header = command.header(PullMessageRequestHeader)
-        if command.flag & 2:
+        if command.flag & ONEWAY_FLAG:
             return
         pull = self._check(session, command, header)
         logic = pull.logic

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mqspark.bounded import BoundedSet, Ledger
 from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response
 from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
@@ -89,7 +89,7 @@ class WaitingReads:
 
     def _add(self, key: Hashable, handler: Handler, session: Session, command: Command) -> None:
         """Raises TableFull."""
-        if command.flag & 2:
+        if command.flag & ONEWAY_FLAG:
             return
         waiting = _WaitingRead(handler, session, command, self._clock.monotonic_ms() + self._timeout_ms())
         waiting.grant = self._grant(session, command.code)

@@ -21,7 +21,7 @@ from mqspark.errors import BrokerError, ClientError, ConnectionLost, NoRoute, Pr
 from mqspark.logs import Outages, escaping
 from mqspark.protocol.binding import Binder
 from mqspark.protocol.codes import Language, ResponseCode
-from mqspark.protocol.command import Command, Fields, encode_request, encode_response
+from mqspark.protocol.command import RESPONSE_FLAG, Command, Fields, encode_request, encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.signature import Signer
@@ -244,7 +244,7 @@ class Channel(asyncio.Protocol):
             return
         pending = self._pending
         for command in commands:
-            if command.flag & 1:
+            if command.flag & RESPONSE_FLAG:
                 entry = pending.pop(command.opaque, None)
                 if entry is not None:
                     entry[0](command)
