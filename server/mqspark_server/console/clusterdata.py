@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from mqspark.client.admin import AdminClient
+from mqspark.config import is_live
 from mqspark.errors import BrokerError, MQError, NoRoute
 from mqspark.message import (
     SCHEDULE_TOPIC,
@@ -21,6 +22,7 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.accounts import Accounts
 from mqspark_server.console.data import MAX_ROWS, Row, each_of, number_of
+from mqspark_server.settings.declarations import settings_of
 
 __all__ = [
     "brokers_of",
@@ -183,6 +185,21 @@ async def config_of(admin: AdminClient, broker: str) -> tuple[str, dict[str, str
     if broker not in masters:
         raise NoRoute(broker, "no broker with a master has this name")
     return masters[broker], await admin.broker_config(masters[broker])
+
+
+def described(settings: Mapping[str, str], wanted: str) -> list[Row]:
+    """The settings whose key or value contains ``wanted``, with what mqspark's declarations say of them."""
+    declared = {each.key: each for each in settings_of("broker")}
+    return [
+        {
+            "key": key,
+            "value": value,
+            "meaning": declared[key].meaning if key in declared else "",
+            "live": key in declared and is_live(declared[key].field),
+        }
+        for key, value in sorted(settings.items())
+        if wanted.lower() in key.lower() or wanted.lower() in value.lower()
+    ]
 
 
 async def producers_of(admin: AdminClient) -> Row:

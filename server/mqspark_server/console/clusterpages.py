@@ -17,6 +17,7 @@ from mqspark_server.console.clusterdata import (
     brokers_of,
     config_of,
     delayed_of,
+    described,
     one_broker,
     overview_of,
     producers_of,
@@ -107,17 +108,12 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
         async def work(asked: Asking) -> dict[str, Any]:
             wanted = request.query_params.get("q", "").strip()[:MAX_WANTED]
             address, found = await config_of(asked.admin, name)
-            rows = [
-                (key, value)
-                for key, value in sorted(found.items())
-                if wanted.lower() in key.lower() or wanted.lower() in value.lower()
-            ]
             return {
                 "tab": "Settings",
                 "broker": name,
                 "address": address,
                 "wanted": wanted,
-                "settings": rows,
+                "settings": described(found, wanted),
                 "count": len(found),
             }
 

@@ -40,8 +40,11 @@ class DeclaredSetting(NamedTuple):
     section: str
 
     @property
-    def text(self) -> str:
-        return _texts(self.owner.__module__, self.owner.__name__).get(self.field.name, "")
+    def meaning(self) -> str:
+        """The text below the field, after the unit of the value."""
+        unit = self.field.metadata.get("unit", "")
+        text = _texts(self.owner.__module__, self.owner.__name__).get(self.field.name, "").replace("``", "`")
+        return f"[{unit}] {text}".strip() if unit and not text.lower().startswith(f"{unit} ") else text
 
 
 def settings_of(server: str) -> list[DeclaredSetting]:

@@ -43,12 +43,6 @@ def text_of(value: Any) -> str:
     return "" if value is None else str(value).replace(str(Path.home()), "~")
 
 
-def meaning(each: DeclaredSetting) -> str:
-    unit = each.field.metadata.get("unit", "")
-    text = each.text.replace("``", "`")
-    return f"[{unit}] {text}".strip() if unit and not text.lower().startswith(f"{unit} ") else text
-
-
 def bounds(each: DeclaredSetting) -> str:
     declared = each.field.metadata
     if "least" not in declared or isinstance(each.field.default, str):
@@ -114,7 +108,7 @@ def _row(each: DeclaredSetting) -> str:
     notes = " ".join(word for word, is_so in (("live", "live"), ("own", "ours")) if declared.get(is_so))
     others = [TITLES[server].lower() for server in declared.get("of", ()) if server in TITLES]
     only = f" Only for {' and '.join(others)}." if others else ""
-    cells = (f"`{each.key}`", f"`{default}`" if default else "", bounds(each), notes, meaning(each) + only)
+    cells = (f"`{each.key}`", f"`{default}`" if default else "", bounds(each), notes, each.meaning + only)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -177,7 +171,7 @@ def conf(server: str) -> str:
         sample = SAMPLES.get(server, {}).get(each.key, each.field.metadata.get("sample"))
         mark = "" if each.key in profile and sample is None else "# "
         key = each.key.removeprefix(f"{section}.")
-        lines += _entry(f"{mark}{key} = {_toml(value if sample is None else sample)}", meaning(each))
+        lines += _entry(f"{mark}{key} = {_toml(value if sample is None else sample)}", each.meaning)
     return "\n".join(lines) + "\n"
 
 
