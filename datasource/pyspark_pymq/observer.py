@@ -29,7 +29,7 @@ __all__ = ["Observer", "ProgressPublisher", "document_of"]
 
 MAX_WAITING = 1_000
 """Limit of events that wait to be published."""
-MAX_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024
 """Limit of one message. A longer one loses its offsets, and then everything but its figures."""
 IDLE_EVERY_S = 30.0
 """Interval of events of a query that waits for data."""
@@ -105,9 +105,9 @@ class ProgressPublisher:
 
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
-    """The message, shortened to at most MAX_BYTES."""
+    """The message, shortened to at most MAX_MESSAGE_BYTES."""
     body = json.dumps(document, default=str).encode()
-    if len(body) <= MAX_BYTES:
+    if len(body) <= MAX_MESSAGE_BYTES:
         return body
     progress = document.get("progress") or {}
     few = [
@@ -119,7 +119,7 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
     short = {key: str(value)[:1_000] for key, value in document.items() if key != "progress"}
     for sources in (few, []):
         body = json.dumps({**short, "progress": {**figures, "sources": sources}}, default=str).encode()
-        if len(body) <= MAX_BYTES:
+        if len(body) <= MAX_MESSAGE_BYTES:
             return body
     return json.dumps({**short, "progress": {}}, default=str).encode()
 

@@ -19,13 +19,13 @@ ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 
 Table = dict[str, dict[str, str]]
 
-MAX_BYTES = 32 << 20
+MAX_KV_BYTES = 32 << 20
 
 
 class KVConfig:
     """The table. ``generation`` counts changes, so that a caller can tell whether they are saved."""
 
-    def __init__(self, max_bytes: Callable[[], int] = lambda: MAX_BYTES) -> None:
+    def __init__(self, max_bytes: Callable[[], int] = lambda: MAX_KV_BYTES) -> None:
         self.ledger = Ledger("kv", max_bytes, "KVConfig._table", setting="maxKvTableBytes")
         self._table: Table = {}
         self.generation = 0

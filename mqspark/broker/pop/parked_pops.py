@@ -27,7 +27,7 @@ __all__ = ["ANY_QUEUE", "ParkedPops", "Waiter"]
 
 ANY_QUEUE = -1
 
-MAX_BYTES = 256 << 20
+MAX_WAITERS_BYTES = 256 << 20
 _WAITER_BYTES = 300
 _QUEUE_BYTES = ENTRY_BYTES + 700
 _PAIR_BYTES = 5 * ENTRY_BYTES + 3 * CONTAINER_BYTES
@@ -100,7 +100,7 @@ class ParkedPops(Generic[W]):
         self,
         clock: Clock,
         name: str = "parkedPops",
-        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+        max_bytes: Callable[[], int] = lambda: MAX_WAITERS_BYTES,
         most: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         """``most``: how many there may be, of which one user parks a share; the caller refuses more."""

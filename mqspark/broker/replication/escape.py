@@ -61,7 +61,7 @@ __all__ = ["EscapeBridge", "Escapee", "OtherMaster", "is_stored", "targets"]
 MAX_MESSAGES = 512
 _MESSAGE_BYTES = 160
 """What a message weighs without its texts and body."""
-MAX_BYTES = 32 << 20
+MAX_ESCAPEES_BYTES = 32 << 20
 """Messages that are not stored elsewhere yet; the last one may exceed it."""
 
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
@@ -161,7 +161,7 @@ class EscapeBridge:
         """``name``: of its ledger."""
         self._precision_ms = precision_ms
         self._producer_group = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
-        self.ledger = Ledger(name, lambda: MAX_BYTES, "EscapeBridge._new")
+        self.ledger = Ledger(name, lambda: MAX_ESCAPEES_BYTES, "EscapeBridge._new")
         self._open: BoundedMap[int, int] = self.ledger.map(0, lambda size_bytes: size_bytes)
         """End position → bytes, of what is not stored yet, in order."""
         self._new: list[Escapee] = []
@@ -248,7 +248,7 @@ class EscapeBridge:
 
     def hold(self, size_bytes: int) -> int:
         """The position of something that is not stored until ``stored`` says so. Raises NotNow."""
-        if len(self._open) >= MAX_MESSAGES or self.ledger.bytes >= MAX_BYTES:
+        if len(self._open) >= MAX_MESSAGES or self.ledger.bytes >= MAX_ESCAPEES_BYTES:
             raise NotNow("other brokers have not taken the earlier messages yet")
         size_bytes += _MESSAGE_BYTES
         self.end += size_bytes

@@ -16,7 +16,7 @@ from mqspark.protocol.bodies.topic_bodies import DataVersion
 __all__ = ["TimerMetrics"]
 
 
-MAX_BYTES = 64 << 20
+MAX_METRICS_BYTES = 64 << 20
 
 
 class _Metric(Body):
@@ -33,7 +33,7 @@ class TimerMetrics:
     """Counts of deleted topics are removed when the table is saved. Topics beyond the size limit are not counted."""
 
     def __init__(
-        self, clock: Clock, topics: Topics, max_bytes: Callable[[], int] = lambda: MAX_BYTES
+        self, clock: Clock, topics: Topics, max_bytes: Callable[[], int] = lambda: MAX_METRICS_BYTES
     ) -> None:
         self.ledger = Ledger(
             "timerMetrics",

@@ -90,7 +90,7 @@ def _names(body_type: type[Body]) -> list[tuple[str, str]]:
     return [(field.name, field.encode_name) for field in msgspec.structs.fields(body_type)]
 
 
-AT_ONCE = 256
+ENTRIES_AT_ONCE = 256
 """Table entries encoded in one slice, including nested ones."""
 
 JOINED_AT_ONCE = 1 << 20
@@ -153,20 +153,20 @@ def _weight(value: object) -> int:
 
 
 def _is_large(table: dict[Any, Any] | list[Any]) -> bool:
-    if len(table) > AT_ONCE:
+    if len(table) > ENTRIES_AT_ONCE:
         return True
-    return sum(map(_weight, table.values() if isinstance(table, dict) else table)) > AT_ONCE
+    return sum(map(_weight, table.values() if isinstance(table, dict) else table)) > ENTRIES_AT_ONCE
 
 
 def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list[Any]]:
-    """Chunks that are not empty and, unless they have a single entry, not heavier than AT_ONCE."""
+    """Chunks that are not empty and, unless they have a single entry, not heavier than ENTRIES_AT_ONCE."""
     weight = 0
     if isinstance(table, list):
         some: list[Any] = []
         for item in table:
             some.append(item)
             weight += _weight(item)
-            if weight >= AT_ONCE:
+            if weight >= ENTRIES_AT_ONCE:
                 yield some
                 some, weight = [], 0
         if some:
@@ -179,7 +179,7 @@ def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list
             continue
         entries[key] = item = table[key]
         weight += _weight(item)
-        if weight >= AT_ONCE:
+        if weight >= ENTRIES_AT_ONCE:
             yield entries
             entries, weight = {}, 0
     if entries:

@@ -111,7 +111,7 @@ def _encode(positions: Mapping[str, int], number: int) -> bytes:
     return text + b"%08x\n" % zlib.crc32(text)
 
 
-MAX_BYTES = 64 << 20
+MAX_DELETIONS_BYTES = 64 << 20
 """Limit of the list: some 200,000 deleted topics of which the log still has records."""
 
 
@@ -169,7 +169,11 @@ class Deletions:
         self._begin = 0
         self._generation = self._saved_generation = 0
         self.ledger = Ledger(
-            "deletions", lambda: MAX_BYTES, "Deletions.positions", "Deletions._pending", "QueueTable.hidden"
+            "deletions",
+            lambda: MAX_DELETIONS_BYTES,
+            "Deletions.positions",
+            "Deletions._pending",
+            "QueueTable.hidden",
         )
         self._pending: dict[str, int] = {}
         """Topics whose files still exist, and the generation that has to be saved before they are removed."""

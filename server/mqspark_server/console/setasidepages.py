@@ -32,7 +32,7 @@ SHOWN = 100
 """Messages of one page."""
 MAX_SENT = 5_000
 MAX_SENT_BYTES = 64 << 20
-AT_ONCE = 256
+SENDS_AT_ONCE = 256
 """Messages that are on their way to the brokers at the same time."""
 MAX_WANTED = 255
 _GROUP = "mqspark_console"
@@ -157,8 +157,8 @@ async def _send(asked: Asking, messages: list[Message]) -> int:
     """How many were sent: all. Raises Trouble, which says how many were."""
     sent = 0
     async with Producer(asked.namesrv, group=_GROUP, options=asked.options) as producer:
-        for begin in range(0, len(messages), AT_ONCE):
-            futures = [await producer.send_async(each) for each in messages[begin : begin + AT_ONCE]]
+        for begin in range(0, len(messages), SENDS_AT_ONCE):
+            futures = [await producer.send_async(each) for each in messages[begin : begin + SENDS_AT_ONCE]]
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
             failures = [each for each in outcomes if isinstance(each, BaseException)]
             sent += len(outcomes) - len(failures)

@@ -25,7 +25,7 @@ from mqspark_server.web.problems import Problem
 
 __all__ = ["Asking", "Confirmation", "Done", "Site"]
 
-AT_ONCE = 4
+PAGES_AT_ONCE = 4
 """The number of pages that are made concurrently; others wait."""
 PAGE_S = 20.0
 CHANGE_S = 60.0
@@ -80,7 +80,7 @@ class Site:
         self._cluster = cluster
         self._is_used = is_used
         self.visitors = visitors
-        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._gate = asyncio.Semaphore(PAGES_AT_ONCE)
 
     # --- pages ---
 

@@ -16,7 +16,7 @@ __all__ = ["NotAnswered", "WebServer"]
 
 TIMEOUT_S = 5.0
 """Time limit from the name look-up to the last byte."""
-MAX_BYTES = 4 << 20
+MAX_ANSWER_BYTES = 4 << 20
 """Limit of the body of an answer."""
 MAX_HEAD_BYTES = 16 << 10
 _READ_BYTES = 64 << 10
@@ -62,7 +62,9 @@ class WebServer:
     def _authority(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    async def get(self, target: str, *, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_BYTES) -> bytes:
+    async def get(
+        self, target: str, *, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_ANSWER_BYTES
+    ) -> bytes:
         """The body of an answer with the status 200. ``target``: the path and query, encoded. Raises NotAnswered."""
         try:
             async with asyncio.timeout(timeout_s):

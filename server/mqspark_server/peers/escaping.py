@@ -35,7 +35,7 @@ ROUTE_S = 5.0
 """How long a route is cached."""
 MAX_ROUTES = 1_000
 MAX_CONNECTIONS = 64
-AT_ONCE: Final = 64
+SENDS_AT_ONCE: Final = 64
 """Limit of concurrent sends."""
 
 _FAILURES = (OSError, ValueError, MQError)
@@ -59,7 +59,7 @@ class Escaping:
         self._outages = Outages(log)
         self._connecting: dict[str, asyncio.Future[Outbound]] = {}
         """Address → connection attempt; never more than messages being sent."""
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(SENDS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def after_turn(self) -> None:

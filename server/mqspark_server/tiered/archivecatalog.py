@@ -26,7 +26,7 @@ MAX_PARTS = 5_000_000
 """Limit of parts of queues in all ranges together, some 300 bytes each."""
 MAX_QUEUES = 200_000
 """Limit of queues in the archive. The broker holds the bounds of each in memory, and loads all at once."""
-_AT_ONCE = 8
+_MANIFESTS_AT_ONCE = 8
 """Manifests that are read concurrently."""
 _INT64 = 1 << 63
 
@@ -78,7 +78,7 @@ class ArchiveCatalog:
         root = join(self._url, MANIFESTS, self._broker)
         there = [name for name in names(root) if name.endswith(".json")]
         new = [name for name in there if name not in self._ranges]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
             loaded = list(pool.map(lambda name: self._load(join(root, name)), new))
         ranges = {name: self._ranges[name] for name in there if name in self._ranges} | dict(
             zip(new, loaded, strict=True)

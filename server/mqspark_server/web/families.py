@@ -8,14 +8,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from mqspark.protocol.extending import Extensions
 
-__all__ = ["AT_ONCE", "NODE", "OTHER", "Families", "extension_calls"]
+__all__ = ["SERIES_AT_ONCE", "NODE", "OTHER", "Families", "extension_calls"]
 
 NODE = ("cluster", "node_type", "node_id")
 
 OTHER = "_other"
 """The topic and group of the series that sums up all series beyond the limit."""
 
-AT_ONCE = 256
+SERIES_AT_ONCE = 256
 """Series that are made in one slice."""
 
 

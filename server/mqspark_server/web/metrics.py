@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.samples import Sample
 
 from mqspark.protocol.slices import Work
-from mqspark_server.web.families import AT_ONCE, NODE, OTHER, Families, extension_calls
+from mqspark_server.web.families import NODE, OTHER, SERIES_AT_ONCE, Families, extension_calls
 from mqspark_server.web.trafficmetrics import clients, consumers, requests, traffic, transactions
 
 if TYPE_CHECKING:
@@ -487,7 +487,7 @@ class _Collector:
             "put_status",
         )
         for number, ((topic, group), revival) in enumerate(list(core.state.stats.revivals.items())):
-            if number % AT_ONCE == 0:
+            if number % SERIES_AT_ONCE == 0:
                 yield None
             labels = (*node, group, topic)
             for kind, count in revival.put.items():

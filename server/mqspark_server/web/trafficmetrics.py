@@ -14,7 +14,7 @@ from mqspark.broker.admin.views import language_name
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.versions import version_name
-from mqspark_server.web.families import AT_ONCE, OTHER, Families
+from mqspark_server.web.families import OTHER, SERIES_AT_ONCE, Families
 
 if TYPE_CHECKING:
     from mqspark.broker.broker import BrokerCore
@@ -37,7 +37,7 @@ def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
     size = families.counter("throughput_in", "bytes of records stored since start", *of_messages)
     sizes = families.histogram("message_size", "bytes of records", *of_messages)
     for number, topic in enumerate(state.topics):
-        if number % AT_ONCE == 0:
+        if number % SERIES_AT_ONCE == 0:
             yield None
         if not topic.put_count or topic.name.startswith(_RETRIES):
             continue
@@ -52,7 +52,7 @@ def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
     messages = families.counter("messages_out", "messages sent to consumers since start", *of_reads)
     size = families.counter("throughput_out", "bytes sent to consumers since start", *of_reads)
     for number, ((name, group), read) in enumerate(state.stats.traffic().items()):
-        if number % AT_ONCE == 0:
+        if number % SERIES_AT_ONCE == 0:
             yield None
         given = (*node, name, group, _is_system(state, name, group), _is_retry(name))
         messages.add_metric(given, read.messages)
@@ -66,7 +66,7 @@ def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
         "is_system",
     )
     for number, ((name, group), count) in enumerate(list(state.stats.dead.items())):
-        if number % AT_ONCE == 0:
+        if number % SERIES_AT_ONCE == 0:
             yield None
         dead.add_metric((*node, name, group, _is_system(state, name, group)), count)
     yield dead
@@ -164,7 +164,7 @@ def transactions(core: BrokerCore, families: Families) -> Iterator[Metric | None
     )
     rest = core.transactions.open_count
     for number, (topic, events) in enumerate(list(stats.of_topics.items())):
-        if number % AT_ONCE == 0:
+        if number % SERIES_AT_ONCE == 0:
             yield None
         labels = (*node, topic)
         if events.commits:
@@ -209,7 +209,7 @@ def consumers(state: BrokerState, families: Families, now_ms: int) -> Iterator[M
         if found is not None and not found.is_lite:
             in_flight.add_metric(given, found.in_flight)
             queueing_ms.add_metric(given, found.queueing_ms(now_ms))
-        if found is None or number % AT_ONCE == 0:
+        if found is None or number % SERIES_AT_ONCE == 0:
             yield None
     yield from (lag, lag_ms, in_flight, queueing_ms, ready)
 
@@ -228,7 +228,7 @@ def clients(groups: ClientGroups, families: Families) -> Iterator[Metric | None]
         "is_system",
     )
     for number, group in enumerate(groups.consumers()):
-        if number % AT_ONCE == 0:
+        if number % SERIES_AT_ONCE == 0:
             yield None
         model = str(group.message_model or "").lower()
         tally = Tally((member.language, member.version) for member in group.members.values())

@@ -225,7 +225,7 @@ def test_a_tail_that_is_behind_skips(
 ) -> None:
     monkeypatch.setattr(tailapi, "CHECK_S", 0.2)
     monkeypatch.setattr(tailapi, "MAX_BEHIND", 5)
-    monkeypatch.setattr(tailapi, "AT_ONCE", 2)
+    monkeypatch.setattr(tailapi, "TAILS_AT_ONCE", 2)
     monkeypatch.setattr(tailapi, "PAUSE_S", 1.0)
     http.put("/topics/Fast", json={"readQueueNums": 1, "writeQueueNums": 1})
     with Tail(http, "/topics/Fast/tail") as tail:

@@ -13,7 +13,7 @@ from mqspark import Message
 from mqspark.errors import ConnectionLost
 from mqspark_server.console import sparkpages
 from pyspark_pymq import observer
-from pyspark_pymq.observer import MAX_BYTES, ProgressPublisher, document_of
+from pyspark_pymq.observer import MAX_MESSAGE_BYTES, ProgressPublisher, document_of
 from tests.support.waiting import eventually
 
 PROGRESS = {
@@ -108,9 +108,12 @@ def test_nothing_waits_for_a_slow_or_a_lost_cluster(
 @pytest.mark.parametrize(
     "large",
     [
-        {"progress": {**PROGRESS, "sources": [{"description": "s", "endOffset": "x" * MAX_BYTES}]}},
-        {"progress": {**PROGRESS, "sources": [{"description": "d" * MAX_BYTES}]}},
-        {"progress": {**PROGRESS, "durationMs": "x" * 2 * MAX_BYTES}, "name": "n" * MAX_BYTES},
+        {"progress": {**PROGRESS, "sources": [{"description": "s", "endOffset": "x" * MAX_MESSAGE_BYTES}]}},
+        {"progress": {**PROGRESS, "sources": [{"description": "d" * MAX_MESSAGE_BYTES}]}},
+        {
+            "progress": {**PROGRESS, "durationMs": "x" * 2 * MAX_MESSAGE_BYTES},
+            "name": "n" * MAX_MESSAGE_BYTES,
+        },
     ],
 )
 def test_a_message_has_a_limit(large: dict[str, Any]) -> None:
@@ -119,7 +122,7 @@ def test_a_message_has_a_limit(large: dict[str, Any]) -> None:
     publisher.publish("i", {"event": "progress", "id": "i", **large})
     publisher.stop()
     (message,) = sink.sent
-    assert len(message.body) <= MAX_BYTES
+    assert len(message.body) <= MAX_MESSAGE_BYTES
     assert json.loads(message.body)["id"] == "i"
 
 

@@ -74,7 +74,7 @@ def test_another_number_of_figures_begins_anew() -> None:
 def test_series_are_bounded_in_bytes_and_the_least_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     one = History()
     one.note("a", 0, 1)
-    monkeypatch.setattr(samples, "MAX_BYTES", 3 * one.bytes)
+    monkeypatch.setattr(samples, "MAX_SAMPLES_BYTES", 3 * one.bytes)
     history = History()
     for name in "abc":
         history.note(name, 0, 1)

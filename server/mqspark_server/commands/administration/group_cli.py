@@ -22,7 +22,7 @@ from mqspark_server.commands.times import parse_time_ms
 __all__ = ["group"]
 
 group = noun("group", "Consumer groups.")
-_AT_ONCE = 16
+_GROUPS_AT_ONCE = 16
 """Groups that are queried concurrently."""
 _LIST = (
     Column("group", "GROUP"),
@@ -88,7 +88,7 @@ async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> N
         if (every or not is_system_group(name)) and (pattern is None or fnmatch.fnmatchcase(name, pattern))
     ]
     if shell.output.format != "table":
-        gate = asyncio.Semaphore(_AT_ONCE)
+        gate = asyncio.Semaphore(_GROUPS_AT_ONCE)
 
         async def fill(row: dict[str, Any]) -> None:
             async with gate:

@@ -17,7 +17,7 @@ from mqspark_server.commands.shell import ClusterShell, clustered
 
 __all__ = ["top"]
 
-_AT_ONCE = 16
+_ASKED_AT_ONCE = 16
 _TOPICS = (
     Column("topic", "TOPIC"),
     Column("in_tps", "IN/S"),
@@ -103,7 +103,7 @@ async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:
     groups = list(await shell.admin.groups())
     places: Places = {}
     progress: Progress = {}
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def topic(name: str) -> None:
         async with gate:

@@ -20,7 +20,7 @@ from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, c
 __all__ = ["perm_text", "topic"]
 
 topic = noun("topic", "Topics.")
-_AT_ONCE = 16
+_TOPICS_AT_ONCE = 16
 """Topics that are queried concurrently."""
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
 _PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
@@ -117,7 +117,7 @@ async def topic_list(shell: ClusterShell, pattern: str | None, every: bool) -> N
     if not every:
         rows = [row for row in rows if row["kind"] == "normal"]
     if shell.output.format != "table":
-        gate = asyncio.Semaphore(_AT_ONCE)
+        gate = asyncio.Semaphore(_TOPICS_AT_ONCE)
 
         async def fill(row: dict[str, Any]) -> None:
             async with gate:
@@ -439,7 +439,7 @@ async def topic_stats(shell: ClusterShell, topic: str | None) -> None:
     if topic is not None:
         shell.output.rows(_STATS, await _stats_rows(shell, topic))
         return
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(_TOPICS_AT_ONCE)
 
     async def of(name: str) -> list[dict[str, Any]]:
         async with gate:

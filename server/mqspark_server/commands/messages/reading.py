@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Filter", "Span", "follow", "read_spans", "spans"]
 
-_AT_ONCE = 32
+_MESSAGES_AT_ONCE = 32
 """Messages per read: RocketMQ's brokers return no more."""
 _WAIT_MS = 10_000
 _PAUSE_S = 1.0
@@ -115,7 +115,7 @@ async def _read(
     return await shell.admin.read(
         queue,
         offset,
-        max_messages=_AT_ONCE,
+        max_messages=_MESSAGES_AT_ONCE,
         expression=chosen.expression,
         expression_type=chosen.kind,
         wait_ms=wait_ms,

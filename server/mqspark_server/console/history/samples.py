@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 __all__ = ["SPANS", "History"]
 
-MAX_BYTES = 8 << 20
+MAX_SAMPLES_BYTES = 8 << 20
 """Bytes of all series, if each had all its samples."""
 MAX_NAME = 300
 NUMBER_BYTES = 8
@@ -114,7 +114,7 @@ class History:
             series = None
         if series is None:
             series = _Series(1 + len(figures))
-            while self._series and self.bytes + series.bytes > MAX_BYTES:
+            while self._series and self.bytes + series.bytes > MAX_SAMPLES_BYTES:
                 self._drop(next(iter(self._series)))
             self._series[name] = series
             self.bytes += series.bytes

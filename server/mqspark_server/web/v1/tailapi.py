@@ -28,7 +28,7 @@ MAX_TAILS = 16
 """At once; each asks its queues ten times a second."""
 MAX_BEHIND = 1_000
 """Messages of a queue. What is further behind is skipped."""
-AT_ONCE = 64
+TAILS_AT_ONCE = 64
 PAUSE_S = 0.1
 QUEUES_A_PAUSE = 1_024
 """A tail of more queues pauses longer, and also while they grow: looking at all of them takes its time."""
@@ -77,9 +77,9 @@ async def _arrivals(
             end = store.offsets.max_offset(topic, queue_id)
             place = min(places[queue_id], end)  # a topic that was deleted and created again
             if end - place > MAX_BEHIND:
-                yield event("skipped", str(end - AT_ONCE - place))
-                place = end - AT_ONCE
-            found = await read_some(asker, topic, [(queue_id, place, end)], AT_ONCE, chosen)
+                yield event("skipped", str(end - TAILS_AT_ONCE - place))
+                place = end - TAILS_AT_ONCE
+            found = await read_some(asker, topic, [(queue_id, place, end)], TAILS_AT_ONCE, chosen)
             shown = await views(found.messages)
             for view in shown:
                 asker.callers.check_in(asker.caller)  # a slow client may take long for each
