@@ -16,6 +16,8 @@ $(READY): pyproject.toml
 	@echo 'Setting up $(VENV): about one minute, longer when packages have to be downloaded.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	@# An environment with Spark 4.2 had it.
+	$(BIN)/python -m pip uninstall --disable-pip-version-check -qq --yes delta-spark
 	$(BIN)/python -m pyspark_pymq.precompile
 	touch $(READY)
 

@@ -131,7 +131,7 @@ def _library(name: str, bounds: str) -> str:
 def _pyspark() -> str:
     text, version = _version("pyspark")
     if not _OLDEST <= version <= _NEWEST:
-        raise _Unwell(f"pyspark {text}: 4.1, 4.2 and 4.3 are supported; 4.2 is developed on")
+        raise _Unwell(f"pyspark {text}: 4.1, 4.2 and 4.3 are supported; 4.3 is developed on")
     if version == _OLDEST:
         return f"{text}: without limits per trigger and AvailableNow in several batches, which came in 4.2"
     return text

@@ -35,7 +35,7 @@ from mqspark_jobs.commandline import delta_settings
 from mqspark_jobs.job import ProgressLine
 from tests.benchmarks.machine import own_s
 from tests.benchmarks.report import figure
-from tests.spark.delta_jars import delta_jars
+from tests.spark.delta_jars import NO_DELTA, delta_jars
 
 TOPICS, QUEUES = 4, 4
 SEGMENT_BYTES = 256 << 20
@@ -180,7 +180,7 @@ def main() -> None:
             if spark.conf.get("spark.jars", ""):
                 bench_archive(spark, store, options.records, crcs, options.rounds)
             else:
-                print("archive: Delta's jars are not here, and there is no mvn that could fetch them")
+                print(f"archive: {NO_DELTA}")
         spark.stop()
 
 

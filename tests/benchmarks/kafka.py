@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 from tests.spark.delta_jars import ALONE, maven_jars
@@ -16,9 +17,9 @@ READY_S = 60
 
 JARS = {
     "broker": [("org.apache.kafka", "kafka_2.13", "4.1.0", "")],
-    # The token provider of 4.2.0 is not in every mirror; its preview serves the 4.2.0 connector as well.
+    # The token provider of 4.2.0 is not in every mirror; its preview serves the connector as well.
     "spark": [
-        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", ALONE),
+        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", version("pyspark"), ALONE),
         ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1", ALONE),
         ("org.apache.kafka", "kafka-clients", "3.9.2", ALONE),
         ("org.apache.commons", "commons-pool2", "2.13.1", ALONE),

@@ -15,9 +15,9 @@ from tests.interop import jars
 from tests.interop.class_archives import rocketmq_classes, spark_classes
 from tests.interop.other_clients import cpp_binding, go_program, js_program, python_client
 from tests.interop.proxy import fetch_grpc_client, fetch_proxy
-from tests.spark.delta_jars import delta_jars
+from tests.spark.delta_jars import fetch_delta_jars
 from tests.support.maven import ToolMissing
-from tests.support.pyspark_versions import NEWEST, pyspark_of
+from tests.support.pyspark_versions import WITH_DELTA, spark_of_delta
 
 WANTED: dict[str, Callable[[], object]] = {
     "RocketMQ": jars.fetch,
@@ -30,8 +30,8 @@ WANTED: dict[str, Callable[[], object]] = {
     "the C++ client": cpp_binding,
     "the JavaScript client": js_program,
     "the Python client": python_client,
-    "Delta for Spark": delta_jars,
-    f"Spark {NEWEST}": partial(pyspark_of, NEWEST),
+    "Delta for Spark": fetch_delta_jars,
+    f"Spark {WITH_DELTA}, for Delta": spark_of_delta,
     "archives of RocketMQ's classes": rocketmq_classes,
     "an archive of Spark's classes": spark_classes,
 }

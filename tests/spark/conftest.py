@@ -13,7 +13,7 @@ import pytest
 
 import pyspark_pymq
 from mqspark_jobs.commandline import delta_settings
-from tests.spark.delta_jars import delta_jars
+from tests.spark.delta_jars import NO_DELTA, delta_jars
 from tests.support.dev import DevCluster
 from tests.support.jvm import spark_options
 from tests.support.warm_python import warm_python
@@ -40,6 +40,9 @@ SETTINGS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"delta", "delta_settings"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.delta)
     if version("pyspark").startswith("4.1."):
         # It leaves its own Unix sockets to the garbage collector.
         for item in items:
@@ -63,8 +66,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.config(map=SETTINGS | pyspark_pymq.tuned_settings())
-    # They are made for one version of Spark.
-    jars = delta_jars() if version("pyspark").startswith("4.2.") else None
+    jars = delta_jars()
     if jars is not None:
         builder = builder.config(map=delta_settings(",".join(map(str, jars))))
         # Else Delta runs 50 tasks for the state of each version of a table.
@@ -97,7 +99,7 @@ def stop_session(session: SparkSession) -> None:
 def delta(spark: SparkSession) -> SparkSession:
     """The session, when it knows Delta."""
     if not spark.conf.get("spark.jars", ""):
-        pytest.skip("Delta's jars are not here, and there is no mvn that could fetch them")
+        pytest.skip(NO_DELTA)
     return spark
 
 

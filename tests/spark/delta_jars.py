@@ -1,4 +1,7 @@
-"""The jars that Spark needs beside pyspark, from Maven Central: a POM that names each and excludes what it pulls in."""
+"""The jars that Spark needs beside pyspark, from Maven Central: a POM that names each and excludes what it pulls in.
+
+Delta's are for one Spark: tests that need them are marked ``delta`` and run with that one (``pyspark_versions``).
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.maven import ToolMissing, cached, copy_dependencies
+from tests.support.pyspark_versions import has_spark_of_delta
 
-__all__ = ["ALONE", "delta_jars", "maven_jars"]
+__all__ = ["ALONE", "NO_DELTA", "delta_jars", "fetch_delta_jars", "maven_jars"]
 
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>t</groupId><artifactId>{name}</artifactId><version>1</version><packaging>pom</packaging><dependencies>
@@ -40,9 +44,19 @@ def maven_jars(name: str, items: Sequence[tuple[str, str, str, str]]) -> list[Pa
     return sorted(folder.glob("*.jar"))
 
 
+NO_DELTA = "Delta takes Spark 4.2 (python -m tests.support.pyspark_versions -m pytest), and mvn has to fetch its jars"
+
+
+def fetch_delta_jars() -> list[Path]:
+    """The two that Delta needs beside pyspark. Raises as ``maven_jars`` does."""
+    return maven_jars("delta-4.4.0", DELTA)
+
+
 def delta_jars() -> list[Path] | None:
-    """The two that Delta needs beside pyspark; None without a cache and without an mvn that reaches Central."""
+    """The same; None with another Spark, and without a cache and an mvn that reaches Central: ``NO_DELTA``."""
+    if not has_spark_of_delta():
+        return None
     try:
-        return maven_jars("delta-4.4.0", DELTA)
+        return fetch_delta_jars()
     except (ToolMissing, RuntimeError, subprocess.SubprocessError):
         return None

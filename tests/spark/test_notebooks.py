@@ -11,9 +11,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.spark.delta_jars import delta_jars
+from tests.spark.delta_jars import NO_DELTA, delta_jars
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+MARKED = [
+    pytest.param(path, marks=[pytest.mark.delta] if "delta_settings" in path.read_text() else [])
+    for path in NOTEBOOKS
+]
 MAX_BYTES = 100_000
 """Of a notebook with its outputs."""
 
@@ -48,13 +52,13 @@ def test_pandas_is_one_that_spark_takes() -> None:
 @pytest.mark.slow("runs whole notebooks")
 @pytest.mark.timeout(900)
 @pytest.mark.spark
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MARKED, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore:.*zmq.*:RuntimeWarning")
 def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "delta_settings" in path.read_text():
         jars = delta_jars()
         if jars is None:
-            pytest.skip("Delta's jars are not here, and there is no mvn that could fetch them")
+            pytest.skip(NO_DELTA)
         monkeypatch.setenv("MQSPARK_DELTA_JARS", ",".join(map(str, jars)))
     execute = runpy.run_path(str(path.parent / "execute.py"))["executed"]
     ran = execute(path)

@@ -16,7 +16,7 @@ from mqspark.message import Message
 from mqspark_jobs.archive import archived_mark
 from mqspark_jobs.redeliver import DELIVER_AT, TARGET
 from pyspark_pymq.cluster.history import load_manifests
-from tests.spark.delta_jars import delta_jars, maven_jars
+from tests.spark.delta_jars import NO_DELTA, delta_jars, maven_jars
 from tests.support import processes
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import filled_store, tree
@@ -26,6 +26,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.delta,
     pytest.mark.slow("a Spark for each run; without Spark: tests/integration/archive/test_object_store.py"),
     pytest.mark.timeout(900),
 ]
@@ -40,7 +41,7 @@ def jars() -> str:
     except (ToolMissing, RuntimeError, subprocess.SubprocessError) as error:
         pytest.skip(f"hadoop-aws cannot be fetched: {error}")
     if delta is None:
-        pytest.skip("Delta's jars are not here, and there is no mvn that could fetch them")
+        pytest.skip(NO_DELTA)
     return ",".join(map(str, [*delta, *aws]))
 
 

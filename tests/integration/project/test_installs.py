@@ -15,6 +15,9 @@ from tests.support.installs import Install, build_wheel
 from tests.support.pages import ADDRESS, ROOT, Block, blocks
 
 SPARK = ("spark", "jobs", "all")
+JOBS = pytest.param("jobs", marks=pytest.mark.delta)
+"""Installed only with the Spark that Delta takes."""
+WITH_SPARK = [JOBS if extra == "jobs" else extra for extra in SPARK]
 Installed = Callable[..., Install]
 
 IMPORTS = """
@@ -76,7 +79,7 @@ def documented() -> set[str]:
         (("server",), ["mqspark_server"]),
         (("server", "testing"), ["mqspark.testing"]),
         (("spark",), ["pyspark_pymq", "mqspark_jobs"]),
-        (("jobs",), ["mqspark_server.scheduler"]),
+        pytest.param(("jobs",), ["mqspark_server.scheduler"], marks=pytest.mark.delta),
     ],
     ids=str,
 )
@@ -87,7 +90,7 @@ def test_every_module_can_be_imported(
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("extra", SPARK)
+@pytest.mark.parametrize("extra", WITH_SPARK)
 def test_it_has_what_spark_asks_for_work_queues_and_compaction(
     installed: Installed, tmp_path: Path, extra: str
 ) -> None:
@@ -139,7 +142,7 @@ def test_a_program_of_the_client(
 
 @pytest.mark.timeout(960)
 @pytest.mark.slow("starts a Spark for each extra; that modules and Spark find what they need has a fast test")
-@pytest.mark.parametrize("extra", SPARK)
+@pytest.mark.parametrize("extra", WITH_SPARK)
 def test_every_program_with_spark(
     installed: Installed, cluster: DevCluster, tmp_path: Path, extra: str
 ) -> None:
@@ -173,7 +176,7 @@ def test_every_program_with_spark(
 
 @pytest.mark.timeout(960)
 @pytest.mark.slow("starts a Spark for each extra")
-@pytest.mark.parametrize("extra", ["jobs", "all"])
+@pytest.mark.parametrize("extra", [JOBS, "all"])
 @pytest.mark.parametrize(
     "block", [each for each in blocks("sh") if each.needs_spark], ids=lambda block: block.name
 )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.support import run as runs
+from tests.support.maven import ToolMissing
 from tests.support.schedule import group_of, is_late, seconds_of
 
 ROOT = Path(__file__).parents[3]
@@ -71,6 +76,36 @@ def test_a_test_that_passes_on_the_second_try_is_shown_with_its_first_failure(tm
     code, out = run(tmp_path, "--second-try", "--last-failed")
     assert code == 0
     assert "FLAKY test_it.py::test_broken" in out
+
+
+def test_tests_of_delta_run_apart_with_their_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = ["-n", "6", "-m", "not slow"]
+
+    def missing() -> Path:
+        raise ToolMissing("pip cannot get it")
+
+    monkeypatch.setattr(runs, "spark_of_delta", missing)
+    for has_it in (True, False):
+        monkeypatch.setattr(runs, "has_spark_of_delta", lambda has_it=has_it: has_it)
+        assert [part.arguments for part in runs.parts(chosen)] == [chosen]
+    monkeypatch.setattr(runs, "spark_of_delta", lambda: Path("/x"))
+    others, own = runs.parts(chosen)
+    assert others.arguments == ["-n", "6", "-m", "(not slow) and not delta"]
+    assert own.arguments[:4] == ["-n", "6", "-m", "(not slow) and delta"]
+    assert own.environment["PYTHONPATH"] == "/x"
+    assert own.environment["SPARK_HOME"] == "/x/pyspark"
+    assert others.environment.get("PYTHONPATH") != "/x"
+
+
+def test_where_tests_of_delta_are() -> None:
+    needing = re.compile(r"mark\.delta\b|\bdelta: SparkSession|\bdelta_settings: dict")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if path != Path(__file__) and needing.search(path.read_text())
+    ]
+    assert "tests/spark/test_archive.py" in found
+    assert [path for path in found if not path.startswith(tuple(runs.OF_DELTA))] == []
 
 
 def test_spark_and_interop_are_a_group_each_and_come_first() -> None:
