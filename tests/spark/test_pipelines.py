@@ -13,12 +13,12 @@ import pytest
 from mqspark.message import Message
 from tests.spark.test_connect import missing
 from tests.support.dev import DevCluster
-from tests.support.jvm import SHORT_LIVED
+from tests.support.jvm import spark_options
 from tests.support.pages import ADDRESS, blocks
+from tests.support.warm_python import warm_python
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow("starts a Spark Connect server; tables, streams and sinks have fast tests"),
     pytest.mark.skipif(bool(missing()), reason="needs mqspark[connect], as Spark Connect does"),
 ]
 
@@ -29,21 +29,24 @@ def shown(begin: str) -> str:
 
 
 def run(folder: Path) -> None:
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": " ".join(SHORT_LIVED),
-    }
-    done = subprocess.run(
-        [f"{Path(pyspark.__file__).parent}/bin/spark-pipelines", "run"],
-        env=os.environ | environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    """With little: most of such a run is the starts of Python and Java."""
+    (folder / "python").mkdir()
+    with warm_python(folder / "python") as environment:
+        environment |= {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "JAVA_TOOL_OPTIONS": spark_options(),
+        }
+        settings = ("spark.ui.enabled=false", "spark.sql.shuffle.partitions=2")
+        options = [word for each in settings for word in ("--conf", each)]
+        done = subprocess.run(
+            [f"{Path(pyspark.__file__).parent}/bin/spark-pipelines", *options, "run"],
+            env=os.environ | environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
