@@ -403,8 +403,7 @@ class MessageStore:
                     safe_timestamp_ms=checkpoint.index_msg_timestamp_ms,
                 )
             if begin is None or not had_segments:
-                with disk_full_as_typed("the begin of the log"):
-                    self.begin_note.save(self.log.min_offset)
+                self.begin_note.save(self.log.min_offset)
             # The store may be new when it has no checkpoint.
             directory.begin(report.end_position, is_new=checkpoint.position < 0)
         except BaseException:

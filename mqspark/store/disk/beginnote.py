@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from zlib import crc32
 
-from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.files import FileLayer, is_disk_full
 
 __all__ = ["BeginNote"]
 
@@ -36,7 +36,18 @@ class BeginNote:
         return int(found[2])
 
     def save(self, position: int) -> None:
-        """Durable when this returns. Raises OSError."""
+        """Durable when this returns. A full disk keeps no note rather than an old one: neither a start nor retention
+        waits for space that only retention frees. Raises OSError."""
+        try:
+            self._write(position)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            if self._files.read(self._path) is not None:
+                self._files.remove(self._path)
+                self._files.sync_directory(self._path.parent)
+
+    def _write(self, position: int) -> None:
         files, text = self._files, b"mqspark-begin-1 %020d" % position
         is_new = files.read(self._path) is None
         fd = files.open(self._path, create=True)

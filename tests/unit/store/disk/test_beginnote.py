@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -102,4 +104,42 @@ def test_an_older_note_beside_a_newer_log_says_what_is_missing(tmp_path: Path) -
     store = make_store(tmp_path, clock, files)
     store.open()
     assert found(store) == [("log.begin", "lost", 0, SEGMENT)]
+    store.close()
+
+
+class NoRoomForNotes(RoomyFiles):
+    """A full disk: what is new, or larger than before, is not written."""
+
+    is_full = False
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        if self.is_full and bytes(data[:14]) == b"mqspark-begin-":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(fd, data, offset)
+
+
+@pytest.mark.parametrize("when", ["before the first start", "before retention"])
+def test_a_full_disk_keeps_neither_a_start_nor_retention_from_their_work(tmp_path: Path, when: str) -> None:
+    """Only retention makes room again."""
+    clock = TestClock()
+    files = NoRoomForNotes(clock)
+    store, written = filled(tmp_path, clock, files)
+    run(store, clock)
+    if when == "before the first start":
+        store.close()
+        (tmp_path / "mqspark.begin").unlink()
+        files.is_full = True
+        store = make_store(tmp_path, clock, files)
+        store.open()
+    files.is_full = True
+    files.expired = set(names(store)[:3])
+    store.clean_expired()
+    run(store, clock)
+    assert store.log.min_offset == 3 * SEGMENT
+    assert_serves_the_rest(store, written)
+    store.close()
+    files.is_full = False
+    store = make_store(tmp_path, clock, files)
+    store.open()
+    assert found(store) == [], "an old note would tell of lost segments"
     store.close()
