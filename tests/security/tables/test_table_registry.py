@@ -344,6 +344,7 @@ GLOBALS = {
     "mqspark.protocol.bodies.body._names": "one entry a class of bodies",
     "mqspark.config.camel_case": "MAX_NAMES names of fields of settings",
     "mqspark.config._types_of": "MAX_CLASSES classes of settings",
+    "mqspark_server.settings.declarations._texts": "one a settings class",
     "mqspark_server.settings.settings.foreign_keys": "one a kind of servers",
     "mqspark_server.console.rendering._environment": "made once",
     "mqspark_server.console.rendering._static": "made once, of the files in static/",
